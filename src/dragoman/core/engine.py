@@ -1,0 +1,245 @@
+"""What an engine has to do. It never hears of HTTP, of JSON on the wire or of dialects.
+
+There are two kinds. An `Engine` speaks events: an upstream server, a script. A `TokenEngine` takes token
+ids and gives token ids: a model that we step ourselves, the simulator; detokenising, stop strings, n
+choices and usage are then the pipeline's work, the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from .embed import Embeddings, EmbedRequest
+from .events import Event, FinishReason
+from .request import GenerateRequest, Sampling
+
+
+class Feature(StrEnum):
+    """Something that not every engine can do; asking for it where it is missing is a 400 that names it."""
+
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+    TOOLS = "tools"
+    LOGPROBS = "logprobs"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    REASONING_BUDGET = "reasoning_budget"
+    TOKEN_IDS = "token_ids"
+    IMAGES = "images"
+    AUDIO = "audio"
+    FILES = "files"
+    SUFFIX = "suffix"
+    LORA = "lora"
+
+
+class Capabilities(Struct, frozen=True):
+    """parameters: the fields of SamplingOptions, Limits and Extras that are honoured; others are never ignored
+    in silence. max_logprobs: most alternatives a token. native_tools, native_reasoning: the engine's own
+    events tell calls and reasoning apart, so that no parser of ours runs.
+    """
+
+    features: frozenset[Feature] = frozenset()
+    parameters: frozenset[str] = frozenset()
+    max_logprobs: int = 0
+    native_tools: bool = False
+    native_reasoning: bool = False
+
+
+class Health(Struct, frozen=True):
+    """ready: new work is accepted. waiting, running: requests. reason: why it is not ready."""
+
+    ready: bool = True
+    reason: str | None = None
+    waiting: int = 0
+    running: int = 0
+
+
+class Engine(Protocol):
+    """An engine of events."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        """Yield one legal event stream (see `events`).
+
+        Raise RequestError before yielding Started if the request cannot be served, EngineError when the
+        engine fails. Closing the generator aborts the work; that is the only cancellation there is.
+        """
+        ...
+
+    async def start(self) -> None:
+        """Become ready. Called once, on the server's event loop."""
+        ...
+
+    async def stop(self) -> None:
+        """Let go of everything. What is still running fails with EngineError."""
+        ...
+
+    def health(self) -> Health: ...
+
+
+class Matcher(Protocol):
+    """The state of one constrained answer: which token may come next."""
+
+    def mask(self) -> bytes:
+        """One bit a token id, little-endian within each byte; 1 is allowed. May be longer than the vocabulary."""
+        ...
+
+    def advance(self, token: int) -> bool:
+        """Accept a sampled token; False if the grammar does not allow it."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Nothing may follow but the end."""
+        ...
+
+
+class ThoughtLimit(Struct, frozen=True):
+    """After `tokens` tokens of reasoning force the ids `close`, unless the thought has ended by itself.
+
+    A thought is over when the ids `end` have been sampled. open: the prompt has already begun one;
+    otherwise it begins when the ids `begin` have been sampled.
+    """
+
+    tokens: int
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    close: tuple[int, ...]
+    open: bool
+
+
+class TokenRequest(Struct, frozen=True):
+    """One sequence. `id` is unique among those running.
+
+    max_tokens: at least 1. stop_token_ids: sampling one of them ends the sequence (the token is delivered);
+    it is not allowed before min_tokens. logprobs, prompt_logprobs: as in GenerateRequest.
+    A matcher belongs to this request alone. Extras: JSON text by name.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    matcher: Matcher | None = None
+    thought: ThoughtLimit | None = None
+    priority: int = 0
+    cache_salt: str = ""
+    extras: tuple[tuple[str, str], ...] = ()
+
+
+class Scheduled(Struct, frozen=True):
+    """The sequence left the queue. cached_tokens: prompt tokens that need not be computed."""
+
+    id: str
+    cached_tokens: int
+
+
+class Score(Struct, frozen=True, gc=False):
+    """What the model thought of one token. top: (id, logprob), best first."""
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+class PromptScored(Struct, frozen=True):
+    """scores: one a prompt token; the first is None, since nothing precedes it."""
+
+    id: str
+    scores: tuple[Score | None, ...]
+
+
+class Sampled(Struct, frozen=True, gc=False):
+    id: str
+    token: int
+    score: Score | None = None
+
+
+class Ended(Struct, frozen=True):
+    """The last output of a sequence. stop: the stop token that was sampled (also already delivered)."""
+
+    id: str
+    reason: FinishReason
+    stop: int | None = None
+
+
+class Failed(Struct, frozen=True):
+    """The last output of a sequence that the engine could not finish."""
+
+    id: str
+    message: str
+
+
+TokenOutput = Scheduled | PromptScored | Sampled | Ended | Failed
+Deliver = Callable[[TokenOutput], None]
+
+
+class TokenEngine(Protocol):
+    """An engine of tokens. All methods are called on the server's event loop and must not block it."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        """Queue a sequence; raise Overloaded if the queue is full.
+
+        `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
+        then Ended or Failed.
+        """
+        ...
+
+    def abort(self, id: str) -> None:
+        """Free the sequence within one step; nothing is delivered any more. Unknown ids are ignored."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health: ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Safe to use from several threads."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Every added token, by its text."""
+        ...
+
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest token's text: n tokens never hold more than n times as many."""
+        ...
+
+    def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
+        """special: text that reads like an added token becomes that token. add_special_tokens: as in
+        transformers, what the post-processor puts around a text (a BOS)."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that this id contributes to a text; those of its name for an added token."""
+        ...
+
+    def is_special(self, id: int) -> bool: ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+
+
+class Embedder(Protocol):
+    async def embed(self, request: EmbedRequest) -> Embeddings: ...

@@ -1,0 +1,89 @@
+"""How a model writes reasoning and tool calls, as data: parsers read it, constraints enforce it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from .events import Event
+from .message import Tool
+
+
+class Verbatim(Struct, frozen=True, tag=True):
+    """Exactly this text. Names of added tokens in it stand for those tokens."""
+
+    text: str
+
+
+class JsonValue(Struct, frozen=True, tag=True):
+    """JSON that follows a schema (JSON text); None is any JSON object."""
+
+    schema: str | None
+
+
+Piece = Verbatim | JsonValue
+
+
+class ThoughtSyntax(Struct, frozen=True):
+    """begin, end: the marks around reasoning. after: text that the template puts behind the end mark."""
+
+    begin: str
+    end: str
+    after: str = ""
+
+
+class ParseContext(Struct, frozen=True):
+    """What a parser may know of its request.
+
+    prompt_tail: the end of the rendered prompt, from where the assistant's turn begins, so that a parser knows
+    what the template has already opened. tools: the ones that may be called; text that calls another one
+    stays text. new_id: makes the id of a call.
+    """
+
+    prompt_tail: str
+    tools: tuple[Tool, ...]
+    new_id: Callable[[], str]
+
+
+class Parser(Protocol):
+    """The state of one choice. One entry: there is no whole-text twin that could disagree with it.
+
+    TextDelta in: what it means out (possibly nothing yet). ChoiceFinished in: everything held back, then the
+    ChoiceFinished, with the tokens that no event has carried. Any other event passes through. Law: neither the
+    cutting of the text nor the choice of where events end changes the folded result, and no token is lost.
+    """
+
+    def feed(self, event: Event) -> list[Event]: ...
+
+
+class ReasoningFormat(Protocol):
+    """Tells reasoning from text."""
+
+    @property
+    def thought(self) -> ThoughtSyntax: ...
+
+    def parser(self, context: ParseContext) -> Parser: ...
+
+
+class ToolFormat(Protocol):
+    """Tells tool calls from text. markers: texts that must reach the parser even if they are control tokens."""
+
+    @property
+    def markers(self) -> tuple[str, ...]: ...
+
+    def parser(self, context: ParseContext) -> Parser: ...
+
+    def call(self, tool: Tool) -> tuple[Piece, ...]:
+        """The one form in which a call of this tool may be written when it is enforced."""
+        ...
+
+    @property
+    def between(self) -> str:
+        """What separates two calls of one answer."""
+        ...
+
+
+def declared(tools: Sequence[Tool]) -> frozenset[str]:
+    return frozenset(tool.name for tool in tools)
