@@ -1,0 +1,115 @@
+"""The synthetic chat that the embedded model learns from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from training.tiny.conversation import Conversation, Turn, segments
+from training.tiny.corpus import conversations, long_talk, source
+from training.tiny.english import common_words, docstrings, is_held_out
+
+TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+
+
+def made(seed: int, count: int = 400, progress: float = 0.5) -> list[Conversation]:
+    """Some conversations of the corpus."""
+    return list(itertools.islice(conversations(source(seed), lambda: progress), count))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[Conversation]:
+    return made(seed=11, count=1000)
+
+
+def test_the_same_seed_gives_the_same_corpus():
+    assert made(seed=3) == made(seed=3)
+
+
+def test_another_seed_gives_another_corpus():
+    assert made(seed=3) != made(seed=4)
+
+
+def test_every_call_names_a_declared_tool_and_its_arguments_are_valid(corpus: list[Conversation]):
+    calls = 0
+    for conversation in corpus:
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
+        assert len(schemas) == len(conversation.tools), "two tools of one name"
+        for call in itertools.chain.from_iterable(turn.calls for turn in conversation.turns):
+            jsonschema_rs.validate(schemas[call.name] | {"additionalProperties": False}, call.arguments)
+            calls += 1
+    assert calls > 200
+
+
+def test_arguments_come_in_the_order_of_the_schema(corpus: list[Conversation]):
+    for conversation in corpus:
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
+        for call in itertools.chain.from_iterable(turn.calls for turn in conversation.turns):
+            declared = list(schemas[call.name]["properties"])
+            assert list(call.arguments) == [name for name in declared if name in call.arguments]
+
+
+def test_calls_are_written_as_json_dumps_writes_them(corpus: list[Conversation]):
+    for call in itertools.chain.from_iterable(turn.calls for one in corpus for turn in one.turns):
+        body = call.text().removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+        assert body == json.dumps(json.loads(body), ensure_ascii=False)
+        assert list(json.loads(body)) == ["name", "arguments"]
+
+
+def test_the_segments_are_what_the_chat_template_renders(corpus: list[Conversation]):
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    template = environment.from_string(TEMPLATE.read_text())
+    for conversation in corpus:
+        if conversation.turns:
+            variables: dict[str, Any] = {"messages": conversation.messages(), "tools": list(conversation.tools)}
+            assert "".join(segment.text for segment in segments(conversation)) == template.render(**variables)
+
+
+def test_what_is_learned_is_what_the_assistant_says(corpus: list[Conversation]):
+    for conversation in corpus:
+        learned = [segment.text for segment in segments(conversation) if segment.learned]
+        assert all(text.endswith("<|im_end|>") for text in learned)
+        if conversation.turns:
+            answers = [turn for turn in conversation.turns if turn.role == "assistant"]
+            assert [text.split("</think>\n\n")[-1] for text in learned] == [
+                f"{turn.answer()}<|im_end|>" for turn in answers
+            ]
+
+
+def test_the_last_word_is_the_assistants(corpus: list[Conversation]):
+    assert all(one.turns[-1].role == "assistant" for one in corpus if one.turns)
+
+
+def test_held_out_words_never_occur_in_training_words():
+    trained, unseen = source(0).words, source(0, held_out=True).words
+    assert not set(trained) & set(unseen)
+    assert all(map(is_held_out, unseen))
+    assert len(unseen) > 100
+
+
+def test_common_words_are_lower_case_words():
+    words = common_words(docstrings())
+    assert len(words) > 1000
+    assert all(word.isascii() and word.islower() for word in words)
+
+
+def test_the_first_tenth_of_the_training_has_no_tools():
+    assert not any(one.tools for one in made(seed=5, progress=0.05))
+
+
+def test_long_talk_asks_again_for_what_it_was_told():
+    talk = long_talk(source(8))
+    assert talk.turns[-2:] in [talk.turns[at : at + 2] for at in range(len(talk.turns) - 2)]
+
+
+def test_a_turn_without_a_thought_opens_no_thinking_block():
+    text = "".join(segment.text for segment in segments(Conversation((Turn("user", "Hi"), Turn("assistant", "Hello")))))
+    assert "<think>" not in text

@@ -1,0 +1,130 @@
+"""The chat template of the embedded model: what it renders, and that it only ever appends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": 'Get the weather <now> & "here"',
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CLOCK: dict[str, Any] = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}
+PLAIN_CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi!"},
+    {"role": "system", "content": "Now be long."},
+    {"role": "user", "content": "Again"},
+    {"role": "assistant", "content": "Fine.", "reasoning_content": "They repeat.\n"},
+]
+TOOL_CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": "Weather in Zürich and Rome?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "Two calls.",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich"}}},
+            {"id": "2", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"Rome"}'}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": '{"temperature": 3}'},
+    {"role": "tool", "tool_call_id": "2", "content": '{"temperature": 21}'},
+    {"role": "assistant", "content": "Cold and warm."},
+    {"role": "user", "content": "Thanks"},
+]
+
+
+def render(messages: list[dict[str, Any]], **variables: Any) -> str:
+    """The template as transformers would render it."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment.from_string(TEMPLATE.read_text()).render(messages=messages, **variables)
+
+
+def test_a_plain_chat_renders_turn_by_turn():
+    assert render(PLAIN_CHAT[:4], add_generation_prompt=True) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHello<|im_end|>\n"
+        "<|im_start|>assistant\nHi!<|im_end|>\n"
+        "<|im_start|>system\nNow be long.<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_thinking_opens_the_block_after_the_generation_prompt():
+    prompt = render(PLAIN_CHAT[:2], add_generation_prompt=True, enable_thinking=True)
+    assert prompt.endswith("<|im_start|>assistant\n<think>\n")
+
+
+@pytest.mark.parametrize("variables", [{"enable_thinking": False}, {"enable_thinking": None}, {}])
+def test_without_thinking_the_block_stays_closed(variables: dict[str, Any]):
+    assert render(PLAIN_CHAT[:2], add_generation_prompt=True, **variables).endswith("<|im_start|>assistant\n")
+
+
+def test_enable_thinking_alone_changes_nothing_in_a_prompt_that_is_not_to_be_continued():
+    assert render(PLAIN_CHAT, enable_thinking=True) == render(PLAIN_CHAT)
+
+
+def test_reasoning_stands_before_the_content():
+    assert render(PLAIN_CHAT[-1:]) == "<|im_start|>assistant\n<think>\nThey repeat.\n</think>\n\nFine.<|im_end|>\n"
+
+
+def test_system_text_and_tools_share_one_block():
+    assert render(PLAIN_CHAT[:2], tools=[WEATHER, CLOCK]) == (
+        "<|im_start|>system\nBe brief.\n\n# Tools\n"
+        f"{json.dumps(WEATHER)}\n{json.dumps(CLOCK)}\n<|im_end|>\n"
+        "<|im_start|>user\nHello<|im_end|>\n"
+    )
+
+
+@pytest.mark.parametrize("empty", [[], None])
+def test_no_tools_leave_no_trace(empty: list[Any] | None):
+    assert render(PLAIN_CHAT, tools=empty) == render(PLAIN_CHAT)
+
+
+def test_several_calls_are_separated_by_a_newline_and_string_arguments_stay_verbatim():
+    assert render(TOOL_CHAT[:2], tools=[CLOCK]).endswith(
+        "<|im_start|>assistant\n<think>\nTwo calls.\n</think>\n\n"
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Rome"}}\n</tool_call><|im_end|>\n'
+    )
+
+
+def test_content_before_a_call_is_followed_by_a_newline():
+    call: dict[str, Any] = {"function": {"name": "get_time", "arguments": {}}}
+    turn: dict[str, Any] = {"role": "assistant", "content": "One moment.", "tool_calls": [call]}
+    assert render([turn]) == (
+        "<|im_start|>assistant\nOne moment.\n"
+        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call><|im_end|>\n'
+    )
+
+
+def test_parts_of_content_are_joined():
+    parts = [{"type": "text", "text": "Hello, "}, {"type": "text", "text": "you."}]
+    assert render([{"role": "user", "content": parts}]) == render([{"role": "user", "content": "Hello, you."}])
+
+
+@pytest.mark.parametrize("tools", [None, [WEATHER, CLOCK]])
+@pytest.mark.parametrize("messages", [PLAIN_CHAT, TOOL_CHAT])
+def test_every_shorter_conversation_is_a_prefix_of_the_longer_one(messages: list[dict[str, Any]], tools: Any):
+    whole = render(messages, tools=tools)
+    for length in range(1, len(messages)):
+        assert whole.startswith(render(messages[:length], tools=tools))
+
+
+def test_an_answer_goes_on_where_its_generation_prompt_ended():
+    prompt = render(TOOL_CHAT[:1], tools=[WEATHER], add_generation_prompt=True, enable_thinking=True)
+    assert render(TOOL_CHAT[:2], tools=[WEATHER]).startswith(prompt)

@@ -1,0 +1,76 @@
+"""Conversations into tensors: encoded, sorted by length, padded. A conversation never sees another one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .conversation import Conversation, segments
+from .tokenizer import PAD
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A conversation as token ids, and which of them the model has to produce."""
+
+    tokens: list[int]
+    learned: list[bool]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Two tensors of [rows, time]: token ids, and what counts in the loss."""
+
+    tokens: Tensor
+    learned: Tensor
+
+
+def encode(tokenizer: Tokenizer, conversation: Conversation, longest: int) -> Encoded:
+    """Token ids of the conversation, at most `longest` of them."""
+    tokens: list[int] = []
+    learned: list[bool] = []
+    for segment in segments(conversation):
+        ids = tokenizer.encode(segment.text, add_special_tokens=False).ids
+        tokens += ids
+        learned += [segment.learned] * len(ids)
+    return Encoded(tokens[:longest], learned[:longest])
+
+
+def pad(rows: list[Encoded]) -> Batch:
+    """Rows of one length, filled up on the right."""
+    width = max(len(row.tokens) for row in rows)
+    tokens = torch.full((len(rows), width), PAD)
+    learned = torch.zeros((len(rows), width), dtype=torch.bool)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row.tokens)] = torch.tensor(row.tokens)
+        learned[index, : len(row.tokens)] = torch.tensor(row.learned)
+    return Batch(tokens, learned)
+
+
+def batches(
+    tokenizer: Tokenizer,
+    stream: Iterable[Conversation],
+    rng: random.Random,
+    *,
+    size: int,
+    longest: int,
+    pool: int = 1000,
+) -> Iterator[Batch]:
+    """Endless batches of about `size` tokens, padding included; rows of one batch are of similar length."""
+    source = iter(stream)
+    while True:
+        rows = [encode(tokenizer, one, longest) for one in itertools.islice(source, pool)]
+        rows.sort(key=lambda row: len(row.tokens))
+        groups: list[list[Encoded]] = [[]]
+        for row in rows:
+            if groups[-1] and (len(groups[-1]) + 1) * len(row.tokens) > size:
+                groups.append([])
+            groups[-1].append(row)
+        rng.shuffle(groups)
+        yield from map(pad, groups)

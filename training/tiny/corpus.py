@@ -1,0 +1,115 @@
+"""The synthetic chat that the model learns from: which tasks, how often, in which order. Deterministic by seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from . import chat, english, instructions, tools
+from .conversation import Conversation, Turn
+from .source import Source
+
+Maker = Callable[[Source], Conversation]
+
+CHAT_WEIGHTS: tuple[tuple[chat.Task, int], ...] = (
+    (chat.copying, 24), (chat.addition, 22), (chat.keyed_json, 12), (chat.words_task, 10), (chat.person_json, 7),
+    (chat.capital, 6), (chat.general, 6), (chat.counting, 6), (chat.story, 6), (chat.lookup, 8), (chat.greeting, 3),
+    (chat.identity, 4), (chat.larger, 3), (chat.unknown, 3), (chat.farewell, 2),
+    (chat.listing, 4),
+)  # fmt: skip
+THINKING_SHARE = 0.2
+
+
+def source(seed: int, *, held_out: bool = False, pieces: Sequence[str] = ()) -> Source:
+    """Random material for this seed. `held_out`: only words that training never sees."""
+    texts = english.docstrings()
+    words = [word for word in english.common_words(texts) if english.is_held_out(word) == held_out]
+    return Source(random.Random(seed), words, english.sentences(texts), pieces or words, known=not held_out)
+
+
+def chat_exchange(s: Source) -> chat.Exchange:
+    """One exchange without tools, by weight."""
+    tasks, weights = zip(*CHAT_WEIGHTS, strict=True)
+    return s.rng.choices(tasks, weights)[0](s)
+
+
+def _thinks(s: Source) -> bool:
+    return s.chance(THINKING_SHARE)
+
+
+def talk(s: Source) -> Conversation:
+    """One to four exchanges; each may think or not; a system prompt of no consequence may stand in front."""
+    turns: list[Turn] = []
+    if s.chance(0.25):
+        plain = ("You are a helpful assistant.", "You are a friendly assistant.", "Be helpful.", s.pick(s.sentences))
+        turns.append(Turn("system", s.pick(plain)))
+    thinking = _thinks(s)
+    for _ in range(s.pick((1, 1, 2, 3, 4))):
+        turns += instructions.turns_of(chat_exchange(s), thinking=thinking != s.chance(0.1))
+    return Conversation(tuple(turns))
+
+
+def instructed(s: Source) -> Conversation:
+    """A system prompt to follow."""
+    return Conversation(tuple(instructions.styled(s, s.pick(instructions.STYLES), _thinks(s))))
+
+
+def remembered(s: Source) -> Conversation:
+    """A fact to keep in mind."""
+    make = s.pick((instructions.persona, instructions.memory))
+    return Conversation(tuple(make(s, _thinks(s))))
+
+
+def tooled(s: Source) -> Conversation:
+    """A conversation with tools."""
+    makers = (tools.single, tools.parallel, tools.none_fits, tools.several_turns)
+    return s.rng.choices(makers, (55, 18, 14, 13))[0](s, _thinks(s))
+
+
+def drill(s: Source) -> Conversation:
+    """Nothing but copying, several times over: where the induction heads come from."""
+    turns: list[Turn] = []
+    for _ in range(s.integer(1, 4)):
+        turns += instructions.turns_of(chat.copying(s), thinking=s.chance(0.1))
+    return Conversation(tuple(turns))
+
+
+def long_talk(s: Source) -> Conversation:
+    """Ten to thirty exchanges with a fact to remember across most of them."""
+    turns = instructions.memory(s, between=8)
+    for _ in range(s.integer(6, 20)):
+        turns += instructions.turns_of(chat_exchange(s), thinking=False)
+    return Conversation((*turns, *turns[-2:]))
+
+
+def plain_text(s: Source) -> Conversation:
+    """Text without any chat, for the plain completions endpoint: stories, facts, numbers, sentences."""
+    if s.chance(0.4):
+        return Conversation(text=chat.story(s).answer)
+    if s.chance(0.5):
+        return Conversation(text=" ".join(s.sample(s.sentences, 2)))
+    task = s.pick((chat.capital, chat.general, chat.counting))
+    return Conversation(text=" ".join(task(s).answer for _ in range(s.integer(1, 3))))
+
+
+def mixture(progress: float) -> tuple[tuple[Maker, float], ...]:
+    """The weight of each kind of conversation when this share of the training is done."""
+    if progress < 0.07:
+        return ((drill, 70.0), (talk, 25.0), (remembered, 5.0))
+    last = progress > 0.85
+    return (
+        (drill, 4.0),
+        (talk, 38.0),
+        (instructed, 12.0),
+        (remembered, 6.0),
+        (tooled, 40.0),
+        (plain_text, 2.0),
+        (long_talk, 3.0 if last else 0.3),
+    )
+
+
+def conversations(s: Source, progress: Callable[[], float]) -> Iterator[Conversation]:
+    """Endless conversations; the mixture follows the progress that the trainer reports."""
+    while True:
+        makers, weights = zip(*mixture(progress()), strict=True)
+        yield s.rng.choices(makers, weights)[0](s)

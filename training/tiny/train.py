@@ -1,0 +1,143 @@
+"""Train the embedded model on one CPU core and write its folder: `python -m training.tiny.train OUT`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from .batches import Batch, batches
+from .corpus import conversations, source
+from .model import CONTEXT, Llama, Shape, export
+from .optimizer import optimizers
+from .tokenizer import piece_texts, train_tokenizer
+
+TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_template.jinja"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the outcome. `minutes` of wall clock, if they are over first, shorten the schedule: the
+    training ends as planned, but the result is then not the same on every machine."""
+
+    steps: int
+    minutes: float = math.inf
+    seed: int = 0
+    batch: int = 4096
+    longest: int = 2048
+    matrix_lr: float = 0.02
+    other_lr: float = 0.006
+    cooldown: float = 0.5
+    shape: Shape = field(default_factory=Shape)
+
+
+class Clock:
+    """How much of the training is done."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.begun = time.monotonic()
+        self.step = 0
+
+    def progress(self) -> float:
+        """From 0 to 1: by steps, or by minutes if those run out sooner."""
+        minutes = (time.monotonic() - self.begun) / 60
+        return max(self.step / self.settings.steps, minutes / self.settings.minutes)
+
+    def rate(self) -> float:
+        """The share of the learning rate: a short warm-up, a plateau, then down to nearly nothing."""
+        return min(1.0, (self.step + 1) / 50, max(0.01, (1 - self.progress()) / self.settings.cooldown))
+
+
+def train(settings: Settings, tokenizer: Tokenizer, folder: Path) -> Llama:
+    """The trained model. Every 1,000 steps its present state is written to the folder."""
+    torch.manual_seed(settings.seed)
+    model = Llama(settings.shape)
+    both = optimizers(model, settings.matrix_lr, settings.other_lr)
+    clock = Clock(settings)
+    stream = conversations(source(settings.seed + 1, pieces=piece_texts(tokenizer)), clock.progress)
+    fed = batches(tokenizer, stream, random.Random(settings.seed), size=settings.batch, longest=settings.longest)
+    tokens, total, begun = 0, 0.0, time.process_time()
+    while clock.progress() < 1:
+        batch = next(fed)
+        total += update(model, both, batch, clock.rate())
+        tokens += batch.tokens.numel()
+        clock.step += 1
+        if clock.step % 100 == 0:
+            spent = time.process_time() - begun
+            print(f"step {clock.step} loss {total / 100:.4f} {tokens / 1e6:.1f} Mtok {spent:.0f} CPU-s", flush=True)
+            total = 0.0
+        if clock.step % 1000 == 0:
+            export(model, folder)
+    return model
+
+
+def update(model: Llama, both: list[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
+    """One step of every optimizer at this share of its learning rate; the loss before it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model.loss(batch.tokens, batch.learned)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in both:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """tokenizer.json, tokenizer_config.json and the chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "eos_token": "<|im_end|>",
+        "model_max_length": CONTEXT,
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    if TEMPLATE.parent.resolve() != folder.resolve():
+        shutil.copyfile(TEMPLATE, folder / "chat_template.jinja")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--hidden", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--matrix-lr", type=float, default=0.02)
+    parser.add_argument("--other-lr", type=float, default=0.006)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    hidden: int = options.hidden
+    shape = Shape(hidden=hidden, layers=options.layers, heads=hidden // 32, inner=hidden * 8 // 96 * 32)
+    settings = Settings(
+        steps=options.steps,
+        minutes=options.minutes,
+        seed=options.seed,
+        matrix_lr=options.matrix_lr,
+        other_lr=options.other_lr,
+        shape=shape,
+    )
+    tokenizer = train_tokenizer(settings.seed, shape.vocabulary)
+    write_tokenizer(tokenizer, options.out)
+    model = train(settings, tokenizer, options.out)
+    export(model, options.out)
+    print(f"{sum(p.numel() for p in model.parameters())} parameters, {time.process_time():.0f} CPU-s in all")
+
+
+if __name__ == "__main__":
+    main()
