@@ -137,3 +137,11 @@ class Finished(Struct, frozen=True, tag=True):
 
 Delta = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelta
 Event = Started | PromptTokens | Delta | ChoiceFinished | Finished
+
+ChoiceEvent = Delta | ChoiceFinished
+"""What belongs to one choice."""
+
+
+def sampled(event: Event) -> tuple[Token, ...]:
+    """The tokens of the answer that ride on this event."""
+    return () if isinstance(event, (Started, PromptTokens, Finished)) else event.tokens

@@ -151,8 +151,9 @@ class Extras(Struct, frozen=True):
     vllm_xargs: str | None = None
     lora: str | None = None
 
-    def said(self) -> tuple[str, ...]:
-        return tuple(name for name in self.__struct_fields__ if getattr(self, name) is not None)
+    def items(self) -> tuple[tuple[str, str], ...]:
+        """(name, JSON text) of what the client set."""
+        return tuple((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)
 
 
 class GenerateRequest(Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""The only I/O towards clients: Starlette routes, pure ASGI endpoints, server-sent events."""

@@ -1,0 +1,197 @@
+"""From settings to a running server: picks the engine, builds the model around it, says what it serves, serves.
+
+The only module that knows all the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from .constraints import Compiler
+from .core.request import Sampling
+from .core.syntax import ReasoningFormat, ToolFormat
+from .dialects.base import Profile
+from .engines import tiny
+from .engines.scripted import Script, ScriptedEngine
+from .parsers import registry
+from .pipeline.models import EventBackend, Models, ServedModel, TokenBackend
+from .pipeline.text import Vocabulary
+from .prompts import ChatTemplate, HfTokenizer, TemplateCache, load_template, load_tokenizer
+from .serving.answer import Patience
+from .serving.app import create_app
+from .serving.clock import Clock, SystemClock
+from .serving.service import ServingOptions
+from .settings import Settings, SettingsError
+
+
+def run(settings: Settings, say: Callable[[str], None]) -> int:
+    """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    models = build_models(settings, SystemClock())
+    app = create_app(models, options=serving_options(settings))
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        uds=settings.uds,
+        access_log=False,
+        log_level=settings.log_level,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+    listener = None if settings.uds is not None else _listen(settings)
+    for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
+        say(line)
+    uvicorn.Server(config).run(sockets=None if listener is None else [listener])
+    return 0
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def serving_options(settings: Settings) -> ServingOptions:
+    return ServingOptions(
+        profile=Profile(settings.profile),
+        strict=settings.strict,
+        max_body_bytes=settings.max_body_bytes,
+        bind=None if settings.uds is not None else settings.host,
+        allowed_hosts=settings.allowed_hosts,
+        api_keys=settings.api_key,
+        admin_keys=settings.admin_api_key,
+        patience=Patience(keepalive=settings.keepalive_interval),
+        access_log=settings.access_log,
+        max_logprobs=settings.max_logprobs,
+    )
+
+
+def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
+    """What is served, and a line to try it with."""
+    model = next(iter(models))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    where = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
+    body = msgspec.json.encode(
+        {"model": model.name, "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
+    ).decode()
+    curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
+    if settings.api_key:
+        curl += ["-H", '"Authorization: Bearer $KEY"']
+    base = where if settings.uds is None else "http://localhost"
+    return [
+        f"Serving {', '.join(each.name for each in models)} on {where} (context {model.max_model_len} tokens)",
+        f"Try: {' '.join(curl)} {base}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+    ]
+
+
+def build_models(settings: Settings, clock: Clock) -> Models:
+    """Raises SettingsError where MODEL or an option of it cannot be used."""
+    kind, _, rest = settings.model.partition(":")
+    try:
+        if kind == "scripted":
+            return Models([_scripted(settings, clock, rest)])
+        if settings.model == "tiny":
+            return Models([_tiny(settings, clock, tiny.embedded(), "tiny")])
+        if kind == "tiny" and rest:
+            return Models([_tiny(settings, clock, Path(rest), Path(rest).name)])
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot serve {settings.model}: {error}") from error
+    raise SettingsError(
+        f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
+        "(a small Llama in safetensors), `scripted` or `scripted:FILE`."
+    )
+
+
+def _names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
+    """The first served name is the one that answers carry; the others are aliases, as in vLLM."""
+    names = settings.served_model_name or (name,)
+    return names[0], names[1:]
+
+
+def _scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
+    tokenizer = load_tokenizer(tiny.embedded())
+    name, aliases = _names(settings, "scripted")
+    limit = settings.max_model_len or 32768
+    engine = ScriptedEngine(
+        Script.load(Path(file)) if file else Script(),
+        tokenizer=tokenizer,
+        directives=settings.directives or not file,
+        max_model_len=limit,
+    )
+    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases)
+
+
+def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> ServedModel:
+    tokenizer = load_tokenizer(directory)
+    template = _template(settings, directory)
+    reasoning, tools = _formats(settings, template, tokenizer)
+    model = tiny.load(
+        directory,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        num_kv_tokens=settings.kv_cache_tokens,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        max_waiting=settings.max_waiting,
+    )
+    eos = frozenset(model.eos_token_ids)
+    backend = TokenBackend(
+        engine=model,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        compiler=Compiler(tokenizer, sorted(eos)),
+        eos=eos,
+        template=template,
+        templates=TemplateCache({}) if settings.trust_request_chat_template else None,
+    )
+    name, aliases = _names(settings, own_name)
+    return ServedModel(
+        name,
+        backend,
+        model.max_model_len,
+        int(clock.now()),
+        aliases,
+        sampling=settings.override_generation_config.over(Sampling()),
+        max_new_tokens=settings.override_generation_config.max_new_tokens,
+        reasoning=reasoning,
+        tools=tools,
+    )
+
+
+def _template(settings: Settings, directory: Path) -> ChatTemplate | None:
+    given = settings.chat_template
+    if given is None:
+        return load_template(directory)
+    is_source = "{{" in given or "{%" in given
+    return ChatTemplate(given if is_source else Path(given).read_text(encoding="utf-8"))
+
+
+def _formats(
+    settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
+) -> tuple[ReasoningFormat | None, ToolFormat | None]:
+    """The parsers that were asked for, else those that the chat template lets guess."""
+    added = tokenizer.special_tokens.keys()
+    guessed = (None, None) if template is None else registry.detect(template.source, added)
+    reasoning = settings.reasoning_parser or guessed[0]
+    tools = settings.tool_call_parser or guessed[1]
+    return (
+        None if reasoning is None else registry.reasoning(reasoning, added),
+        None if tools is None else registry.tools(tools, added),
+    )

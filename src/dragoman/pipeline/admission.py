@@ -1,0 +1,154 @@
+"""May this request run on this model? Everything that can be told before a prompt is rendered.
+
+What the engine cannot do is refused where the client relies on it, and otherwise named in a warning: nothing
+is ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from msgspec import Struct
+
+from ..core.engine import Capabilities, Feature
+from ..core.errors import ContextTooLong, RequestError, Unsupported
+from ..core.message import Audio, File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from ..core.request import (
+    Choices,
+    Constraint,
+    ContextFree,
+    Conversation,
+    GenerateRequest,
+    JsonObject,
+    JsonSchema,
+    Limits,
+    Regex,
+)
+
+
+class Terms(Struct, frozen=True):
+    """What the server grants a call. answer_id: the header's id; sequences are named after it.
+
+    new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
+    strict: an ignored parameter is an error. max_logprobs: most alternatives a token.
+    """
+
+    answer_id: str
+    new_id: Callable[[], str]
+    now: datetime
+    cache_salt: str = ""
+    strict: bool = False
+    max_logprobs: int = 20
+
+
+_FEATURE_OF: dict[type[Constraint], Feature] = {
+    JsonObject: Feature.JSON_OBJECT,
+    JsonSchema: Feature.JSON_SCHEMA,
+    Regex: Feature.REGEX,
+    Choices: Feature.CHOICE,
+    ContextFree: Feature.GRAMMAR,
+}
+
+_HONOURED_BY_THE_PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
+
+
+def check(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> list[str]:
+    """Warnings about what will be ignored. Raises Unsupported for what the client relies on and cannot have."""
+    for feature, param in _needs(request):
+        if feature not in capabilities.features:
+            raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
+    _check_logprobs(request, capabilities, terms)
+    ignored = sorted(set(_parameters(request)) - capabilities.parameters - _HONOURED_BY_THE_PIPELINE)
+    if ignored and terms.strict:
+        raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
+    return [f"{name} is ignored: this model's engine does not support it" for name in ignored]
+
+
+def _needs(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
+    if request.constraint is not None:
+        yield _FEATURE_OF[type(request.constraint)], "response_format"
+    if request.logprobs is not None:
+        yield Feature.LOGPROBS, "logprobs"
+    if request.prompt_logprobs is not None:
+        yield Feature.PROMPT_LOGPROBS, "prompt_logprobs"
+    if request.extras.lora is not None:
+        yield Feature.LORA, "model"
+    prompt = request.prompt
+    if isinstance(prompt, tuple):
+        yield Feature.TOKEN_IDS, "prompt"
+    elif isinstance(prompt, Conversation):
+        if prompt.tools and prompt.tool_choice.mode != "none":
+            yield Feature.TOOLS, "tools"
+        if prompt.reasoning.budget is not None:
+            yield Feature.REASONING_BUDGET, "thinking_token_budget"
+        yield from _media(prompt.messages)
+
+
+def _media(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
+    kinds = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
+    for index, message in enumerate(messages):
+        for part in _flat(message.parts):
+            feature = kinds.get(type(part))
+            if feature is not None:
+                yield feature, f"messages[{index}].content"
+
+
+def _flat(parts: tuple[Part, ...]) -> Iterator[Part]:
+    for part in parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.content
+
+
+def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> None:
+    most = min(capabilities.max_logprobs, terms.max_logprobs)
+    for asked, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
+        if asked is not None and asked > most:
+            raise RequestError(f"`{param}` is {asked}; this server gives at most {most}.", param=param)
+
+
+def _parameters(request: GenerateRequest) -> Iterator[str]:
+    """Names of the fields of SamplingOptions, Limits and Extras that were set to something of their own."""
+    yield from request.sampling.said()
+    yield from (name for name, _ in request.extras.items())
+    untouched = Limits()
+    for name in Limits.__struct_fields__:
+        if getattr(request.limits, name) != getattr(untouched, name):
+            yield name
+
+
+def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
+    """A cheap bound before tokenising: `limit` tokens cannot hold more than this many bytes. Never a false reject.
+
+    Raises ContextTooLong.
+    """
+    if request.limits.truncate_prompt is not None:
+        return
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        size, param = _size(prompt), "prompt"
+    elif isinstance(prompt, Conversation):
+        size, param = sum(_text_size(part) for message in prompt.messages for part in _flat(message.parts)), "messages"
+    else:
+        return
+    if size > limit * longest_token:
+        raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
+
+
+def _text_size(part: Part) -> int:
+    match part:
+        case Text(text) | Refusal(text):
+            return _size(text)
+        case ToolCall() | Reasoning() | ToolResult() | Image() | Audio() | File():
+            # A template may leave past reasoning out and writes arguments in its own way.
+            return 0
+
+
+def _size(text: str) -> int:
+    """A lower bound of the text's bytes; exact counting would copy it."""
+    return len(text)
+
+
+def param_of(request: GenerateRequest) -> str:
+    return "messages" if isinstance(request.prompt, Conversation) else "prompt"

@@ -1,0 +1,209 @@
+"""Makes a job of a request: the prompt's ids, where it ends, what it may say, and how to read what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio.to_thread
+import msgspec
+
+from ..constraints import Compiled
+from ..core.engine import Engine, Feature, TokenEngine, TokenRequest
+from ..core.errors import ContextTooLong
+from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
+from ..core.syntax import ParseContext
+from ..parsers import registry
+from .admission import Terms, check, check_text_length, param_of
+from .choosing import callable_tools, sampling_of, thought_limit
+from .grammar import compose_for
+from .models import EventBackend, ServedModel, TokenBackend
+from .prompting import Prompted, prompt_of, truncated
+from .stops import StopStage
+from .strand import Strand
+from .text import Vocabulary
+
+MakeStrand = Callable[[int], Strand]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenJob:
+    """One prompt for an engine of tokens; one TokenRequest a choice, all with the same prompt.
+
+    nothing_to_say: max_tokens was 0. keep: control tokens whose text the parsers need.
+    """
+
+    engine: TokenEngine
+    vocabulary: Vocabulary
+    eos: frozenset[int]
+    prompt: tuple[int, ...]
+    prompt_text: str
+    requests: tuple[TokenRequest, ...]
+    return_prompt: bool
+    nothing_to_say: bool
+    keep: frozenset[int]
+    skip_special: bool
+    strand: MakeStrand
+
+    @property
+    def scored(self) -> bool:
+        """The prompt's logprobs are asked for, once, with the first choice."""
+        return self.requests[0].prompt_logprobs is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EventJob:
+    """One prompt for an engine of events. parses: a parser of ours tells reasoning from its text."""
+
+    engine: Engine
+    request: GenerateRequest
+    parses: bool
+    strand: MakeStrand
+
+
+Job = TokenJob | EventJob
+
+
+async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, index: int = 0) -> tuple[Job, list[str]]:
+    """The job, and warnings for the client. index: of this prompt within its call.
+
+    Raises RequestError and its children; nothing has reached the engine then.
+    """
+    warnings = check(request, model.capabilities, terms)
+    if isinstance(model.backend, EventBackend):
+        return _event_job(model, model.backend.engine, request, terms), warnings
+    preparation = _TokenPreparation(model, model.backend, request, terms, index, warnings)
+    return await preparation.job(), warnings
+
+
+def _event_job(model: ServedModel, engine: Engine, request: GenerateRequest, terms: Terms) -> EventJob:
+    native = model.capabilities
+    reasoning = None if native.native_reasoning else model.reasoning
+    tools = None if native.native_tools else model.tools
+    context = ParseContext("", callable_tools(request), terms.new_id)
+
+    def strand(choice: int) -> Strand:
+        parser = registry.parser(reasoning, tools, context) if reasoning or tools else None
+        return Strand(parser, None if "stop" in native.parameters else _stop_stage(request, choice))
+
+    return EventJob(engine, request, reasoning is not None, strand)
+
+
+def _stops(request: GenerateRequest) -> tuple[str, ...]:
+    """A stop string never cuts the JSON that was asked for."""
+    return () if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop
+
+
+def _stop_stage(request: GenerateRequest, choice: int) -> StopStage | None:
+    stops, limits = _stops(request), request.limits
+    return StopStage(choice, stops, include=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenPreparation:
+    """The steps from a request to a TokenJob, in the order in which `job` takes them."""
+
+    model: ServedModel
+    backend: TokenBackend
+    request: GenerateRequest
+    terms: Terms
+    index: int
+    warnings: list[str]
+
+    async def job(self) -> TokenJob:
+        model, backend, request = self.model, self.backend, self.request
+        check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
+        prompted = truncated(await prompt_of(backend, request, self.terms), request, model.max_model_len)
+        for name in prompted.ignored:
+            self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
+        if request.limits.stop and not _stops(request):
+            self.warnings.append("stop is ignored: it would cut the JSON that the response format asks for")
+        max_tokens = self._max_tokens(len(prompted.ids))
+        compiled = await self._compile(prompted)
+        return TokenJob(
+            engine=backend.engine,
+            vocabulary=backend.vocabulary,
+            eos=backend.eos,
+            prompt=prompted.ids,
+            prompt_text=prompted.text,
+            requests=self._sequences(prompted, max_tokens, compiled),
+            return_prompt=request.return_prompt or request.prompt_logprobs is not None,
+            nothing_to_say=max_tokens == 0,
+            keep=self._markers(),
+            skip_special=not request.special_tokens_in_text,
+            strand=self._strands(prompted),
+        )
+
+    def _max_tokens(self, prompt: int) -> int:
+        """Tokens that the answer may have. Raises ContextTooLong if not even one fits."""
+        limit, asked = self.model.max_model_len, self.request.limits.max_tokens
+        left = limit - prompt
+        if left < (0 if asked == 0 else 1):
+            raise ContextTooLong(limit=limit, prompt=prompt, param=param_of(self.request))
+        if asked is None:
+            default = self.model.max_new_tokens
+            return left if default is None else min(left, default)
+        if asked > left:
+            self.warnings.append(f"max_tokens is cut from {asked} to {left}: the context holds {limit} tokens")
+        return min(asked, left)
+
+    async def _compile(self, prompted: Prompted) -> Compiled | None:
+        if self.request.constraint is None and not callable_tools(self.request):
+            return None
+        if Feature.GRAMMAR not in self.model.capabilities.features:
+            return None
+        return await anyio.to_thread.run_sync(
+            lambda: compose_for(self.model, self.backend, self.request, prompted.tail, self.warnings)
+        )
+
+    def _sequences(self, prompted: Prompted, max_tokens: int, compiled: Compiled | None) -> tuple[TokenRequest, ...]:
+        request, limits = self.request, self.request.limits
+        candidates = max(request.choices, request.best_of or 0)
+        # Candidates are compared by likelihood, so that they need logprobs even if the client does not.
+        logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
+        first = TokenRequest(
+            id=f"{self.terms.answer_id}-{self.index}-0",
+            prompt=prompted.ids,
+            max_tokens=max(1, max_tokens),
+            sampling=sampling_of(self.model, self.backend, request),
+            min_tokens=min(limits.min_tokens, max_tokens),
+            stop_token_ids=frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else self.backend.eos),
+            logprobs=logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            matcher=None if compiled is None else compiled.matcher(),
+            thought=thought_limit(self.model, self.backend, request, prompted.tail),
+            priority=request.priority,
+            cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
+            extras=request.extras.items(),
+        )
+        return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
+
+    def _candidate(self, first: TokenRequest, choice: int, compiled: Compiled | None) -> TokenRequest:
+        """Choice k of a seeded request has the seed plus k, as in vLLM: choice 0 says what it says alone."""
+        seed = first.sampling.seed
+        return msgspec.structs.replace(
+            first,
+            id=f"{self.terms.answer_id}-{self.index}-{choice}",
+            sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
+            prompt_logprobs=None,
+            matcher=None if compiled is None else compiled.matcher(),
+        )
+
+    def _markers(self) -> frozenset[int]:
+        marks: tuple[str, ...] = () if self.model.tools is None else self.model.tools.markers
+        if self.model.reasoning is not None:
+            thought = self.model.reasoning.thought
+            marks = (*marks, thought.begin, thought.end)
+        special = self.backend.tokenizer.special_tokens
+        return frozenset(special[mark] for mark in marks if mark in special)
+
+    def _strands(self, prompted: Prompted) -> MakeStrand:
+        model, request = self.model, self.request
+        context = ParseContext(prompted.tail, callable_tools(request), self.terms.new_id)
+        talks = isinstance(request.prompt, Conversation)
+
+        def strand(choice: int) -> Strand:
+            parser = registry.parser(model.reasoning, model.tools, context) if talks else None
+            return Strand(parser, _stop_stage(request, choice))
+
+        return strand

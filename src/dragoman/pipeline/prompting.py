@@ -1,0 +1,109 @@
+"""The prompt as the model sees it: rendered by the chat template, tokenised, truncated where that was asked for.
+
+Large prompts are worked on in a thread: the event loop serves others meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio.to_thread
+import msgspec
+
+from ..core.errors import RequestError, Unsupported
+from ..core.request import Conversation, GenerateRequest
+from ..prompts import ChatTemplate, Rendered, render
+from .admission import Terms
+from .models import TokenBackend
+
+T = TypeVar("T")
+
+INLINE = 4096
+"""Characters up to which the work is done on the loop: a thread's hop costs more than that."""
+
+
+class Prompted(msgspec.Struct, frozen=True):
+    """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain."""
+
+    ids: tuple[int, ...]
+    text: str
+    tail: str = ""
+    ignored: tuple[str, ...] = ()
+
+
+async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Terms) -> Prompted:
+    """Raises RequestError for ids outside the vocabulary, an empty prompt, a template that refuses."""
+    prompt = request.prompt
+    if isinstance(prompt, tuple):
+        check_ids(backend, prompt, "prompt")
+        return Prompted(prompt, backend.tokenizer.decode(prompt))
+    if isinstance(prompt, str):
+        ids = await encode(backend, prompt, add_special_tokens=request.add_special_tokens)
+        if not ids:
+            raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
+        return Prompted(tuple(ids), prompt)
+    rendered = await render_conversation(backend, prompt, terms)
+    return Prompted(rendered.ids, rendered.text, rendered.tail, rendered.ignored)
+
+
+def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:
+    """Raises RequestError for an id that is not in the vocabulary."""
+    size = backend.tokenizer.vocab_size
+    wrong = next((id for id in ids if not 0 <= id < size), None)
+    if wrong is not None:
+        raise RequestError(f"Token id {wrong} is not in this model's vocabulary of {size}.", param=param)
+
+
+async def encode(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
+    """A raw prompt's ids. Its author is the client, who may write control tokens in it."""
+    encode = backend.tokenizer.encode
+    return await _off_loop(len(text), lambda: encode(text, special=True, add_special_tokens=add_special_tokens))
+
+
+async def render_conversation(backend: TokenBackend, conversation: Conversation, terms: Terms) -> Rendered:
+    """Raises RequestError where the template refuses, Unsupported where there is none."""
+    template = _template(backend, conversation)
+    shown = () if conversation.tool_choice.mode == "none" else None
+    return await _off_loop(
+        _size(conversation),
+        lambda: render(template, conversation, backend.tokenizer, now=terms.now, tools=shown),
+    )
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    return work() if size <= INLINE else await anyio.to_thread.run_sync(work)
+
+
+def _template(backend: TokenBackend, conversation: Conversation) -> ChatTemplate:
+    source = conversation.template.template
+    if source is not None:
+        if backend.templates is None:
+            raise Unsupported(
+                "This server does not take chat templates from requests (--trust-request-chat-template).",
+                param="chat_template",
+            )
+        return backend.templates.get(source)
+    if backend.template is None:
+        raise Unsupported("This model has no chat template; use /v1/completions.", param="messages")
+    return backend.template
+
+
+def _size(conversation: Conversation) -> int:
+    """About how many characters the prompt will have; stops counting once they are many."""
+    size = sum(len(msgspec.json.encode(tool)) for tool in conversation.tools)
+    for message in conversation.messages:
+        if size > INLINE:
+            return size
+        size += len(msgspec.json.encode(message))
+    return size
+
+
+def truncated(prompted: Prompted, request: GenerateRequest, limit: int) -> Prompted:
+    """Only the last tokens, as many as the client asked for; -1 are as many as leave room for the answer."""
+    keep = request.limits.truncate_prompt
+    if keep is None:
+        return prompted
+    if keep < 0:
+        keep = limit - max(1, min(request.limits.max_tokens or 1, limit - 1))
+    return msgspec.structs.replace(prompted, ids=prompted.ids[-keep:])

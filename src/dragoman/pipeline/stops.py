@@ -1,0 +1,88 @@
+"""Stop strings, as the last stage of a choice: they end its text, never its reasoning or a tool call's JSON."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, sampled
+from .text import StopStrings
+
+
+class StopStage:
+    """One choice, from when its parsers have told text from the rest.
+
+    The stop is removed from the text unless include is set. A stop that completes within the first min_tokens
+    tokens does not count (as in vLLM). After a match only ChoiceFinished comes out, with all tokens that were
+    still on their way.
+    """
+
+    def __init__(self, choice: int, stops: Sequence[str], *, include: bool, min_tokens: int) -> None:
+        self._choice = choice
+        self._make = lambda: StopStrings(stops, include=include)
+        self._stops = self._make()
+        self._min_tokens = min_tokens
+        self._count = 0
+        self._held = _Tokens()
+        self.matched: str | None = None
+
+    def feed(self, event: Event) -> list[Event]:
+        if isinstance(event, ChoiceFinished):
+            return self._close(event)
+        tokens = sampled(event)
+        self._count += len(tokens)
+        if self.matched is not None:
+            self._held.add("", tokens)
+            return []
+        if isinstance(event, TextDelta):
+            return self._text(event)
+        return [*self._flush(), event]
+
+    def _text(self, event: TextDelta) -> list[Event]:
+        self._held.add(event.text, event.tokens)
+        released = self._stops.feed(event.text, ignore=self._count <= self._min_tokens)
+        self.matched = self._stops.matched
+        if not released:
+            return []
+        return [TextDelta(event.choice, released, self._held.release(len(released)))]
+
+    def _flush(self) -> list[Event]:
+        """Text ends here: what was held back for a stop that may have been coming is text after all."""
+        released = self._stops.close()
+        self._stops = self._make()
+        tokens = self._held.rest()
+        if not released and not tokens:
+            return []
+        return [TextDelta(self._choice, released, tokens)]
+
+    def _close(self, event: ChoiceFinished) -> list[Event]:
+        if self.matched is not None:
+            tail = self._held.rest() + event.tokens
+            return [ChoiceFinished(event.choice, FinishReason.STOP, self.matched, tail)]
+        return [*self._flush(), event]
+
+
+class _Tokens:
+    """Which tokens the held text came from."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, Token]] = deque()
+        self._end = 0
+        self._released = 0
+
+    def add(self, text: str, tokens: tuple[Token, ...]) -> None:
+        self._end += len(text)
+        self._queue.extend((self._end, token) for token in tokens)
+
+    def release(self, characters: int) -> tuple[Token, ...]:
+        self._released += characters
+        out: list[Token] = []
+        while self._queue and self._queue[0][0] <= self._released:
+            out.append(self._queue.popleft()[1])
+        return tuple(out)
+
+    def rest(self) -> tuple[Token, ...]:
+        out = tuple(token for _, token in self._queue)
+        self._queue.clear()
+        self._released = self._end
+        return out

@@ -1,0 +1,123 @@
+"""Runs one prompt on an engine of tokens: n sequences in, one stream of canonical events out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from ..core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
+from ..core.errors import EngineError
+from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage
+from .mailbox import Mailbox
+from .prepare import TokenJob
+from .strand import Strand
+from .text import TextAssembler
+
+
+class TokenRun:
+    """The state of one prompt's answer. `batches` may be iterated once; closing it aborts every sequence."""
+
+    def __init__(self, job: TokenJob) -> None:
+        self._job = job
+        self._mailbox: Mailbox[TokenOutput] = Mailbox()
+        self._index = {request.id: choice for choice, request in enumerate(job.requests)}
+        self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
+        self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
+        self._started = False
+        self._cached: int | None = None
+        # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
+        self._held: list[TokenOutput] | None = [] if job.scored else None
+
+    def _assembler(self, choice: int) -> TextAssembler:
+        job = self._job
+        return TextAssembler(job.vocabulary, choice, keep=job.keep, skip_special=job.skip_special)
+
+    async def batches(self) -> AsyncGenerator[list[Event]]:
+        engine = self._job.engine
+        try:
+            for request in self._job.requests:
+                engine.add(request, self._mailbox.put)
+            while not all(strand.finished for strand in self._strands):
+                batch: list[Event] = []
+                for output in await self._mailbox.take():
+                    batch += self._read(output)
+                if batch:
+                    yield batch
+            yield [Finished(self._usage())]
+        finally:
+            for id, choice in self._index.items():
+                if not self._strands[choice].finished:
+                    engine.abort(id)
+
+    def _read(self, output: TokenOutput) -> list[Event]:
+        match output:
+            case Sampled(id, token, score) if self._held is None:
+                return self._token(self._index[id], token, score)
+            case Scheduled(_, cached):
+                return self._scheduled(cached)
+            case PromptScored(_, scores):
+                held, self._held = self._held or [], None
+                return [self._prompt(scores), *(event for each in held for event in self._read(each))]
+            case Failed(_, message):
+                raise EngineError(message)
+            case Ended(id, reason, stop) if self._held is None:
+                return self._ended(self._index[id], reason, stop)
+            case Sampled() | Ended():
+                assert self._held is not None
+                self._held.append(output)
+                return []
+
+    def _scheduled(self, cached: int) -> list[Event]:
+        if self._started:
+            return []
+        self._started = True
+        self._cached = cached
+        job = self._job
+        started = Started(len(job.prompt), cached, len(job.requests))
+        out: list[Event] = [started]
+        if job.return_prompt and not job.scored:
+            out.append(self._prompt([None] * len(job.prompt)))
+        if job.nothing_to_say and not job.scored:
+            out += self._say_nothing()
+        return out
+
+    def _prompt(self, scores: Sequence[Score | None]) -> Event:
+        job = self._job
+        tokens: list[Token] = [job.vocabulary.token(id, score) for id, score in zip(job.prompt, scores, strict=True)]
+        return PromptTokens(0, job.prompt_text, tuple(tokens))
+
+    def _say_nothing(self) -> list[Event]:
+        """max_tokens is 0: the prompt was all that was wanted."""
+        out: list[Event] = []
+        for id, choice in self._index.items():
+            self._job.engine.abort(id)
+            out += self._close(choice, FinishReason.LENGTH, None)
+        return out
+
+    def _token(self, choice: int, token: int, score: Score | None) -> list[Event]:
+        strand = self._strands[choice]
+        if strand.finished:
+            return []
+        if self._job.nothing_to_say:
+            return self._say_nothing()
+        delta = self._texts[choice].feed(token, score)
+        if delta is None:
+            return []
+        out = strand.feed(delta)
+        if strand.matched:
+            self._job.engine.abort(self._job.requests[choice].id)
+            out += self._close(choice, FinishReason.STOP, None)
+        return out
+
+    def _ended(self, choice: int, reason: FinishReason, stop: int | None) -> list[Event]:
+        if self._strands[choice].finished:
+            return []
+        return self._close(choice, reason, None if stop in self._job.eos else stop)
+
+    def _close(self, choice: int, reason: FinishReason, stop: int | None) -> list[Event]:
+        strand = self._strands[choice]
+        return [event for last in self._texts[choice].close(reason, stop) for event in strand.feed(last)]
+
+    def _usage(self) -> Usage:
+        strands = self._strands
+        completion = sum(strand.tokens for strand in strands)
+        return Usage(len(self._job.prompt), completion, self._cached, sum(strand.reasoning for strand in strands))

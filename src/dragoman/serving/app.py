@@ -1,0 +1,100 @@
+"""The application factory. All state hangs off its arguments; nothing is global."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .. import __version__
+from ..core.errors import DragomanError
+from ..dialects.base import ReaderOptions
+from ..dialects.chat import read_chat
+from ..dialects.completions import read_completions
+from ..dialects.errors import openai_error
+from ..pipeline.models import Models
+from . import utility
+from .auth import Access, Keyring
+from .clock import Clock, Ids, RandomIds, SystemClock
+from .endpoint import Endpoint, Handler, not_found
+from .generate import generation
+from .host import allowed_hosts
+from .service import Service, ServingOptions
+
+Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
+
+
+def routes() -> Table:
+    """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
+    public, user = Access.PUBLIC, Access.USER
+    return {
+        "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
+        "/v1/completions": (user, {"POST": generation(read_completions)}),
+        "/v1/models": (user, {"GET": utility.list_models}),
+        "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
+        "/tokenize": (user, {"POST": utility.tokenize}),
+        "/detokenize": (user, {"POST": utility.detokenize}),
+        "/health": (public, {"GET": utility.health}),
+        "/ping": (public, {"GET": utility.health, "POST": utility.health}),
+        "/version": (public, {"GET": utility.version}),
+    }
+
+
+def create_app(
+    models: Models,
+    *,
+    options: ServingOptions | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+) -> ASGIApp:
+    """An ASGI application that serves these models. Its lifespan starts and stops their engines."""
+    options = options or ServingOptions()
+    service = Service(
+        models=models,
+        clock=clock or SystemClock(),
+        ids=ids or RandomIds(),
+        options=options,
+        keyring=Keyring(options.api_keys, options.admin_keys),
+        allowed_hosts=allowed_hosts(options.bind, options.allowed_hosts),
+        reading=ReaderOptions(profile=options.profile, default_model=models.default),
+        fingerprint=f"dragoman-{__version__}",
+    )
+
+    def errors(error: DragomanError) -> bytes:
+        return openai_error(error, options.profile)
+
+    endpoints = [Endpoint(path, *entry, service, errors) for path, entry in routes().items()]
+    router = Router(
+        [Route(endpoint.path, endpoint) for endpoint in endpoints],
+        redirect_slashes=False,
+        default=not_found(service, errors),
+        lifespan=_lifespan(models),
+    )
+    return _Http(router)
+
+
+def _lifespan(models: Models) -> Callable[[object], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncGenerator[None]:
+        await models.start()
+        try:
+            yield
+        finally:
+            await models.stop()
+
+    return lifespan
+
+
+class _Http:
+    """Only HTTP and the lifespan come through; a WebSocket is refused until a dialect speaks it."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._router(scope, receive, send)

@@ -1,0 +1,180 @@
+"""A route and everything that is the same for all of them: Host, key, method, errors in the dialect's envelope, log.
+
+Pure ASGI: nothing wraps `send`, so that a streamed token costs no middleware.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from ..core.errors import DragomanError, MethodNotAllowed, NotFound, RequestError
+from .answer import Answer, Outcome, RawHeaders, unexpected
+from .auth import Access, Caller
+from .body import ClientGone, read_body
+from .host import check_host
+from .service import Service
+
+log = logging.getLogger("dragoman.access")
+
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """One HTTP request as a handler sees it."""
+
+    service: Service
+    caller: Caller
+    headers: Headers
+    path_params: Mapping[str, str]
+    id: str
+    began: float
+    render: Callable[[DragomanError], bytes]
+    receive: Receive
+
+    async def json(self) -> bytes:
+        """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
+        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise RequestError("Send the body as `Content-Type: application/json`.")
+        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes)
+
+    def head(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
+        """The headers of this request's answer."""
+        elapsed = (self.service.clock.monotonic() - self.began) * 1000
+        head = [
+            content_type,
+            (b"x-request-id", self.id.encode()),
+            (b"openai-processing-ms", str(round(elapsed)).encode()),
+            (b"openai-version", b"2020-10-01"),
+        ]
+        if warnings:
+            head.append((b"x-dragoman-warnings", header_text("; ".join(warnings))))
+        return head
+
+    def refusal(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
+        head = self.head()
+        if error.retry_after is not None:
+            head.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+        if error.status == 401:
+            head.append((b"www-authenticate", b"Bearer"))
+        return error.status, head, self.render(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer that is made at once."""
+
+    body: bytes
+    status: int = 200
+    content_type: tuple[bytes, bytes] = JSON
+
+
+Handler = Callable[[Http], Awaitable[Whole | Answer]]
+
+
+class Endpoint:
+    """One path. handlers: by method; HEAD is GET without its body. errors: the envelope of the path's dialect."""
+
+    def __init__(
+        self,
+        path: str,
+        access: Access,
+        handlers: Mapping[str, Handler],
+        service: Service,
+        errors: Callable[[DragomanError], bytes],
+    ) -> None:
+        self.path, self.access, self.handlers = path, access, handlers
+        self._service, self._errors = service, errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        service = self._service
+        http = Http(
+            service,
+            Caller(),
+            headers,
+            scope.get("path_params", {}),
+            _request_id(headers, service),
+            service.clock.monotonic(),
+            self._errors,
+            receive,
+        )
+        try:
+            outcome = await self._respond(http, scope["method"], receive, send)
+        except ClientGone:
+            outcome = Outcome(cancelled=True)
+        if service.options.access_log:
+            elapsed = (service.clock.monotonic() - http.began) * 1000
+            shown = scope["path"].encode("unicode_escape").decode()[:200]
+            log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed)
+
+    async def _respond(self, http: Http, method: str, receive: Receive, send: Send) -> Outcome:
+        try:
+            made = await self._handle(http, method)
+        except DragomanError as error:
+            return await _send_whole(send, *http.refusal(error), error=error)
+        except ClientGone:
+            raise
+        except Exception as error:
+            failure = unexpected(error)
+            return await _send_whole(send, *http.refusal(failure), error=failure)
+        if isinstance(made, Answer):
+            await made(receive, send)
+            return made.outcome
+        body = b"" if method == "HEAD" else made.body
+        return await _send_whole(send, made.status, http.head(made.content_type), body, length=len(made.body))
+
+    async def _handle(self, http: Http, method: str) -> Whole | Answer:
+        check_host(http.headers, self._service.allowed_hosts)
+        caller = self._service.keyring.admit(http.headers, self.access)
+        handler = self.handlers.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = ", ".join(self.handlers)
+            raise MethodNotAllowed(f"{method} is not allowed on {self.path}; use {allowed}.")
+        return await handler(replace(http, caller=caller))
+
+
+def not_found(service: Service, errors: Callable[[DragomanError], bytes]) -> Endpoint:
+    """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
+
+    async def refuse(_: Http) -> Whole | Answer:
+        raise NotFound("No such route. See the documentation for those that this server has.")
+
+    methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+    return Endpoint("*", Access.USER, dict.fromkeys(methods, refuse), service, errors)
+
+
+def header_text(text: str) -> bytes:
+    """Fit for a header: printable ASCII, bounded."""
+    return text.encode("ascii", "replace").translate(_UNPRINTABLE)[:2048]
+
+
+_UNPRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))
+
+
+def _request_id(headers: Headers, service: Service) -> str:
+    given = headers.get("x-request-id", "")
+    return given if _PLAIN_ID.fullmatch(given) else service.ids.new("req_")
+
+
+async def _send_whole(
+    send: Send,
+    status: int,
+    headers: RawHeaders,
+    body: bytes,
+    *,
+    length: int | None = None,
+    error: DragomanError | None = None,
+) -> Outcome:
+    size = (b"content-length", str(len(body) if length is None else length).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
+    await send({"type": "http.response.body", "body": body})
+    return Outcome(status, error)

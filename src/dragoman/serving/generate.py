@@ -1,0 +1,71 @@
+"""Handlers of everything that generates: read, admit, answer. The dialect is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from ..core.errors import RequestError
+from ..core.request import GenerateRequest
+from ..dialects.base import Call, Header, ReaderOptions
+from ..pipeline.admission import Terms
+from ..pipeline.run import admit
+from .answer import Answer
+from .endpoint import Handler, Http, Whole
+
+EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+# Proxies that buffer would turn a stream into a whole answer.
+UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
+    """The handler of a generating route whose bodies `read` understands."""
+
+    async def handle(http: Http) -> Whole | Answer:
+        service = http.service
+        call = read(await http.json(), service.reading)
+        refuse_unknown(call.unknown, strict=service.options.strict)
+        model = service.models.find(call.requests[0].model)
+        header = Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
+        requests = [_under(request, model.name) for request in call.requests]
+        run = await admit(model, requests, terms(http, header.id))
+        warnings = (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown), *run.warnings)
+        head = http.head(EVENT_STREAM, warnings) + UNBUFFERED if call.stream else http.head(warnings=warnings)
+        patience = service.options.patience
+        if run.admitted:
+            patience = msgspec.structs.replace(patience, headers=patience.admitted)
+        return Answer(
+            run.batches,
+            call.writer(header),
+            stream=call.stream,
+            headers=head,
+            refuse=http.refusal,
+            patience=patience,
+        )
+
+    return handle
+
+
+def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:
+    if strict and unknown:
+        raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
+
+
+def terms(http: Http, answer_id: str) -> Terms:
+    """What this server grants this caller."""
+    service = http.service
+    return Terms(
+        answer_id=answer_id,
+        new_id=lambda: service.ids.new("call_"),
+        now=datetime.fromtimestamp(service.clock.now(), UTC),
+        cache_salt=http.caller.owner,
+        strict=service.options.strict,
+        max_logprobs=service.options.max_logprobs,
+    )
+
+
+def _under(request: GenerateRequest, name: str) -> GenerateRequest:
+    """An engine hears the model's own name, not the alias that the client used."""
+    return request if request.model == name else msgspec.structs.replace(request, model=name)

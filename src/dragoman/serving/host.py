@@ -1,0 +1,58 @@
+"""Which Host names this server answers for: a guard against DNS rebinding and Host confusion.
+
+Starlette CVE-2026-48710 and vLLM CVE-2026-48746 let text of a malformed Host reach decisions; here a Host is
+either well formed and allowed, or the request ends.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+
+from ..core.errors import Misdirected, RequestError
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
+    """Names to answer for; `*` means all. Bound to loopback (or to a socket file) only local names are."""
+    if configured:
+        return tuple(name.lower() for name in configured)
+    return LOOPBACK_NAMES if bind is None or is_loopback(bind) else ("*",)
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
+    """Raise RequestError for a missing, doubled or malformed Host, Misdirected for one that is not ours."""
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not _well_formed(hosts[0]):
+        raise RequestError("The Host header must be given once, as `name` or `name:port`.")
+    if "*" in allowed:
+        return
+    name = _name(hosts[0]).lower()
+    if name not in allowed and not (allowed == LOOPBACK_NAMES and is_loopback(name)):
+        raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
+
+
+def _name(host: str) -> str:
+    return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def _well_formed(host: str) -> bool:
+    name = _name(host) if not host.startswith("[") or "]" in host else ""
+    rest = host[len(name) :]
+    if not name or (rest and not (rest[0] == ":" and (rest[1:] == "" or rest[1:].isdecimal()) and len(rest) <= 6)):
+        return False
+    if name.startswith("["):
+        return all(char in "0123456789abcdefABCDEF:.%[]" for char in name)
+    return len(name) <= 253 and all(char.isascii() and (char.isalnum() or char in "-._") for char in name)

@@ -1,0 +1,42 @@
+"""What all handlers share, made once by `create_app` out of its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from ..dialects.base import Profile, ReaderOptions
+from ..pipeline.models import Models
+from .answer import Patience
+from .auth import Keyring
+from .clock import Clock, Ids
+
+
+class ServingOptions(Struct, frozen=True):
+    """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
+    None for a socket file.
+    """
+
+    profile: Profile = Profile.OPENAI
+    strict: bool = False
+    max_body_bytes: int = 32 * 1024 * 1024
+    bind: str | None = "127.0.0.1"
+    allowed_hosts: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+    patience: Patience = Patience()
+    access_log: bool = False
+    max_logprobs: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    models: Models
+    clock: Clock
+    ids: Ids
+    options: ServingOptions
+    keyring: Keyring
+    allowed_hosts: tuple[str, ...]
+    reading: ReaderOptions
+    fingerprint: str

@@ -1,0 +1,92 @@
+"""Handlers of the routes that generate nothing: models, tokenising, health."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import msgspec
+
+from .. import __version__
+from ..core.errors import RequestError, Unsupported
+from ..dialects.models import ModelCard, model_list, model_object
+from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
+from ..pipeline.models import ServedModel, TokenBackend
+from ..pipeline.prompting import render_conversation
+from .answer import Answer
+from .endpoint import Http, Whole
+from .generate import refuse_unknown, terms
+
+
+async def list_models(http: Http) -> Whole | Answer:
+    cards = [_card(model, name) for model in http.service.models for name in (model.name, *model.aliases)]
+    return Whole(model_list(cards, http.service.options.profile))
+
+
+async def show_model(http: Http) -> Whole | Answer:
+    name = http.path_params["model"]
+    return Whole(model_object(_card(http.service.models.find(name), name), http.service.options.profile))
+
+
+def _card(model: ServedModel, name: str) -> ModelCard:
+    return ModelCard(
+        id=name,
+        created=model.created,
+        owned_by=model.owned_by,
+        root=model.root or model.name,
+        parent=None if name == model.name else model.name,
+        max_model_len=model.max_model_len,
+    )
+
+
+async def tokenize(http: Http) -> Whole | Answer:
+    call = read_tokenize(await http.json(), http.service.reading)
+    refuse_unknown(call.unknown, strict=http.service.options.strict)
+    model = http.service.models.find(call.model)
+    prompt = call.prompt
+    if isinstance(prompt, str):
+        tokenizer = model.tokenizer
+        if tokenizer is None:
+            raise _no_tokenizer()
+        encode = tokenizer.encode
+        ids = await anyio.to_thread.run_sync(
+            lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
+        )
+    elif isinstance(model.backend, TokenBackend):
+        ids = list((await render_conversation(model.backend, prompt, terms(http, http.id))).ids)
+    else:
+        raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
+    strings = [_text(model, id) for id in ids] if call.return_token_strs else None
+    return Whole(tokenize_answer(ids, model.max_model_len, strings))
+
+
+async def detokenize(http: Http) -> Whole | Answer:
+    call = read_detokenize(await http.json(), http.service.reading)
+    refuse_unknown(call.unknown, strict=http.service.options.strict)
+    tokenizer = http.service.models.find(call.model).tokenizer
+    if tokenizer is None:
+        raise _no_tokenizer()
+    wrong = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
+    if wrong is not None:
+        raise RequestError(f"Token id {wrong} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
+    return Whole(detokenize_answer(await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)))
+
+
+def _text(model: ServedModel, id: int) -> str:
+    assert model.tokenizer is not None
+    return model.tokenizer.token_bytes(id).decode("utf-8", "replace")
+
+
+def _no_tokenizer() -> Unsupported:
+    return Unsupported("This model's engine does not lend its tokenizer.", param="model")
+
+
+async def health(http: Http) -> Whole | Answer:
+    """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
+    for model in http.service.models:
+        state = model.backend.engine.health()
+        if not state.ready:
+            return Whole(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
+    return Whole(b"")
+
+
+async def version(_: Http) -> Whole | Answer:
+    return Whole(msgspec.json.encode({"version": __version__}))

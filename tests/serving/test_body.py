@@ -1,0 +1,91 @@
+"""Bodies are bounded on the wire and decoded (vLLM CVE-2025-48956; trap 28: zstd and gzip bodies)."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import pytest
+import zstandard
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive
+
+from dragoman.core.errors import BodyTooLarge, RequestError, UnsupportedMedia
+from dragoman.serving.body import ClientGone, read_body
+
+LIMIT = 1000
+
+
+def pieces(*bodies: bytes) -> Receive:
+    messages: list[Message] = [
+        {"type": "http.request", "body": body, "more_body": index < len(bodies) - 1}
+        for index, body in enumerate(bodies)
+    ]
+
+    async def receive() -> Message:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    return receive
+
+
+def raw_deflate(data: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(data) + stream.flush()
+
+
+CODINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gzip", gzip.compress),
+    ("deflate", zlib.compress),
+    ("deflate", raw_deflate),
+    ("zstd", zstandard.compress),
+]
+
+
+async def test_pieces_are_joined() -> None:
+    assert await read_body(pieces(b"ab", b"", b"c"), Headers(), LIMIT) == b"abc"
+
+
+@pytest.mark.parametrize(("coding", "encode"), CODINGS)
+async def test_trap_28_encoded_bodies_are_decoded(coding: str, encode: Callable[[bytes], bytes]) -> None:
+    headers = Headers({"content-encoding": coding.upper()})
+    assert await read_body(pieces(encode(b"hello")), headers, LIMIT) == b"hello"
+
+
+@pytest.mark.parametrize(("coding", "encode"), CODINGS)
+async def test_a_bomb_is_a_413(coding: str, encode: Callable[[bytes], bytes]) -> None:
+    bomb = encode(b"\0" * 200_000)
+    assert len(bomb) < LIMIT
+    with pytest.raises(BodyTooLarge):
+        await read_body(pieces(bomb), Headers({"content-encoding": coding}), LIMIT)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+async def test_a_corrupt_body_is_a_400(coding: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        await read_body(pieces(b"not that"), Headers({"content-encoding": coding}), LIMIT)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(("coding", "encode"), CODINGS)
+async def test_a_truncated_body_is_a_400(coding: str, encode: Callable[[bytes], bytes]) -> None:
+    whole = encode(bytes(range(256)) * 3)
+    with pytest.raises(RequestError):
+        await read_body(pieces(whole[: len(whole) // 2]), Headers({"content-encoding": coding}), LIMIT)
+
+
+async def test_trap_28_an_unknown_coding_is_a_415() -> None:
+    with pytest.raises(UnsupportedMedia, match="gzip"):
+        await read_body(pieces(b"x"), Headers({"content-encoding": "snappy"}), LIMIT)
+
+
+@pytest.mark.parametrize("headers", [{"content-length": "1001"}, {"content-length": "9" * 40}, {}])
+async def test_a_body_over_the_cap_is_a_413(headers: dict[str, str]) -> None:
+    with pytest.raises(BodyTooLarge):
+        await read_body(pieces(b"x" * 600, b"x" * 600), Headers(headers), LIMIT)
+
+
+async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientGone):
+        await read_body(gone, Headers(), LIMIT)
