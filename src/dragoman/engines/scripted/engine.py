@@ -1,0 +1,171 @@
+"""An engine that says what it is told: by a script, by directives in the prompt, or both.
+
+For demos, bug reports and tests: it keeps what it was asked. Real tokens and true counts, but no model; a prompt is
+counted as a plain transcript, since there is no chat template here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from itertools import count
+
+from ...core.engine import Capabilities, Feature, Health, Tokenizer
+from ...core.errors import EngineError
+from ...core.events import Event, Finished
+from ...core.request import Conversation, GenerateRequest
+from .cast import Cast
+from .directives import directed, undirected
+from .failure import error_of
+from .performance import perform
+from .prompt import Prompt, prompt_text, tokenised
+from .script import Entry, Fail, Script, Wait, subject_of
+
+FEATURES = frozenset(
+    {
+        Feature.JSON_OBJECT,
+        Feature.JSON_SCHEMA,
+        Feature.CHOICE,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.TOKEN_IDS,
+        Feature.REASONING_BUDGET,
+        Feature.IMAGES,
+        Feature.AUDIO,
+        Feature.FILES,
+    }
+)
+# A token of probability 1 keeps it under any temperature, cut-off and penalty and for every seed: they are honoured.
+PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "seed",
+        "max_tokens",
+        "stop",
+        "include_stop",
+    }
+)
+MAX_LOGPROBS = 20
+_LONG_TEXT = 8_192
+"""Characters that take some milliseconds to tokenise."""
+_BREATH = 64
+"""Events after which the loop gets its turn, however fast the script is."""
+
+
+class ScriptedEngine:
+    """seen: the last requests, oldest first. calls: how many there were. closed_early: how many were left before
+    their end. running: how many are being answered.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        tokenizer: Tokenizer,
+        directives: bool = False,
+        max_model_len: int | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        new_id: Callable[[], str] | None = None,
+        native: bool = True,
+        remember: int = 1000,
+    ) -> None:
+        """new_id: makes the ids of calls that the script gives none; by default call_1, call_2, ...
+
+        native: False means that texts are what a model wrote, and that parsers have to make sense of them.
+        """
+        self._cast = Cast(script or Script())
+        self._tokenizer, self._directives, self._max_model_len = tokenizer, directives, max_model_len
+        self._sleep = sleep
+        numbers = count(1)
+        self._new_id = new_id or (lambda: f"call_{next(numbers)}")
+        self._capabilities = Capabilities(FEATURES, PARAMETERS, MAX_LOGPROBS, native, native)
+        self._naps: set[asyncio.Future[None]] = set()
+        self._stopped = False
+        self.seen: deque[GenerateRequest] = deque(maxlen=remember)
+        self.calls = self.closed_early = self.running = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def start(self) -> None:
+        self._stopped = False
+
+    async def stop(self) -> None:
+        self._stopped = True
+        for nap in self._naps:
+            nap.cancel()
+
+    def health(self) -> Health:
+        return Health(not self._stopped, "stopped" if self._stopped else None, running=self.running)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
+        self.seen.append(request)
+        self.calls += 1
+        self.running += 1
+        over = False
+        try:
+            text = prompt_text(request, self._tokenizer)
+            entry = self._entry(request, text)
+            steps = perform(
+                request,
+                entry,
+                await self._prompt(request, text),
+                tokenizer=self._tokenizer,
+                new_id=self._new_id,
+                max_model_len=self._max_model_len,
+            )
+            for number, step in enumerate(steps, 1):
+                if isinstance(step, Fail):
+                    raise error_of(step)
+                if isinstance(step, Wait):
+                    await self._pause(step.seconds)
+                    continue
+                if number % _BREATH == 0:
+                    await asyncio.sleep(0)
+                self._check_running()
+                over = isinstance(step, Finished)
+                yield step
+        except (GeneratorExit, asyncio.CancelledError):
+            # Nobody need ask for more after Finished.
+            self.closed_early += not over
+            raise
+        finally:
+            self.running -= 1
+
+    def _entry(self, request: GenerateRequest, text: str) -> Entry:
+        if self._directives:
+            conversation = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
+            entry = directed(conversation)
+            if entry is not None or self._cast.empty:
+                return entry or undirected(conversation)
+        return self._cast.next(subject_of(request, text))
+
+    async def _prompt(self, request: GenerateRequest, text: str) -> Prompt:
+        """A long text takes its time, and others must not wait for it."""
+        if len(text) < _LONG_TEXT:
+            return tokenised(request, text, self._tokenizer, self._max_model_len)
+        return await asyncio.to_thread(tokenised, request, text, self._tokenizer, self._max_model_len)
+
+    def _check_running(self) -> None:
+        if self._stopped:
+            raise EngineError("The engine was stopped.")
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, unless the engine is stopped meanwhile: then EngineError."""
+        nap = asyncio.ensure_future(self._sleep(seconds))
+        self._naps.add(nap)
+        try:
+            await asyncio.wait({nap})
+        finally:
+            self._naps.discard(nap)
+            nap.cancel()
+        self._check_running()
+        nap.result()

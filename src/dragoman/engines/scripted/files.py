@@ -1,0 +1,235 @@
+"""A script from a file. Knows YAML, JSON and JSON lines; every complaint names the file, the entry and its line.
+
+- Hello!                                   # a reply of text, to be used once
+- match: {contains: weather, tool: get_weather}
+  reply:
+    - reasoning: They want to know the weather.
+    - tool: {name: get_weather, arguments: {city: Paris}}
+- match: {role: tool}
+  reply: It is 18 degrees.
+  chunks: words
+- reply: [{text: So far so}, {delay: 0.5}, {error: {status: 503, message: Out of memory}}]
+  times: 2
+- reply: {text: [Cut, " exactly", " so"]}
+  usage: {prompt: 10, cached: 8}
+  finish: length
+  repeat: true
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from ...core.events import FinishReason
+from .script import Call, Chunks, Counts, Entry, Fail, Match, Part, Refuse, Say, Script, Think, Wait
+
+
+class ScriptError(ValueError):
+    """The file is no script; the message says where and why."""
+
+
+class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any] | list[str] | str = {}
+    id: str | None = None
+
+    def part(self) -> Call:
+        match self.arguments:
+            case dict():
+                return Call(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
+            case list():
+                return Call(self.name, tuple(self.arguments), self.id)
+            case _:
+                return Call(self.name, self.arguments, self.id)
+
+
+class _Error(Fail, frozen=True, forbid_unknown_fields=True):
+    """Exactly what a Fail has."""
+
+
+class _Part(Struct, frozen=True, forbid_unknown_fields=True):
+    text: str | list[str] | None = None
+    reasoning: str | list[str] | None = None
+    refusal: str | list[str] | None = None
+    tool: _Tool | None = None
+    error: _Error | None = None
+    delay: float | None = None
+
+    def __post_init__(self) -> None:
+        said = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(said) != 1:
+            which = " and ".join(said) or "none"
+            raise ValueError(f"a part is one of {', '.join(self.__struct_fields__)}; this has {which}")
+
+    def part(self) -> Part:
+        if self.text is not None:
+            return Say(_pieces(self.text))
+        if self.reasoning is not None:
+            return Think(_pieces(self.reasoning))
+        if self.refusal is not None:
+            return Refuse(_pieces(self.refusal))
+        if self.tool is not None:
+            return self.tool.part()
+        return self.error or Wait(self.delay or 0.0)
+
+
+_Reply = str | _Part | list[_Part]
+
+
+class _Match(Struct, frozen=True, forbid_unknown_fields=True):
+    contains: str | list[str] = []
+    equals: str | None = None
+    glob: str | None = None
+    role: Literal["user", "tool"] | None = None
+    model: str | None = None
+    tool: str | None = None
+
+    def match(self) -> Match:
+        contains = (self.contains,) if isinstance(self.contains, str) else tuple(self.contains)
+        return Match(contains, self.equals, self.glob, self.role, self.model, self.tool)
+
+
+class _Usage(Counts, frozen=True, forbid_unknown_fields=True):
+    """Exactly what Counts has."""
+
+
+class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    reply: _Reply
+    match: _Match | None = None
+    more: list[_Reply] = []
+    times: int | None = None
+    repeat: bool = False
+    delay: float = 0.0
+    pace: float = 0.0
+    chunks: Chunks = "tokens"
+    finish: Literal["stop", "length", "content_filter"] = "stop"
+    usage: _Usage = _Usage()
+
+    def entry(self) -> Entry:
+        return Entry(
+            _parts(self.reply),
+            self.match.match() if self.match is not None else None,
+            tuple(map(_parts, self.more)),
+            self.times,
+            self.repeat,
+            self.delay,
+            self.pace,
+            self.chunks,
+            FinishReason(self.finish),
+            self.usage,
+        )
+
+
+def load(path: Path) -> Script:
+    """Read a script; ScriptError if that cannot be done."""
+    readers = {".yaml": _yaml, ".yml": _yaml, ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ScriptError(f"{path}: a script is a file that ends in {', '.join(readers)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScriptError(f"{path}: {error}") from None
+    entries: list[Entry] = []
+    try:
+        for number, (line, value) in enumerate(reader(text), 1):
+            entries.append(_entry(value, f"{path}, entry {number} (line {line})"))
+    except ScriptError:
+        raise
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ScriptError(f"{path}: {error}") from None
+    if not entries:
+        raise ScriptError(f"{path}: a script needs at least one entry")
+    return Script(tuple(entries))
+
+
+def _entry(value: object, where: str) -> Entry:
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+        if isinstance(value, str):
+            return Entry((Say(value),))
+        return msgspec.convert(value, _Entry).entry()
+    except UnicodeEncodeError:
+        raise ScriptError(f"{where}: half of a surrogate pair is no text") from None
+    except (ValueError, RecursionError) as error:
+        raise ScriptError(f"{where}: {_plain(str(error))}") from None
+
+
+def _plain(message: str) -> str:
+    """msgspec's own words, with the place in front and as people write it."""
+    problem, found, place = message.rpartition(" - at `$")
+    return f"{place.rstrip('`').lstrip('.')}: {problem}" if found else message
+
+
+def _parts(reply: _Reply) -> tuple[Part, ...]:
+    match reply:
+        case str():
+            return (Say(reply),)
+        case _Part():
+            return (reply.part(),)
+        case list():
+            return tuple(part.part() for part in reply)
+
+
+def _pieces(text: str | list[str]) -> str | tuple[str, ...]:
+    return text if isinstance(text, str) else tuple(text)
+
+
+def _json_lines(text: str) -> Iterator[tuple[int, object]]:
+    for line, raw in enumerate(text.split("\n"), 1):
+        if raw.strip():
+            try:
+                yield line, json.loads(raw, object_pairs_hook=_unique)
+            except ValueError as error:
+                raise ValueError(f"line {line}: {error}") from None
+
+
+def _json(text: str) -> Iterator[tuple[int, object]]:
+    """Item by item, so that each knows its line."""
+    decoder = json.JSONDecoder(object_pairs_hook=_unique)
+    whole: object = json.loads(text, object_pairs_hook=_unique)
+    if not isinstance(whole, list):
+        raise ValueError("a script is a list of entries")
+    line, before, at = 1, 0, text.index("[") + 1
+    for _ in cast("list[object]", whole):
+        while text[at] in " \t\r\n,":
+            at += 1
+        line, before = line + text.count("\n", before, at), at
+        value, at = decoder.raw_decode(text, at)
+        yield line, value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    double = next((key for key in keys if keys.count(key) > 1), None)
+    if double is not None:
+        raise ValueError(f"{double!r} is given twice")
+    return dict(pairs)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without its silence about keys that are given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value]
+        double = next((key for key in keys if keys.count(key) > 1), None)
+        if double is not None:
+            raise ValueError(f"line {node.start_mark.line + 1}: {double!r} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def _yaml(text: str) -> Iterator[tuple[int, object]]:
+    loader = _Loader(text)
+    root = loader.get_single_node()
+    if not isinstance(root, yaml.SequenceNode):
+        raise ValueError("a script is a list of entries")
+    for node in root.value:
+        value = cast("object", loader.construct_object(node, deep=True))  # pyright: ignore[reportUnknownMemberType]
+        yield node.start_mark.line + 1, value

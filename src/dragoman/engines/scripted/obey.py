@@ -1,0 +1,89 @@
+"""Whether a reply is one that the request allows. An engine that cannot bend its text refuses instead of pretending."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from jsonschema_rs import RegexOptions, ValidationError, validator_for
+
+from ...core.errors import Unsupported
+from ...core.message import FunctionTool
+from ...core.request import Choices, Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema
+from .script import Call, Fail, Part, Refuse, Say
+from .spelling import joined
+
+
+def check(reply: tuple[Part, ...], request: GenerateRequest) -> None:
+    """Raise Unsupported if the reply breaks what the request forbids or enforces. One that fails promises nothing."""
+    if any(isinstance(part, Fail) for part in reply):
+        return
+    calls = [part for part in reply if isinstance(part, Call)]
+    if isinstance(request.prompt, Conversation):
+        _check_calls(calls, request.prompt)
+    elif calls:
+        raise Unsupported(f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.")
+    refused = any(isinstance(part, Refuse) for part in reply)
+    if request.constraint is not None and not calls and not refused:
+        _check_text("".join(joined(part.text) for part in reply if isinstance(part, Say)), request.constraint)
+
+
+def _check_calls(calls: list[Call], prompt: Conversation) -> None:
+    choice = prompt.tool_choice
+    if not calls:
+        if choice.mode == "required":
+            raise Unsupported("tool_choice requires a tool call, and the script makes none.", param="tool_choice")
+        return
+    tools = {tool.name: tool for tool in prompt.tools}
+    allowed = tools.keys() if choice.names is None else tools.keys() & set(choice.names)
+    for call in calls:
+        if call.name not in tools:
+            names = ", ".join(sorted(tools)) or "none"
+            raise Unsupported(f"The script calls the tool {call.name!r}; declared are: {names}.", param="tools")
+        if choice.mode == "none" or call.name not in allowed:
+            raise Unsupported(f"The script calls {call.name!r}, which tool_choice does not allow.", param="tool_choice")
+        tool = tools[call.name]
+        if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
+            _check_json(joined(call.arguments), tool.parameters, f"The arguments of {call.name!r}")
+    if len(calls) > 1 and not prompt.parallel_tool_calls:
+        raise Unsupported(
+            f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
+            param="parallel_tool_calls",
+        )
+
+
+def _check_text(text: str, constraint: Constraint) -> None:
+    match constraint:
+        case JsonObject():
+            _check_json(text, '{"type": "object"}', "The scripted text")
+        case JsonSchema(schema):
+            _check_json(text, schema, "The scripted text")
+        case Choices(options):
+            if text not in options:
+                raise Unsupported("The scripted text is none of the choices that the request allows.")
+        case _:
+            raise Unsupported("The scripted engine can follow no regular expression and no grammar.")
+
+
+def _check_json(text: str, schema: str, what: str) -> None:
+    """Patterns run on a matcher without backtracking, and no `$ref` reaches the network or the disk."""
+    try:
+        # `validator_for` takes JSON text, which its declaration does not say of strings alone.
+        validator = validator_for(schema, retriever=_refuse_reference, pattern_options=RegexOptions())
+    except (ValidationError, ValueError) as error:
+        raise Unsupported(f"This JSON Schema cannot be checked: {error}") from None
+    try:
+        value: Any = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise Unsupported(f"{what} must be JSON, and is not: {error}") from None
+    problem = next(validator.iter_errors(value), None)
+    if problem is not None:
+        raise Unsupported(f"{what} does not follow the schema: {problem.message}")
+
+
+def _refuse_reference(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not part of the schema")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,78 @@
+"""The prompt as plain text and as tokens, to be counted: there is no chat template here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ...core.engine import Tokenizer
+from ...core.errors import ContextTooLong, RequestError
+from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, Tool, ToolCall, ToolResult
+from ...core.request import Conversation, GenerateRequest
+
+
+class Prompt(Struct, frozen=True):
+    text: str
+    ids: tuple[int, ...]
+
+
+def tokenised(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> Prompt:
+    """text: as `prompt_text` gave it. limit: tokens that prompt and answer may have together.
+
+    ContextTooLong where not one token of an answer has room; cheaply so, where the text alone is long enough.
+    """
+    least = len(text.encode()) // max(tokenizer.longest_token, 1)
+    if limit is not None and least >= limit:
+        raise ContextTooLong(limit=limit, prompt=least, at_least=True)
+    ids = _ids(request, text, tokenizer)
+    if limit is not None and len(ids) >= limit:
+        raise ContextTooLong(limit=limit, prompt=len(ids))
+    return Prompt(text, ids)
+
+
+def _ids(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids that came as ids stay those, whatever they read as. A plain prompt may name control tokens, a chat not."""
+    if isinstance(request.prompt, tuple):
+        return request.prompt
+    if isinstance(request.prompt, str):
+        return tuple(tokenizer.encode(text, special=True, add_special_tokens=request.add_special_tokens))
+    return tuple(tokenizer.encode(text, special=False))
+
+
+def prompt_text(request: GenerateRequest, tokenizer: Tokenizer) -> str:
+    match request.prompt:
+        case Conversation():
+            return transcript(request.prompt)
+        case str():
+            return request.prompt
+        case tuple():
+            unknown = next((id for id in request.prompt if not 0 <= id < tokenizer.vocab_size), None)
+            if unknown is not None:
+                raise RequestError(f"{unknown} is no token of this vocabulary.", param="prompt")
+            return tokenizer.decode(request.prompt)
+
+
+def transcript(conversation: Conversation) -> str:
+    """Tools first, a line each; then the messages, each behind its role. Media have no words."""
+    lines = [_tool(tool) for tool in conversation.tools]
+    lines += [f"{message.role}: {' '.join(_words(message))}" for message in conversation.messages]
+    return "\n".join(lines)
+
+
+def _tool(tool: Tool) -> str:
+    definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
+    return " ".join(text for text in ("tool:", tool.name, tool.description, definition) if text)
+
+
+def _words(message: Message) -> Iterator[str]:
+    for part in message.parts:
+        match part:
+            case Text(text) | Reasoning(text) | Refusal(text):
+                yield text
+            case ToolCall(_, name, arguments):
+                yield f"{name} {arguments}"
+            case ToolResult():
+                yield from (inner.text for inner in part.content if isinstance(inner, Text))
+            case _:
+                pass

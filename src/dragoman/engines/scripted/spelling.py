@@ -1,0 +1,104 @@
+"""Text as the tokens of a vocabulary, cut into pieces. Knows a tokenizer and nothing of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from msgspec import Struct
+
+from ...core.engine import Tokenizer
+from ...core.events import Alternative, Token
+from .script import Chunks, Pieces
+
+
+class Cut(Struct, frozen=True):
+    """A piece of text with the tokens that end in it."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+class Spelling(Struct, frozen=True):
+    """A text in UTF-8, its tokens, and for each token the byte at which it ends. Ends never decrease."""
+
+    data: bytes
+    tokens: tuple[Token, ...]
+    ends: tuple[int, ...]
+
+    def tokens_until(self, end: int) -> int:
+        """How many tokens it takes to have written the first `end` bytes."""
+        return next((count for count, at in enumerate(self.ends, 1) if at >= end), len(self.ends)) if end else 0
+
+    def written(self, count: int) -> int:
+        """How many bytes are whole characters when `count` tokens have been said."""
+        at = len(self.data) if count >= len(self.ends) else (self.ends[count - 1] if count else 0)
+        while 0 < at < len(self.data) and self.data[at] & 0xC0 == 0x80:
+            at -= 1
+        return at
+
+    def cuts(self, borders: Iterator[int], *, count: int, end: int) -> Iterator[Cut]:
+        """The first `end` bytes cut at `borders`, each piece with the tokens, of the first `count`, that end in it."""
+        start = said = 0
+        for border in (*(at for at in borders if 0 < at < end), end):
+            until = said
+            while until < count and self.ends[until] <= border:
+                until += 1
+            if border > start:
+                yield Cut(self.data[start:border].decode(), self.tokens[said:until])
+                start, said = border, until
+
+
+def joined(pieces: Pieces) -> str:
+    return pieces if isinstance(pieces, str) else "".join(pieces)
+
+
+def spell(text: str, tokenizer: Tokenizer, logprobs: int | None) -> Spelling:
+    """logprobs: None for none. What is certain has the probability 1, so the logarithm is 0 and it has no rival."""
+    ids = tokenizer.encode(text, special=False)
+    data = text.encode()
+    raws = [tokenizer.token_bytes(id) for id in ids]
+    ends = list(accumulate(map(len, raws)))
+    if b"".join(raws) != data:
+        # This tokenizer normalises: its tokens do not add up to the text, so they are spread over it evenly.
+        ends = [len(data) * (index + 1) // len(ids) for index in range(len(ids))]
+    return Spelling(data, tuple(_token(id, raw, logprobs) for id, raw in zip(ids, raws, strict=True)), tuple(ends))
+
+
+def token_of(id: int, tokenizer: Tokenizer) -> Token:
+    """A token of a prompt."""
+    return _token(id, tokenizer.token_bytes(id), None, special=tokenizer.is_special(id))
+
+
+def _token(id: int, raw: bytes, logprobs: int | None, *, special: bool = False) -> Token:
+    text = raw.decode(errors="replace")
+    odd = None if text.encode() == raw else raw
+    if logprobs is None:
+        return Token(id, text, raw=odd, special=special)
+    top = (Alternative(id, text, 0.0, odd),) if logprobs else ()
+    return Token(id, text, 0.0, top, odd, rank=1)
+
+
+def borders(spelling: Spelling, pieces: Pieces, chunks: Chunks) -> Iterator[int]:
+    """The bytes at which one piece ends and the next begins, rising; always between two characters."""
+    if not isinstance(pieces, str):
+        return accumulate(len(piece.encode()) for piece in pieces)
+    match chunks:
+        case "tokens":
+            return (end for end in spelling.ends if end == len(spelling.data) or spelling.data[end] & 0xC0 != 0x80)
+        case "characters":
+            return accumulate(len(character.encode()) for character in pieces)
+        case "words":
+            return accumulate(len(word.encode()) for word in _words(pieces))
+        case "whole":
+            return iter(())
+
+
+def _words(text: str) -> Iterator[str]:
+    """Words, each with the white space before it."""
+    start = 0
+    for at in range(1, len(text)):
+        if text[at].isspace() and not text[at - 1].isspace():
+            yield text[start:at]
+            start = at
+    yield text[start:]

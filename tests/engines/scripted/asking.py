@@ -1,0 +1,64 @@
+"""Ways to ask a scripted engine in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.core.events import Event
+from dragoman.core.grammar import check
+from dragoman.core.message import FunctionTool, Message, Role, Text, ToolResult
+from dragoman.core.reply import Fold, Reply
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.engines.scripted import Script, ScriptedEngine
+
+from .triples import Triples
+
+
+class Naps:
+    """A clock that only writes down how long it should have slept."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def engine(script: Script | None = None, **options: Any) -> ScriptedEngine:
+    usual: dict[str, Any] = {"tokenizer": Triples(), "sleep": Naps()}
+    return ScriptedEngine(script, **usual | options)
+
+
+def user(text: str) -> Message:
+    return Message(Role.USER, (Text(text),))
+
+
+def assistant(text: str = "") -> Message:
+    return Message(Role.ASSISTANT, (Text(text),))
+
+
+def result(text: str) -> Message:
+    return Message(Role.TOOL, (ToolResult("call_1", (Text(text),)),))
+
+
+def chat(*messages: Message, tools: Sequence[str] = (), **options: Any) -> GenerateRequest:
+    """options: of the request, or of the conversation where it has such a field."""
+    declared = tuple(FunctionTool(name) for name in tools)
+    own = {name: options.pop(name) for name in list(options) if name in Conversation.__struct_fields__}
+    conversation = replace(Conversation(messages or (user("hi"),), declared), **own)
+    return replace(GenerateRequest("m", conversation), **options)
+
+
+async def events(engine: ScriptedEngine, request: GenerateRequest | None = None) -> list[Event]:
+    """All events, which must be a legal stream."""
+    return list(check([event async for event in engine.generate(request or chat())]))
+
+
+async def ask(engine: ScriptedEngine, request: GenerateRequest | None = None) -> Reply:
+    fold = Fold()
+    for event in await events(engine, request):
+        fold.feed(event)
+    return fold.reply()

@@ -1,0 +1,157 @@
+"""Scripts as files: what they may say, and how a fault in one is told."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dragoman.core.events import FinishReason
+from dragoman.engines.scripted import (
+    Call,
+    Counts,
+    Entry,
+    Fail,
+    Match,
+    Refuse,
+    Say,
+    Script,
+    ScriptError,
+    Think,
+    Wait,
+    files,
+    load,
+)
+
+FULL = """\
+- Hello!
+- match: {contains: weather, equals: a, glob: "*", role: user, model: m, tool: t}
+  reply:
+    - text: [Cut, so]
+    - reasoning: Hm
+    - refusal: "No"
+    - tool: {name: f, arguments: {city: Zürich}, id: call_9}
+    - tool: {name: f, arguments: "{broken"}
+    - tool: {name: f, arguments: ["{", "}"]}
+    - tool: {name: f}
+    - delay: 0.5
+    - error: {status: 503, message: Later, code: busy, retry_after: 3}
+  times: 2
+- match: {contains: [a, b]}
+  reply: {text: x}
+  more: [y, [{text: z}]]
+  repeat: true
+  delay: 1
+  pace: 0.1
+  chunks: words
+  finish: length
+  usage: {prompt: 1, cached: 0}
+"""
+ENTRIES = (
+    Entry((Say("Hello!"),)),
+    Entry(
+        (
+            Say(("Cut", "so")),
+            Think("Hm"),
+            Refuse("No"),
+            Call("f", '{"city": "Zürich"}', "call_9"),
+            Call("f", "{broken"),
+            Call("f", ("{", "}")),
+            Call("f", "{}"),
+            Wait(0.5),
+            Fail(503, "Later", "busy", None, 3.0),
+        ),
+        Match(("weather",), "a", "*", "user", "m", "t"),
+        times=2,
+    ),
+    Entry(
+        (Say("x"),),
+        Match(("a", "b")),
+        ((Say("y"),), (Say("z"),)),
+        repeat=True,
+        delay=1.0,
+        pace=0.1,
+        chunks="words",
+        finish=FinishReason.LENGTH,
+        usage=Counts(prompt=1, cached=0),
+    ),
+)
+
+
+def written(folder: Path, text: str, name: str = "script.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_everything_that_a_script_may_say(tmp_path: Path):
+    assert _same(load(written(tmp_path, FULL)), Script(ENTRIES))
+
+
+def test_all_formats_mean_the_same(tmp_path: Path):
+    entries = yaml.safe_load(FULL)
+    whole = load(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
+    lines = load(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
+    assert _same(whole, Script(ENTRIES))
+    assert _same(lines, Script(ENTRIES))
+
+
+def _same(one: Script, other: Script) -> bool:
+    """Structs are equal only within their class; what a file makes may be a kind of what a program makes."""
+    return repr(one).replace("_Error", "Fail").replace("_Usage", "Counts") == repr(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why"),
+    [
+        ("- Hello\n- reply:\n    - txt: x\n", "s.yaml", r"entry 2 \(line 2\): .*txt"),
+        ("- Hello\n\n- reply: x\n  match: {contains: 3}\n", "s.yaml", r"entry 2 \(line 3\): match.contains: .*int"),
+        ("- reply: [{text: a, delay: 1}]\n", "s.yaml", r"entry 1 \(line 1\): reply\[0\]: .*text and delay"),
+        ("- reply: [{}]\n", "s.yaml", "has none"),
+        ("- reply: [{error: {status: 200}}]\n", "s.yaml", "from 400 to 599"),
+        ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "can only fail with"),
+        ("- reply: [{delay: .nan}]\n", "s.yaml", "from 0 to 3600"),
+        ("- reply: [{tool: {name: f, arguments: {a: .nan}}}]\n", "s.yaml", "entry 1"),
+        ("- reply: x\n  reply: y\n", "s.yaml", "line 1: 'reply' is given twice"),
+        ("- reply: x\n  times: 0\n", "s.yaml", "at least 1"),
+        ("- reply: x\n  times: true\n", "s.yaml", "times"),
+        ("- reply: x\n  finish: abort\n", "s.yaml", "finish"),
+        ("- yes\n", "s.yaml", "entry 1"),
+        ('- "\\ud800"\n', "s.yaml", "surrogate"),
+        ("- &a [*a]\n", "s.yaml", "recursive"),
+        ("- [a\n", "s.yaml", "line"),
+        ("reply: x\n", "s.yaml", "list of entries"),
+        ("", "s.yaml", "list of entries"),
+        ("[]", "s.yaml", "at least one entry"),
+        ('[\n "a",\n {"reply": 1}\n]', "s.json", r"entry 2 \(line 3\): reply"),
+        ('["\\ud800"]', "s.json", "surrogate"),
+        ('[{"reply": "x", "reply": "y"}]', "s.json", "given twice"),
+        ('{"reply": "x"}', "s.json", "list of entries"),
+        ("[1,", "s.json", "line 1"),
+        ('"a"\n{"reply": "x",}\n', "s.jsonl", "line 2"),
+        ('"a"\n\n{"replies": "x"}\n', "s.jsonl", r"entry 2 \(line 3\)"),
+        ("\n", "s.jsonl", "at least one entry"),
+        ("- x", "s.txt", "ends in .yaml"),
+        ("[" * 100_000, "s.json", "s.json"),
+    ],
+)
+def test_a_fault_is_told_with_its_place(tmp_path: Path, text: str, name: str, why: str):
+    with pytest.raises(ScriptError, match=why) as told:
+        load(written(tmp_path, text, name))
+    assert str(told.value).startswith(str(tmp_path / name))
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
+    with pytest.raises(ScriptError, match="No such file"):
+        load(tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"- \xff")
+    with pytest.raises(ScriptError, match="utf-8"):
+        load(tmp_path / "latin.yaml")
+
+
+def test_the_example_in_the_documentation_is_a_script(tmp_path: Path):
+    example = (files.__doc__ or "").partition("\n\n")[2]
+    assert len(load(written(tmp_path, inspect.cleandoc(example))).entries) == 5

@@ -1,0 +1,76 @@
+"""A reply that the request forbids is refused, and never bent."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.errors import EngineError, Unsupported
+from dragoman.core.message import FunctionTool, ToolChoice
+from dragoman.core.request import (
+    Choices,
+    ContextFree,
+    Conversation,
+    GenerateRequest,
+    JsonObject,
+    JsonSchema,
+    Regex,
+)
+from dragoman.engines.scripted import Call, Fail, Refuse, Say, Script, Think
+from dragoman.engines.scripted.script import Part
+
+from .asking import ask, chat, engine, user
+
+STRICT = FunctionTool("f", parameters='{"type": "object", "required": ["a"]}', strict=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "request_", "why"),
+    [
+        ([Call("g")], chat(tools=["f"]), "'g'; declared are: f"),
+        ([Call("f")], chat(), "declared are: none"),
+        ([Call("f")], chat(tools=["f"], tool_choice=ToolChoice("none")), "tool_choice does not allow"),
+        ([Call("f")], chat(tools=["f", "g"], tool_choice=ToolChoice(names=("g",))), "tool_choice does not allow"),
+        ([Say("x")], chat(tools=["f"], tool_choice=ToolChoice("required")), "makes none"),
+        ([Call("f"), Call("f")], chat(tools=["f"], parallel_tool_calls=False), "2 tool calls at once"),
+        ([Call("f")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "does not follow the schema"),
+        ([Call("f", "{")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "must be JSON"),
+        ([Call("f")], GenerateRequest("m", "plain"), "plain prompt"),
+        ([Say("no")], chat(constraint=JsonObject()), "must be JSON"),
+        ([Say("[]")], chat(constraint=JsonObject()), "does not follow"),
+        ([Say('{"a": NaN}')], chat(constraint=JsonObject()), "NaN is not JSON"),
+        ([Say("[" * 100_000)], chat(constraint=JsonObject()), "must be JSON"),
+        ([Say('{"a": 1}')], chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}')), "not follow"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "http://127.0.0.1:9/x"}')), "cannot be checked"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "file:///etc/hostname"}')), "cannot be checked"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"type": 3}')), "cannot be checked"),
+        ([Say("{}")], chat(constraint=JsonSchema("{")), "cannot be checked"),
+        ([Say("perhaps")], chat(constraint=Choices(("yes", "no"))), "none of the choices"),
+        ([Say("a")], chat(constraint=Regex("a")), "no regular expression"),
+        ([Say("a")], chat(constraint=ContextFree("a")), "no grammar"),
+    ],
+)
+async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], request_: GenerateRequest, why: str):
+    with pytest.raises(Unsupported, match=why):
+        await ask(engine(Script.of(*parts)), request_)
+
+
+@pytest.mark.parametrize(
+    ("parts", "request_"),
+    [
+        ([Call("f", '{"a": 1}')], GenerateRequest("m", Conversation((user("hi"),), (STRICT,)))),
+        ([Call("f", "{broken")], chat(tools=["f"])),
+        ([Call("f"), Call("f")], chat(tools=["f"])),
+        ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=JsonObject())),
+        ([Say('{"a": "x"}')], chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}'))),
+        ([Say("yes")], chat(constraint=Choices(("yes", "no")))),
+        ([Refuse("No.")], chat(constraint=JsonObject())),
+        ([Call("f")], chat(tools=["f"], constraint=JsonObject())),
+    ],
+)
+async def test_a_reply_that_follows_the_request_is_said(parts: list[Part], request_: GenerateRequest):
+    assert (await ask(engine(Script.of(*parts)), request_)).choices[0].parts
+
+
+async def test_a_scripted_error_comes_before_all_rules():
+    with pytest.raises(EngineError, match="broken"):
+        await ask(engine(Script.of(Fail(message="broken"))), chat(tools=["f"], tool_choice=ToolChoice("required")))
