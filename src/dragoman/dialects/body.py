@@ -1,0 +1,167 @@
+"""A request body: bytes to a typed struct, or a RequestError that names the field. Knows no dialect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ..core.errors import RequestError
+
+MAX_DEPTH = 128
+MAX_CONTAINERS = 1_000_000
+MAX_ECHO = 64
+"""Characters of a client's own value that a message repeats."""
+
+T = TypeVar("T", bound=Struct)
+
+_OPENING, _CLOSING = b"[{", b"]}"
+_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'"[]{}'))
+_STRING = re.compile(rb'"[^"]*"')
+_PATH = re.compile(r"\$[^`]*")
+_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_top_level = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Body:
+    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is no JSON object."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        _check_text(data)
+        try:
+            self.fields = _top_level.decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise _translated(error) from None
+
+    def others(self, *names: frozenset[str]) -> dict[str, Raw]:
+        """The fields that are in none of the sets."""
+        return {name: raw for name, raw in self.fields.items() if not any(name in known for known in names)}
+
+    def read(self, shape: Shape[T]) -> T:
+        try:
+            return shape.decoder.decode(self._data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise _translated(error) from None
+
+
+class Shape(Generic[T]):
+    """The fields that a kind of body has."""
+
+    def __init__(self, type: type[T]) -> None:
+        self.decoder = msgspec.json.Decoder(type)
+        self.names = frozenset(field.encode_name for field in msgspec.structs.fields(type))
+
+
+def json_text(raw: Raw, param: str) -> str | None:
+    """A free-form object as JSON text, as it was written; None where it is absent or null."""
+    if (text := _present(raw)) is None:
+        return None
+    if not isinstance(json_value(raw, param), dict):
+        raise RequestError(f"Invalid type for '{param}': expected an object.", param=param, code="invalid_type")
+    return text
+
+
+def json_value(raw: Raw, param: str) -> object:
+    """What a free-form field says; None where it is absent or null."""
+    if (text := _present(raw)) is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        raise RequestError(f"Invalid value for '{param}': not valid JSON.", param=param, code="invalid_json") from None
+
+
+def _present(raw: Raw) -> str | None:
+    text = bytes(raw).decode().strip()
+    return None if text in ("", "null") else text
+
+
+def echo(value: str) -> str:
+    """A client's value for a message: never at length."""
+    return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
+
+
+def one_of(value: str, allowed: Iterable[str], param: str) -> str:
+    """`value`, if it is one of the allowed ones."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        listed = ", ".join(repr(word) for word in allowed)
+        raise RequestError(
+            f"Invalid value for '{param}': {echo(value)}. Supported values are: {listed}.",
+            param=param,
+            code="invalid_value",
+        )
+    return value
+
+
+def missing(param: str, hint: str = "") -> RequestError:
+    return RequestError(f"Missing required parameter: '{param}'.{hint}", param=param, code="missing_required_parameter")
+
+
+def invalid(param: str, what: str) -> RequestError:
+    """`what` says what is allowed."""
+    return RequestError(f"Invalid value for '{param}': {what}.", param=param, code="invalid_value")
+
+
+def _check_text(data: bytes) -> None:
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            raise RequestError("The body is not valid UTF-8.", code="invalid_json") from None
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+        raise _too_deep()
+
+
+def _depth(data: bytes) -> int:
+    """How deeply arrays and objects nest; time is linear, and the slow part bounded by MAX_CONTAINERS."""
+    unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    brackets = _STRING.sub(b"", unescaped.translate(None, _NEITHER_BRACKET_NOR_QUOTE)).replace(b'"', b"")
+    if len(brackets) > 2 * MAX_CONTAINERS:
+        raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
+    steps = (1 if byte in _OPENING else -1 for byte in brackets)
+    return max(accumulate(steps), default=0)
+
+
+def _too_deep() -> RequestError:
+    return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
+
+
+def _translated(error: Exception) -> RequestError:
+    if isinstance(error, RecursionError):
+        return _too_deep()
+    if not isinstance(error, msgspec.ValidationError):
+        return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
+    what, _, where = str(error).partition(" - at ")
+    found = _PATH.search(where)
+    param = found.group().removeprefix("$").removeprefix(".").replace("[...]", "") if found else ""
+    if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return missing(f"{param}.{lacking.group(1)}" if param else lacking.group(1))
+    if not param:
+        return RequestError("The body must be a JSON object.", code="invalid_json")
+    return _wrong(param, what)
+
+
+def _wrong(param: str, what: str) -> RequestError:
+    """msgspec's own words ("Expected `int | null`, got `str`") in those of OpenAI."""
+    if both := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
+        wanted = " or ".join(_WORDS.get(word, word) for word in both.group(1).split(" | ") if word != "null")
+        got = "a number with a fraction" if both.group(2) == "float" else _WORDS.get(both.group(2), both.group(2))
+        message = f"Invalid type for '{param}': expected {wanted}, but got {got} instead."
+        return RequestError(message, param=param, code="invalid_type")
+    if bound := re.fullmatch(r"Expected `(\w+)` (.*)", what, re.DOTALL):
+        return invalid(param, f"expected {_WORDS.get(bound.group(1), bound.group(1))} {bound.group(2)}")
+    return invalid(param, what[0].lower() + what[1:] if len(what) <= 2 * MAX_ECHO else "not allowed here")

@@ -1,0 +1,248 @@
+"""Chat Completions on the wire: the chunks of a stream and the whole object, out of the same pieces.
+
+    each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
+    the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
+
+Knows neither HTTP nor where events come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.errors import DragomanError
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from ...core.message import Refusal
+from ...core.reply import Choice, Reply
+from ..base import Header, Profile
+from ..envelope import COMMENT, DONE, Counter, Envelope, View, finish, stop_reason
+from ..logprobs import Naming, chat_entries, prompt_logprobs, token_ids
+from ..text import quoted
+from . import pieces
+
+REASONING_FIELDS = ("reasoning", "reasoning_content")
+"""Clients read one or the other; sending both doubled the text in none of them."""
+
+KINDS = (b"chat.completion.chunk", b"chat.completion")
+
+
+class ChatView(View, frozen=True, kw_only=True):
+    """What the client asked to see.
+
+    reasoning_fields: the names of the reasoning; none hides it. named_choice: `tool_choice` named one function,
+    which OpenAI lets finish as `stop`. legacy_functions: a call is a `function_call`, of which there is at most one.
+    """
+
+    prompt_text: bool = False
+    reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+    named_choice: bool = False
+    legacy_functions: bool = False
+
+
+DEFAULT_VIEW = ChatView()
+
+
+class _Said:
+    """One choice of a stream: the calls so far, and the tokens that no chunk has carried yet."""
+
+    __slots__ = ("calls", "custom", "held")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.custom = False
+        self.held: list[tuple[bool, Token]] = []
+
+
+class ChatWriter:
+    """One answer, streamed or whole."""
+
+    def __init__(self, header: Header, view: ChatView = DEFAULT_VIEW) -> None:
+        self._view = view
+        self._envelope = Envelope(header, view, KINDS)
+        self._vllm = view.profile is Profile.VLLM
+        self._wants_prompt = view.token_ids or view.prompt_text
+        self._wants_tokens = view.token_ids or view.logprobs is not None
+        self._plain = not (self._wants_prompt or self._wants_tokens or view.continuous_usage)
+        self._waiting = False
+        self._choices: list[_Said] = []
+        self._openings: list[bytes] = []
+        self._closing = b""
+        self._counter = Counter()
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def error(self, error: DragomanError) -> bytes:
+        return self._envelope.error(error)
+
+    def feed(self, event: Event) -> bytes:
+        if self._plain and type(event) is TextDelta:
+            # The path of nearly every token: one lookup, its text escaped, one concatenation.
+            return self._openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
+        if self._waiting:
+            prompt = event if isinstance(event, PromptTokens) else None
+            return self._roles(prompt) + self._event(event)
+        return self._event(event)
+
+    def full(self, reply: Reply) -> bytes:
+        choices = b",".join(self._choice(i, choice) for i, choice in enumerate(reply.choices))
+        prompt = reply.prompts[0] if reply.prompts else None
+        extra = self._of_prompt(prompt)
+        if self._view.prompt_logprobs is not None and prompt is not None:
+            extra += b',"prompt_logprobs":' + prompt_logprobs(prompt, self._view.prompt_logprobs)
+        elif self._vllm:
+            extra += b',"prompt_logprobs":null'
+        if self._vllm:
+            extra += b',"kv_transfer_params":null'
+        return self._envelope.whole(choices, reply.usage, extra)
+
+    def _event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+        match event:
+            case TextDelta(choice, text, tokens):
+                return self._delta(choice, text and b'"content":' + quoted(text), tokens)
+            case ReasoningDelta(choice, text, tokens):
+                shown = text and pieces.reasoning(self._view.reasoning_fields, quoted(text))
+                return self._delta(choice, shown, tokens)
+            case RefusalDelta(choice, text, tokens):
+                return self._delta(choice, text and b'"refusal":' + quoted(text), tokens, refusal=True)
+            case ToolCallStart(choice):
+                return self._delta(choice, self._call_start(event), event.tokens)
+            case ToolCallDelta(choice):
+                return self._delta(choice, self._call_arguments(event), event.tokens)
+            case ChoiceFinished():
+                return self._finish(event)
+            case Started():
+                return self._start(event)
+            case PromptTokens():
+                return b""
+            case Finished(usage):
+                return self._envelope.final(usage)
+
+    def _start(self, event: Started) -> bytes:
+        before, after = self._envelope.affixes()
+        self._openings = [b'%s{"index":%d,"delta":{"content":' % (before, i) for i in range(event.choices)]
+        self._closing = b'},"logprobs":null,"finish_reason":null%s}%s' % (self._token_ids(()), after)
+        self._choices = [_Said() for _ in range(event.choices)]
+        self._counter = Counter(event.prompt_tokens, event.cached_tokens)
+        self._waiting = self._wants_prompt
+        return b"" if self._waiting else self._roles(None)
+
+    def _roles(self, prompt: PromptTokens | None) -> bytes:
+        """All roles, in index order and before anything else: the official SDK appends choices as they arrive."""
+        self._waiting = False
+        extra = self._of_prompt(prompt)
+        scores = b"null" if self._view.logprobs is None or self._vllm else b'{"content":[],"refusal":null}'
+        rest = b'"delta":{"role":"assistant","content":""},"logprobs":%s,"finish_reason":null}' % scores
+        choices = (b'{"index":%d,%s' % (i, rest) for i in range(len(self._choices)))
+        return b"".join(self._envelope.chunk(choice, self._usage(), extra) for choice in choices)
+
+    def _call_start(self, event: ToolCallStart) -> bytes:
+        said = self._choices[event.choice]
+        said.calls += 1
+        said.custom = event.custom
+        if not self._view.legacy_functions:
+            return pieces.call_start(event, said.calls - 1)
+        return pieces.legacy_start(event) if said.calls == 1 else b""
+
+    def _call_arguments(self, event: ToolCallDelta) -> bytes:
+        said = self._choices[event.choice]
+        if not event.arguments or (self._view.legacy_functions and said.calls > 1):
+            return b""
+        if self._view.legacy_functions:
+            return pieces.legacy_arguments(event.arguments)
+        return pieces.call_arguments(event.arguments, said.calls - 1, said.custom)
+
+    def _delta(self, choice: int, field: bytes | str, tokens: Sequence[Token], refusal: bool = False) -> bytes:
+        """field: the one that the delta has; where there is none, the tokens wait for the next chunk."""
+        self._keep(choice, tokens, refusal)
+        if not isinstance(field, bytes) or not field:
+            return b""
+        return self._chunk(choice, b"{%s}" % field, b"null")
+
+    def _finish(self, event: ChoiceFinished) -> bytes:
+        self._keep(event.choice, event.tokens, refusal=False)
+        reason = self._reason(event.reason, self._choices[event.choice].calls > 0)
+        return self._chunk(event.choice, b"{}", reason + self._stop(event.stop))
+
+    def _keep(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
+        self._counter.add(tokens)
+        if self._wants_tokens:
+            self._choices[choice].held.extend((refusal, token) for token in tokens)
+
+    def _chunk(self, choice: int, delta: bytes, reason: bytes) -> bytes:
+        said = self._choices[choice]
+        held, said.held = said.held, []
+        ids = self._token_ids([token for _, token in held])
+        body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            choice, delta, self._logprobs(held) if held else b"null", reason, ids,
+        )  # fmt: skip
+        return self._envelope.chunk(body, self._usage())
+
+    def _choice(self, index: int, choice: Choice) -> bytes:
+        view = self._view
+        message = pieces.message(choice, view.reasoning_fields, view.profile, view.legacy_functions)
+        told = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
+        told += [(False, token) for token in choice.tail]
+        scores = b"null" if view.logprobs is None else self._logprobs(told, whole=True)
+        reason = self._reason(choice.reason, choice.called_tools) + self._stop(choice.stop)
+        ids = self._token_ids([token for _, token in told])
+        return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, scores, reason, ids)
+
+    def _reason(self, reason: FinishReason, called: bool) -> bytes:
+        """A call that was cut off is no call: length goes before. What was forced by name just stops."""
+        if reason is not FinishReason.STOP or not called or self._view.named_choice:
+            return finish(reason, self._view.profile)
+        return b'"function_call"' if self._view.legacy_functions else b'"tool_calls"'
+
+    def _stop(self, stop: str | int | None) -> bytes:
+        return b',"stop_reason":' + stop_reason(stop) if self._vllm else b""
+
+    def _logprobs(self, told: Sequence[tuple[bool, Token]], whole: bool = False) -> bytes:
+        """Refusals have a list of their own. Streamed lists that are empty are null, so that they add nothing."""
+        top = self._view.logprobs
+        if top is None:
+            return b"null"
+        naming = Naming(self._view.tokens_as_ids)
+        content = [token for refusal, token in told if not refusal]
+        refused = [token for refusal, token in told if refusal]
+        return b'{"content":%s,"refusal":%s}' % (
+            chat_entries(content, top, naming) if content or whole else b"null",
+            chat_entries(refused, top, naming) if refused else b"null",
+        )
+
+    def _token_ids(self, tokens: Sequence[Token]) -> bytes:
+        if self._view.token_ids:
+            return b',"token_ids":' + token_ids(tokens)
+        return b',"token_ids":null' if self._vllm else b""
+
+    def _of_prompt(self, prompt: PromptTokens | None) -> bytes:
+        """What the first chunks and the whole object say of the prompt."""
+        view, extra = self._view, b""
+        if view.token_ids or self._vllm:
+            ids = token_ids(prompt.tokens) if view.token_ids and prompt is not None else b"null"
+            extra += b',"prompt_token_ids":' + ids
+        if view.prompt_text or self._vllm:
+            extra += b',"prompt_text":' + (quoted(prompt.text) if view.prompt_text and prompt is not None else b"null")
+        return extra
+
+    def _usage(self) -> Usage | None:
+        return self._counter.usage if self._view.continuous_usage else None

@@ -1,0 +1,18 @@
+"""A Completions body as it comes: shapes and bounds alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from ..fields import Generation, Logprobs, TokenId
+
+
+class CompletionsBody(Generation, frozen=True, kw_only=True):
+    """prompt: a text, texts, one prompt's token ids, or several prompts' token ids."""
+
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    logprobs: Logprobs | None = None

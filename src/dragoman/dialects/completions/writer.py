@@ -1,0 +1,184 @@
+"""Completions on the wire: the chunks of a stream and the whole object, out of the same pieces.
+
+    each choice:  [echo]  text*  finish
+    the stream:   the choices interleaved, [usage], [DONE] or an error
+
+A completion has one text. Reasoning and tool calls, which only an engine of events could tell apart from it, have
+no place in it; their tokens are counted and listed like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.errors import DragomanError
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from ...core.message import Refusal, Text
+from ...core.reply import Choice, Reply
+from ..base import Header, Profile
+from ..envelope import COMMENT, DONE, Counter, Envelope, View, finish, stop_reason
+from ..logprobs import Naming, Offsets, Row, completion_entries, prompt_logprobs, token_ids
+from ..text import quoted
+
+KINDS = (b"text_completion", b"text_completion")
+
+
+class CompletionsView(View, frozen=True, kw_only=True):
+    """What the client asked to see. special_tokens_in_text: control tokens are part of the text, and of its offsets."""
+
+    echo: bool = False
+    special_tokens_in_text: bool = False
+
+
+DEFAULT_VIEW = CompletionsView()
+
+
+class _Said:
+    """One choice of a stream: its offsets, and what no chunk has carried yet."""
+
+    __slots__ = ("held", "offsets", "prompt")
+
+    def __init__(self, offsets: Offsets) -> None:
+        self.offsets = offsets
+        self.held: list[Token] = []
+        self.prompt: PromptTokens | None = None
+
+
+class CompletionsWriter:
+    """One answer, streamed or whole."""
+
+    def __init__(self, header: Header, view: CompletionsView = DEFAULT_VIEW) -> None:
+        self._view = view
+        self._envelope = Envelope(header, view, KINDS)
+        self._vllm = view.profile is Profile.VLLM
+        self._wants_tokens = view.token_ids or view.logprobs is not None
+        self._plain = not (self._wants_tokens or view.continuous_usage)
+        self._each = 1
+        self._choices: list[_Said] = []
+        self._openings: list[bytes] = []
+        self._closing = b""
+        self._counter = Counter()
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def error(self, error: DragomanError) -> bytes:
+        return self._envelope.error(error)
+
+    def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+        if self._plain and type(event) is TextDelta:
+            # The path of nearly every token: one lookup, its text escaped, one concatenation.
+            return self._openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
+        match event:
+            case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
+                self._keep(choice, tokens)
+                return self._chunk(choice, text) if text else b""
+            case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
+                self._keep(event.choice, event.tokens)
+                return b""
+            case ChoiceFinished(choice, reason, stop, tokens):
+                self._keep(choice, tokens)
+                return self._chunk(choice, "", finish(reason, self._view.profile), stop)
+            case PromptTokens():
+                return self._prompt(event)
+            case Started():
+                return self._start(event)
+            case Finished(usage):
+                return self._envelope.final(usage)
+
+    def full(self, reply: Reply) -> bytes:
+        each = len(reply.choices) // max(1, len(reply.prompts))
+        prompts = [reply.prompts[i // each] if reply.prompts else None for i in range(len(reply.choices))]
+        choices = (self._choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
+        extra = b',"kv_transfer_params":null' if self._vllm else b""
+        return self._envelope.whole(b",".join(choices), reply.usage, extra)
+
+    def _start(self, event: Started) -> bytes:
+        before, after = self._envelope.affixes()
+        self._openings = [b'%s{"index":%d,"text":' % (before, i) for i in range(event.choices)]
+        self._closing = b',"logprobs":null,"finish_reason":null%s}%s' % (self._extensions(None, (), None), after)
+        self._choices = [_Said(self._offsets()) for _ in range(event.choices)]
+        self._each = event.choices // event.prompts
+        self._counter = Counter(event.prompt_tokens, event.cached_tokens)
+        return b""
+
+    def _prompt(self, event: PromptTokens) -> bytes:
+        """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
+        mine = range(event.prompt * self._each, (event.prompt + 1) * self._each)
+        for choice in mine:
+            self._choices[choice].prompt = event
+        if not self._view.echo:
+            return b""
+        return b"".join(self._chunk(choice, event.text) for choice in mine)
+
+    def _keep(self, choice: int, tokens: Sequence[Token]) -> None:
+        self._counter.add(tokens)
+        if self._wants_tokens:
+            self._choices[choice].held.extend(tokens)
+
+    def _chunk(self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None) -> bytes:
+        """Everything held so far goes with this text; where there is no text, it waits for the next chunk."""
+        said = self._choices[choice]
+        held, said.held = said.held, []
+        prompt, said.prompt = said.prompt, None
+        rows = self._rows(said.offsets, prompt, held)
+        scores = completion_entries(rows) if rows else b"null"
+        body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
+        )  # fmt: skip
+        return self._envelope.chunk(body, self._counter.usage if self._view.continuous_usage else None)
+
+    def _choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
+        text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
+        if self._view.echo and prompt is not None:
+            text = prompt.text + text
+        rows = self._rows(self._offsets(), prompt, choice.tokens)
+        scores = b"null" if self._view.logprobs is None else completion_entries(rows)
+        reason = finish(choice.reason, self._view.profile)
+        extensions = self._extensions(prompt, choice.tokens, choice.stop) + self._prompt_logprobs(prompt)
+        return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
+            index, quoted(text), scores, reason, extensions,
+        )  # fmt: skip
+
+    def _offsets(self) -> Offsets:
+        view = self._view
+        return Offsets(view.logprobs or 0, Naming(view.tokens_as_ids), view.special_tokens_in_text)
+
+    def _rows(self, offsets: Offsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> list[Row]:
+        if self._view.logprobs is None:
+            return []
+        echoed = offsets.prompt(prompt) if self._view.echo and prompt is not None else []
+        return echoed + offsets.feed(tokens)
+
+    def _extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
+        """vLLM's fields of a choice: always there in its profile, in OpenAI's only where they were asked for."""
+        extra = b',"stop_reason":' + stop_reason(stop) if self._vllm else b""
+        if self._view.token_ids:
+            extra += b',"token_ids":' + token_ids(tokens)
+            if prompt is not None:
+                return extra + b',"prompt_token_ids":' + token_ids(prompt.tokens)
+        elif self._vllm:
+            extra += b',"token_ids":null'
+        return extra + b',"prompt_token_ids":null' if self._vllm else extra
+
+    def _prompt_logprobs(self, prompt: PromptTokens | None) -> bytes:
+        if self._view.prompt_logprobs is not None and prompt is not None:
+            return b',"prompt_logprobs":' + prompt_logprobs(prompt, self._view.prompt_logprobs)
+        return b',"prompt_logprobs":null' if self._vllm else b""

@@ -1,0 +1,119 @@
+"""What surrounds the choices of an OpenAI answer: the fixed header, usage, errors and the end. Knows no choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import DragomanError
+from ..core.events import FinishReason, Token, Usage
+from . import logprobs
+from .base import Header, Profile
+from .errors import openai_error
+from .text import number, quoted
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keepalive\n\n"
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """What the client asked to see, as far as Chat Completions and Completions share it.
+
+    logprobs, prompt_logprobs: most alternatives a token, None for none at all. service_tier: say that it is the
+    default. prompt_logprobs and the others appear only where they were asked for.
+    """
+
+    profile: Profile = Profile.OPENAI
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    token_ids: bool = False
+    tokens_as_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    service_tier: bool = False
+
+
+class AnswerId(Struct, frozen=True):
+    """The id that a client chose for its answer (vLLM's `request_id`), if it did."""
+
+    prefix: str
+    chosen: str | None
+
+    def over(self, header: Header) -> Header:
+        return header if self.chosen is None else msgspec.structs.replace(header, id=self.prefix + self.chosen)
+
+
+class Envelope:
+    """One answer's frame. kinds: the `object` of a chunk and of the whole answer."""
+
+    def __init__(self, header: Header, view: View, kinds: tuple[bytes, bytes]) -> None:
+        self._view = view
+        self._chunk_head, self._whole_head = (_head(header, view, kind) for kind in kinds)
+        null_usage = view.include_usage and view.profile is Profile.OPENAI
+        self._usage = b',"usage":null' if null_usage and not view.continuous_usage else b""
+
+    def affixes(self) -> tuple[bytes, bytes]:
+        """What stands before and after the choices of a chunk without further fields."""
+        return b"data: " + self._chunk_head, b"]" + self._usage + b"}\n\n"
+
+    def chunk(self, choices: bytes, usage: Usage | None = None, extra: bytes = b"") -> bytes:
+        """A server-sent event. usage: if this chunk has it. extra: further fields, each after a comma."""
+        counted = self._usage if usage is None else b',"usage":' + logprobs.usage(usage)
+        return b"data: %s%s]%s%s}\n\n" % (self._chunk_head, choices, counted, extra)
+
+    def final(self, usage: Usage) -> bytes:
+        """The chunk with usage and no choices, where it was asked for."""
+        return self.chunk(b"", usage) if self._view.include_usage else b""
+
+    def whole(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
+        return b'%s%s],"usage":%s%s}' % (self._whole_head, choices, logprobs.usage(usage), extra)
+
+    def error(self, error: DragomanError) -> bytes:
+        """The last event of a stream that failed. No [DONE] follows: some clients take that for success."""
+        return b"data: %s\n\n" % openai_error(error, self._view.profile)
+
+
+def _head(header: Header, view: View, kind: bytes) -> bytes:
+    fields = [
+        b'"id":' + quoted(header.id),
+        b'"object":"%s"' % kind,
+        b'"created":%d' % header.created,
+        b'"model":' + quoted(header.model),
+    ]
+    if view.service_tier:
+        fields.append(b'"service_tier":"default"')
+    if header.fingerprint is not None:
+        fields.append(b'"system_fingerprint":' + quoted(header.fingerprint))
+    return b'{%s,"choices":[' % b",".join(fields)
+
+
+class Counter:
+    """Usage so far, for chunks that each carry it."""
+
+    def __init__(self, prompt: int = 0, cached: int | None = None) -> None:
+        self._prompt, self._cached, self._completion = prompt, cached, 0
+
+    def add(self, tokens: Sequence[Token]) -> None:
+        self._completion += len(tokens)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self._prompt, self._completion, self._cached)
+
+
+def finish(reason: FinishReason, profile: Profile) -> bytes:
+    """A finish reason without tools.
+
+    OpenAI has no word for an answer that was ended from outside. It is `length` there: cut off, and never to be
+    taken for complete, as `stop` would be.
+    """
+    if reason is FinishReason.ABORT and profile is Profile.OPENAI:
+        return b'"length"'
+    return b'"%s"' % reason.value.encode()
+
+
+def stop_reason(stop: str | int | None) -> bytes:
+    """vLLM's: the matched stop string or token id."""
+    return quoted(stop) if isinstance(stop, str) else number(stop)

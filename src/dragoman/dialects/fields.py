@@ -1,0 +1,250 @@
+"""What the generating endpoints of OpenAI and vLLM have in common: fields with their bounds, and what they mean.
+
+A field of a struct here is honoured. The fields that are only tolerated or refused are rows of `support`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from ..core.errors import RequestError, Unsupported
+from ..core.request import Extras, Limits, SamplingOptions
+from .base import Profile, ReaderOptions
+from .body import echo, invalid, json_text, missing, one_of
+
+INT32 = 2**31 - 1
+MAX_LOGPROBS = 20
+MAX_CHOICES = 4_096
+"""Most choices of one call, over all of its prompts."""
+
+Count = Annotated[int, Meta(ge=0, le=INT32)]
+AtLeastOne = Annotated[int, Meta(ge=1, le=INT32)]
+CountOrRest = Annotated[int, Meta(ge=-1, le=INT32)]
+"""-1 is "the rest" or "off", as vLLM's clients say it."""
+TokenId = Count
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Probability = Annotated[float, Meta(ge=0, le=1)]
+ShortText = Annotated[str, Meta(max_length=1_024)]
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
+Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
+
+
+class StreamOptions(Struct, frozen=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class StructuredOutputs(Struct, frozen=True):
+    """vLLM's `structured_outputs`: exactly one of the first six."""
+
+    json: Raw = Raw()
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Raw = Raw()
+
+
+class JsonSchemaFormat(Struct, frozen=True):
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    description: str | None = None
+    schema: Raw = Raw()
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct, frozen=True):
+    """`schema` beside `json_object` is what llama.cpp's and Together's clients send."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema: Raw = Raw()
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """The fields that Chat Completions and Completions share. None: the client said nothing, or null."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: AtLeastOne | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Probability | None = None
+    top_k: CountOrRest | None = None
+    min_p: Probability | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    seed: Int64 | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
+
+    max_tokens: CountOrRest | None = None
+    min_tokens: Count | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    truncate_prompt_tokens: CountOrRest | None = None
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Raw = Raw()
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+    prompt_logprobs: Logprobs | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: Int64 | None = None
+    request_id: RequestId | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    kv_transfer_params: Raw = Raw()
+    vllm_xargs: Raw = Raw()
+
+    def sampling(self) -> SamplingOptions:
+        return SamplingOptions(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=None if self.top_k is None else max(self.top_k, 0),
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            logit_bias=_logit_bias(self.logit_bias),
+            allowed_token_ids=_tuple(self.allowed_token_ids),
+            bad_words=_tuple(self.bad_words),
+        )
+
+    def limits(self, options: ReaderOptions, max_tokens: int | None) -> Limits:
+        """max_tokens: what the dialect's own fields came to."""
+        min_tokens = self.min_tokens or 0
+        if max_tokens is not None and min_tokens > max_tokens:
+            raise invalid("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
+        if self.truncate_prompt_tokens == 0:
+            raise invalid("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+        return Limits(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            stop=stop_strings(self.stop, options.max_stop),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            include_stop=bool(self.include_stop_str_in_output),
+            ignore_eos=bool(self.ignore_eos),
+            truncate_prompt=self.truncate_prompt_tokens,
+        )
+
+    def extras(self) -> Extras:
+        return Extras(
+            kv_transfer_params=json_text(self.kv_transfer_params, "kv_transfer_params"),
+            vllm_xargs=json_text(self.vllm_xargs, "vllm_xargs"),
+        )
+
+    def choices(self, options: ReaderOptions, prompts: int = 1) -> int:
+        n = self.n or 1
+        if n > options.max_n:
+            raise invalid("n", f"expected an integer <= {options.max_n}")
+        if n * prompts > MAX_CHOICES:
+            raise invalid("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
+        return n
+
+    def includes_usage(self) -> tuple[bool, bool]:
+        """Whether a stream ends with usage, and whether every chunk carries it."""
+        options = self.stream_options
+        if options is None:
+            return False, False
+        if not self.stream:
+            raise RequestError(
+                "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+                param="stream_options",
+                code="invalid_value",
+            )
+        if options.include_obfuscation:
+            raise Unsupported(
+                "'stream_options.include_obfuscation' is not supported here: chunks are not padded.",
+                param="stream_options.include_obfuscation",
+            )
+        include = bool(options.include_usage)
+        return include, include and bool(options.continuous_usage_stats)
+
+    def scored_prompt(self) -> int | None:
+        """Alternatives a prompt token shall carry in `prompt_logprobs`."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
+        return alternatives(self.prompt_logprobs, "prompt_logprobs")
+
+
+def alternatives(count: int | None, param: str) -> int | None:
+    if count == -1:
+        raise Unsupported(
+            f"'{param}' of -1, the whole vocabulary, is not supported here; the most is {MAX_LOGPROBS}.", param=param
+        )
+    return count
+
+
+def model_of(model: str | None, options: ReaderOptions) -> str:
+    if model:
+        return model
+    if options.default_model is None:
+        raise missing("model")
+    return options.default_model
+
+
+def stop_strings(stop: str | list[str] | None, most: int) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(texts) > most:
+        raise invalid("stop", f"expected at most {most} strings, got {len(texts)}")
+    if "" in texts:
+        raise invalid("stop", "a stop string must not be empty")
+    return texts
+
+
+def check_metadata(metadata: dict[str, str] | None) -> None:
+    if metadata is None:
+        return
+    if len(metadata) > 16:
+        raise invalid("metadata", f"expected at most 16 keys, got {len(metadata)}")
+    for key, value in metadata.items():
+        if len(key) > 64:
+            raise invalid("metadata", f"key {echo(key)} is longer than 64 characters")
+        if len(value) > 512:
+            raise invalid("metadata", f"the value of {echo(key)} is longer than 512 characters")
+
+
+def check_service_tier(tier: str | None, warnings: list[str]) -> None:
+    if tier is None:
+        return
+    one_of(tier, ("auto", "default", "flex", "scale", "priority", "fast"), "service_tier")
+    if tier not in ("auto", "default"):
+        warnings.append(f"service_tier: there is one tier here; '{tier}' was served as 'default'")
+
+
+def most_logprobs(profile: Profile) -> int:
+    """Completions' `logprobs`: OpenAI allows 5, vLLM 20."""
+    return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
+
+
+def _tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+    if bias is None:
+        return None
+    return tuple((_token_id(key), value) for key, value in bias.items())
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32):
+        raise invalid("logit_bias", f"its keys are token ids, {echo(key)} is not one")
+    return int(key)

@@ -1,0 +1,102 @@
+"""A model as /v1/models shows it. Knows no engine: what there is to say of one is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from ..base import Profile
+
+
+class ModelCard(Struct, frozen=True):
+    """id: may contain slashes. created: Unix seconds. root: what an alias or an adapter stands on.
+
+    max_model_len: tokens of prompt and answer together; None where unknown.
+    """
+
+    id: str
+    created: int
+    owned_by: str = "dragoman"
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+    display_name: str | None = None
+
+
+class _Permission(Struct, frozen=True):
+    """Clients of old versions of OpenAI's API look for it; vLLM still sends it."""
+
+    id: str
+    created: int
+    object: str = "model_permission"
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
+class _Model(Struct, frozen=True, omit_defaults=True):
+    """OpenAI's fields, then Anthropic's, then vLLM's."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    type: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: int | None
+    max_tokens: int | None
+    max_model_len: int | None
+    root: str | msgspec.UnsetType | None = msgspec.UNSET
+    parent: str | msgspec.UnsetType | None = msgspec.UNSET
+    permission: tuple[_Permission, ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _List(Struct, frozen=True):
+    object: str
+    data: list[_Model]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+def model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
+    """The answer to GET /v1/models."""
+    models = [_model(card, profile) for card in cards]
+    first, last = (models[0].id, models[-1].id) if models else (None, None)
+    return msgspec.json.encode(_List("list", models, False, first, last))
+
+
+def model_object(card: ModelCard, profile: Profile) -> bytes:
+    """The answer to GET /v1/models/{id}."""
+    return msgspec.json.encode(_model(card, profile))
+
+
+def _model(card: ModelCard, profile: Profile) -> _Model:
+    model = _Model(
+        id=card.id,
+        object="model",
+        created=card.created,
+        owned_by=card.owned_by,
+        type="model",
+        display_name=card.display_name or card.id,
+        created_at=datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lifecycle="active",
+        max_input_tokens=card.max_model_len,
+        max_tokens=card.max_model_len,
+        max_model_len=card.max_model_len,
+    )
+    if profile is Profile.OPENAI:
+        return model
+    permission = _Permission(f"modelperm-{card.id}", card.created)
+    return msgspec.structs.replace(model, root=card.root or card.id, parent=card.parent, permission=(permission,))

@@ -1,0 +1,10 @@
+"""The table of all parameters of all dialects, for the docs."""
+
+from __future__ import annotations
+
+from .chat.parameters import CHAT
+from .completions.parameters import COMPLETIONS
+from .support import Support
+from .tokenize.parameters import DETOKENIZE, TOKENIZE
+
+SUPPORT: tuple[Support, ...] = (*CHAT.rows, *COMPLETIONS.rows, *TOKENIZE.rows, *DETOKENIZE.rows)

@@ -1,0 +1,50 @@
+"""Strings and numbers as JSON bytes that every reader of server-sent events gets whole."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+UNLIKELY = -9999.0
+"""What OpenAI writes for a logprob that JSON cannot hold or that nobody knows."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def quoted(text: str) -> bytes:
+    """`text` as a JSON string."""
+    try:
+        data = _encode(text)
+    except UnicodeEncodeError:
+        data = _encode(printable(text))
+    return data if data.isascii() else line_safe(data)
+
+
+def printable(text: str) -> str:
+    """`text` with lone surrogates, which no UTF-8 can hold, replaced by a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def line_safe(data: bytes) -> bytes:
+    """JSON without the three characters beyond ASCII that some clients take for the end of a line.
+
+    `str.splitlines`, on which the line readers of several HTTP clients rest, splits at U+0085, U+2028 and U+2029.
+    """
+    if data.isascii():
+        return data
+    data = data.replace(b"\xc2\x85", b"\\u0085")
+    return data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+
+
+def quoted_or_null(text: str | None) -> bytes:
+    return b"null" if text is None else quoted(text)
+
+
+def number(value: int | None) -> bytes:
+    return b"null" if value is None else b"%d" % value
+
+
+def logprob(value: float | None) -> float:
+    """A logprob that JSON can hold."""
+    return value if value is not None and math.isfinite(value) else UNLIKELY
