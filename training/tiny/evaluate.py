@@ -91,6 +91,12 @@ def words(low: int, high: int) -> Callable[[Source], str]:
     return lambda s: " ".join(s.word() for _ in range(s.integer(low, high)))
 
 
+def shuffled_sentence(s: Source) -> str:
+    """The words of a sentence in an order that nobody has seen."""
+    parts = s.pick(s.sentences).split()
+    return " ".join(s.sample(parts, len(parts)))
+
+
 def styled(make: Callable[[Source], instructions.Style]) -> Maker:
     """Conversations under one kind of system prompt."""
     return lambda s: Conversation(tuple(instructions.styled(s, make)))
@@ -150,7 +156,7 @@ def trials() -> tuple[Trial, ...]:
         Trial("repeat names", say(lambda s: " ".join(s.name() for _ in range(3))), exact),
         Trial("repeat numbers", say(lambda s: " ".join(str(s.number()) for _ in range(3))), exact),
         Trial("repeat letter-digit codes", say(lambda s: s.code()), exact),
-        Trial("repeat a sentence", say(lambda s: s.pick(s.sentences)), exact),
+        Trial("repeat a sentence, shuffled", say(shuffled_sentence), exact),
         Trial("number, join, count, reverse words", asked(chat.words_task), exact),
         Trial("look up in the question", asked(chat.lookup), exact),
         Trial("story", asked(chat.story), story_like),
