@@ -1,0 +1,271 @@
+"""Jinja as chat templates need it, with nothing to run away with. Knows no messages and no models.
+
+On top of Jinja's own immutable sandbox every rendering has a budget: each turn of a loop and each call of a macro
+is a step, and every string is paid for when it is made. The hooks are put into the syntax tree before it is
+compiled, see `hooks`.
+"""
+
+# What a template has in hand is Any, and so is nearly all of Jinja.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Callable, Mapping
+from types import CodeType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes, pass_environment
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+from .hooks import OF_CONTAINERS, Hooks
+
+Value = Any
+"""Any value a template can have in hand."""
+_MOST = 100_000
+"""Greatest integer that may be given where it could be a width or a count; of a string, a hundredth of it."""
+_WIDTH = re.compile(r"\d{5}|\*")
+_MOST_BITS = 4096
+_MOST_INDENT = 16
+
+
+class Exhausted(jinja2.TemplateError):
+    """The template does more work than its input warrants."""
+
+
+class Budget:
+    """What one rendering may use: characters made, steps, seconds."""
+
+    def __init__(self, characters: int, steps: int, seconds: float, clock: Callable[[], float]) -> None:
+        self._characters, self._steps, self._seconds = characters, steps, seconds
+        self._clock, self._deadline = clock, clock() + seconds
+
+    def step(self) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise Exhausted("it takes too many steps")
+        if self._steps & 0xFF == 0 and self._clock() > self._deadline:
+            raise Exhausted(f"it takes longer than {self._seconds:g} seconds")
+
+    def spend(self, characters: int) -> None:
+        self._characters -= characters
+        if self._characters < 0:
+            raise Exhausted("it makes too much text")
+
+    def weigh(self, value: object) -> None:
+        """Spend what a value takes when it is written out, however often it holds the same thing."""
+        pending = [value]
+        while pending:
+            item = pending.pop()
+            self.spend(len(item) if isinstance(item, str) else 1)
+            if isinstance(item, Mapping):
+                members: Mapping[Any, Any] = item
+                pending += [*members.keys(), *members.values()]
+            elif isinstance(item, (list, tuple)):
+                items: list[Any] | tuple[Any, ...] = item
+                pending += items
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Settings as transformers has them. `budget` belongs to one rendering, see `for_rendering`."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    budget: Budget
+
+    def __init__(self) -> None:
+        extensions: list[type[Extension]] = [LoopControlExtension, _Generation]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
+        filters: dict[str, Value] = {"format": _format, "tojson": _tojson, "replace": _replace, "join": _join}
+        self.filters.update(filters)
+        names: dict[str, Value] = {"raise_exception": _raise_exception, "namespace": _Namespace}
+        self.globals.update(names)
+        self.globals.pop("lipsum")
+
+    def hooked(self, tree: nodes.Template) -> CodeType:
+        """Compile a tree; it is altered."""
+        return self.compile(Hooks(self).visit(tree))
+
+    def for_rendering(self, code: CodeType, budget: Budget) -> jinja2.Template:
+        own = self.overlay()
+        own.budget = budget
+        return jinja2.Template.from_code(own, code, own.make_globals(None))
+
+    def step(self) -> str:
+        self.budget.step()
+        return ""
+
+    def literal(self, characters: int) -> str:
+        self.budget.spend(characters)
+        return ""
+
+    def made(self, value: Value) -> Value:
+        """A value was made of others that are paid for."""
+        if isinstance(value, (str, list, tuple, Mapping)):
+            self.budget.spend(len(value))  # pyright: ignore[reportUnknownArgumentType]
+        return value
+
+    def written(self, value: Value) -> Value:
+        """A value is going to be written out."""
+        self.budget.weigh(value)
+        return value
+
+    def small(self, value: Value) -> Value:
+        """A value may be a width."""
+        if (isinstance(value, int) and abs(value) > _MOST) or (isinstance(value, str) and len(value) > _MOST // 100):
+            raise Exhausted("an argument is too great")
+        return value
+
+    def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
+        if __obj in (__self.made, __self.written, __self.small, __self.step, __self.literal):
+            return __obj(*args)
+        name, owner = _method(__obj)
+        if isinstance(owner, str):
+            __self._check_method(name, owner, args)
+        if __obj is dict:
+            __self.written(kwargs)
+        return __self.made(super().call(__context, __obj, *args, **kwargs))
+
+    def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
+        """How `map` and its like call a filter by its name."""
+        if name not in OF_CONTAINERS:
+            self.written(value)
+        return self.made(super().call_filter(name, value, *args, **kwargs))
+
+    def _check_method(self, name: str, owner: str, args: tuple[Any, ...]) -> None:
+        for value in args:
+            self.written(value)
+            if isinstance(value, int):
+                self.small(value)
+        match name, args:
+            case "replace", (str(old), str(new), *_):
+                self.budget.spend(_replaced(owner, old, new))
+            case "join", (list() | tuple() as items, *_):
+                self.budget.spend(len(owner) * len(items))
+            case (("format" | "format_map"), _):
+                _check_format(owner)
+            case "expandtabs", _:
+                raise Exhausted("expandtabs is not allowed")
+            case _:
+                pass
+
+    def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
+        match operator, left, right:
+            case "+", (str() | list() | tuple()), (str() | list() | tuple()):
+                self.budget.spend(len(left) + len(right))
+            case "*", (str() | list() | tuple()), int():
+                self._check_repeat(left, right)
+            case "*", int(), (str() | list() | tuple()):
+                self._check_repeat(right, left)
+            case "%", str(), _:
+                _check_format(left)
+                self.written(right)
+            case "*", int(), int() if left.bit_length() + right.bit_length() > _MOST_BITS:
+                raise Exhausted("a number is too great")
+            case "**", int(), int() if left.bit_length() * abs(right) > _MOST_BITS:
+                raise Exhausted("a number is too great")
+            case _:
+                pass
+        return super().call_binop(context, operator, left, right)
+
+    def _check_repeat(self, sequence: str | list[Any] | tuple[Any, ...], times: int) -> None:
+        self.budget.spend(len(sequence) * max(times, 0))
+        if not isinstance(sequence, str) and times > 1:
+            self.small(times)
+            for _ in range(times):
+                self.budget.weigh(sequence)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model is trained on; for a prompt it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class has it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+def _method(function: Value) -> tuple[str, object]:
+    """A built-in method's name and object. What wraps `format` says whose it was by the same name."""
+    wrapped = vars(function).get("__wrapped__", function) if isinstance(function, _FUNCTION) else function
+    if isinstance(wrapped, _METHOD):
+        return wrapped.__name__, wrapped.__self__
+    return "", None
+
+
+_METHOD = types.BuiltinMethodType
+_FUNCTION = types.FunctionType
+
+
+def _check_format(template: str) -> None:
+    if _WIDTH.search(template):
+        raise Exhausted("a format is too wide")
+
+
+def _replaced(text: str, old: str, new: str) -> int:
+    """Characters of the result, at most."""
+    return len(text) + text.count(old) * len(new)
+
+
+def _raise_exception(message: object) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+def _format(value: Value, *args: Value, **kwargs: Value) -> str:
+    _check_format(str(value))
+    return str(value) % (kwargs or args)
+
+
+@pass_environment
+def _tojson(
+    environment: Sandbox,
+    value: Value,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers does it: JSON as it is, not escaped for HTML."""
+    environment.written(value)
+    if (len(indent) if isinstance(indent, str) else indent or 0) > _MOST_INDENT:
+        raise Exhausted("an indentation is too wide")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@pass_environment
+def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: int | None = None) -> str:
+    source, old, new = str(text), str(old), str(new)
+    environment.budget.spend(_replaced(source, old, new))
+    return source.replace(old, new, -1 if count is None else count)
+
+
+@pass_environment
+def _join(environment: Sandbox, value: Value, d: Value = "", attribute: str | int | None = None) -> str:
+    items = list(value)
+    if attribute is not None:
+        steps = attribute.split(".") if isinstance(attribute, str) else [attribute]
+        for name in steps:
+            items = [environment.getitem(item, int(name) if str(name).isdigit() else name) for item in items]
+    environment.budget.spend(len(str(d)) * len(items))
+    parts = [_written(environment, item) for item in items]
+    return str(d).join(parts)
+
+
+def _written(environment: Sandbox, item: Value) -> str:
+    environment.written(item)
+    return "" if isinstance(item, Undefined) else str(item)
+
+
+class _Namespace(Namespace):
+    """Does not write out what it holds, which may be namespaces again."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"

@@ -1,0 +1,173 @@
+"""A chat template: compiled once, rendered with what it is given, held to a budget. Knows no tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from . import traits
+from .sandbox import Budget, Sandbox
+
+_FAILURES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a template can raise that is handed messages it was not written for."""
+
+
+class TemplateLimits(Struct, frozen=True):
+    """characters: what may be made in one rendering, and how many more for each character of the input.
+
+    steps: turns of loops and calls of macros. source: characters of a template.
+    """
+
+    characters: int = 4_000_000
+    per_character: int = 16
+    steps: int = 20_000_000
+    seconds: float = 10.0
+    source: int = 1_000_000
+
+
+class ChatTemplate:
+    """A compiled template. Safe to use from several threads.
+
+    special_tokens: what the template may name: `bos_token`, `eos_token`, ... Raises RequestError with the param
+    "chat_template" for what does not compile.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] = MappingProxyType({}),
+        limits: TemplateLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.special_tokens = MappingProxyType(dict(special_tokens))
+        self._limits, self._clock = limits or TemplateLimits(), clock
+        self._sandbox = Sandbox()
+        if len(source) > self._limits.source:
+            raise RequestError("The chat template is too long.", param="chat_template")
+        try:
+            tree = self._sandbox.parse(source)
+            self._code = self._sandbox.hooked(self._sandbox.parse(source))
+        except jinja2.TemplateError as error:
+            raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
+        except (RecursionError, SyntaxError, MemoryError) as error:
+            raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
+        self.reserved = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+        self.traits = traits.find(tree, dict.fromkeys(self.reserved), self._attempt)
+
+    def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
+        """variables: `messages`, `tools`, `add_generation_prompt`, ...; characters: how much text is in them.
+
+        Raises RequestError with the param "messages" for what the template refuses or fails at.
+        """
+        limits = self._limits
+        allowed = limits.characters + limits.per_character * characters
+        budget = Budget(allowed, limits.steps, limits.seconds, self._clock)
+        template = self._sandbox.for_rendering(self._code, budget)
+        try:
+            return template.render({**self.special_tokens, "strftime_now": now.strftime, **variables})
+        except jinja2.TemplateError as error:
+            raise RequestError(_said(error), param="messages") from error
+        except _FAILURES as error:
+            raise RequestError(f"The chat template fails at these messages: {error}", param="messages") from error
+
+    def _attempt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+        return self.render({"messages": messages, "tools": tools, "add_generation_prompt": True}, now=_EPOCH)
+
+
+def load_template(directory: Path, name: str = "default") -> ChatTemplate | None:
+    """The template of a model's directory: `chat_template.jinja` (or `additional_chat_templates/<name>.jinja`), else
+    `chat_template` of `tokenizer_config.json`. None if there is no such template.
+
+    Raises RequestError for one that does not compile, ValueError for a broken configuration.
+    """
+    path = directory / "tokenizer_config.json"
+    config = _config(path.read_bytes()) if path.is_file() else _Config()
+    own = directory / "chat_template.jinja"
+    if name != "default":
+        own = directory / "additional_chat_templates" / f"{name}.jinja"
+    source = own.read_text(encoding="utf-8") if own.is_file() else config.template(name)
+    return None if source is None else ChatTemplate(source, config.special_tokens())
+
+
+class _Named(Struct):
+    name: str
+    template: str
+
+
+class _Token(Struct):
+    content: str
+
+
+class _Config(Struct):
+    """The part of a tokenizer_config.json that templates need."""
+
+    chat_template: str | list[_Named] | None = None
+    bos_token: str | _Token | None = None
+    eos_token: str | _Token | None = None
+    unk_token: str | _Token | None = None
+    pad_token: str | _Token | None = None
+    sep_token: str | _Token | None = None
+    cls_token: str | _Token | None = None
+    mask_token: str | _Token | None = None
+
+    def template(self, name: str) -> str | None:
+        if isinstance(self.chat_template, list):
+            return next((entry.template for entry in self.chat_template if entry.name == name), None)
+        return self.chat_template if name == "default" else None
+
+    def special_tokens(self) -> dict[str, str]:
+        tokens = {
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "unk_token": self.unk_token,
+            "pad_token": self.pad_token,
+            "sep_token": self.sep_token,
+            "cls_token": self.cls_token,
+            "mask_token": self.mask_token,
+        }
+        return {name: t if isinstance(t, str) else t.content for name, t in tokens.items() if t is not None}
+
+
+def _config(raw: bytes) -> _Config:
+    try:
+        return msgspec.json.decode(raw, type=_Config)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"tokenizer_config.json: {error}") from error
+
+
+def _said(error: jinja2.TemplateError) -> str:
+    """What a template said by `raise_exception` is for the client as it stands."""
+    if type(error) is jinja2.TemplateError:
+        return error.message or "The chat template refuses these messages."
+    return f"The chat template fails at these messages: {error.message}"
+
+
+_EPOCH = datetime(2000, 1, 1)
+_RESERVED = frozenset(
+    [
+        *("messages", "conversation", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt"),
+        *("continue_final_message", "padding", "truncation", "max_length", "strftime_now", "bos_token", "eos_token"),
+        *("unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "additional_special_tokens", "self"),
+        *("loop", "caller", "varargs", "kwargs"),
+    ]
+)
+"""Names that a client may not set."""

@@ -1,0 +1,200 @@
+"""What a `tokenizer.json` says about its vocabulary, and how to alter it. Pure: JSON text in, JSON text out.
+
+Control tokens are the added tokens that no text may turn into. An added token that is only blanks, or one
+character that is not marked special, is not one: vocabularies add runs of spaces and single characters as
+plain text, and leaving them out would tokenise text as the model never saw it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .values import NotJson, decode_object
+
+Part = dict[str, Any]
+"""An object of a tokenizer.json; its shape is the `tokenizers` library's own."""
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SEQUENCES = ("normalizers", "pretokenizers", "decoders")
+_BLANKS = re.compile(r"[\s\u2581]*")
+
+
+class TokenizerError(ValueError):
+    """This file does not describe a tokenizer that text can be generated with."""
+
+
+class AddedToken(Struct, frozen=True):
+    """An entry of `added_tokens`."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = False
+
+    @property
+    def is_control(self) -> bool:
+        if _BLANKS.fullmatch(self.content):
+            return False
+        return self.special or len(self.content) > 1
+
+
+def parse(raw: bytes | str) -> Part:
+    try:
+        data = decode_object(raw)
+    except NotJson as error:
+        raise TokenizerError(f"tokenizer.json is not JSON: {error}") from error
+    if not isinstance(data.get("model"), dict):
+        raise TokenizerError("tokenizer.json has no model")
+    return data
+
+
+def added_tokens(data: Part) -> tuple[AddedToken, ...]:
+    try:
+        return tuple(msgspec.convert(data.get("added_tokens") or [], list[AddedToken]))
+    except msgspec.ValidationError as error:
+        raise TokenizerError(f"tokenizer.json: added_tokens: {error}") from error
+
+
+def with_added(data: Part, more: Sequence[AddedToken]) -> Part:
+    """The same with tokens that only `tokenizer_config.json` knows, and without truncation and padding.
+
+    Control tokens are looked for in the text as it was written, never in its normalised form: what a
+    normaliser makes of foreign characters shall not read as a control token.
+    """
+    present = added_tokens(data)
+    ids = {token.id for token in present}
+    merged = [*present, *(token for token in more if token.id not in ids)]
+    if data.get("normalizer"):
+        merged = [msgspec.structs.replace(t, normalized=t.normalized and not t.is_control) for t in merged]
+    merged.sort(key=lambda token: token.id)
+    return data | {"added_tokens": [msgspec.to_builtins(t) for t in merged], "truncation": None, "padding": None}
+
+
+def without_controls(data: Part, controls: Sequence[AddedToken]) -> Part:
+    """The same with the control tokens out of any text's reach, the ids of all others unchanged."""
+    gone = {token.id for token in controls}
+    entries: list[Part] = data.get("added_tokens") or []
+    kept = [entry for entry in entries if entry["id"] not in gone]
+    return data | {"added_tokens": kept, "model": _hide(data["model"], {t.content for t in controls})}
+
+
+def never_prepending(data: Part) -> Part | None:
+    """The same for a piece that does not begin the text; None where that makes no difference."""
+    changed = _without_first(data.get("pre_tokenizer"))
+    return None if changed is None else data | {"pre_tokenizer": changed}
+
+
+def byte_reader(data: Part) -> Callable[[str], bytes]:
+    """What turns the name of an ordinary token into the bytes it stands for.
+
+    Raises TokenizerError for vocabularies that do not say (WordPiece, `</w>` suffixes, ...).
+    """
+    model = data["model"]
+    kind = model_type(model)
+    if kind not in ("BPE", "Unigram"):
+        raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
+    for field in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(field):
+            raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
+    decoders = {part["type"] for part in components(data.get("decoder"))}
+    splitters = {part["type"] for part in components(data.get("pre_tokenizer"))}
+    if "ByteLevel" in decoders or (not decoders and "ByteLevel" in splitters):
+        return _from_byte_level
+    if "ByteFallback" in decoders or "Metaspace" in decoders or model.get("byte_fallback"):
+        return _from_sentencepiece(_blank(data), bool(model.get("byte_fallback")))
+    raise TokenizerError(f"the bytes of its tokens are unknown: decoder {sorted(decoders) or None}")
+
+
+def model_type(model: Part) -> str:
+    if "type" in model:
+        return str(model["type"])
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "BPE" if "merges" in model else "WordLevel"
+
+
+def components(part: Part | None) -> Iterator[Part]:
+    """A normaliser, pre-tokeniser or decoder and all that it is a sequence of."""
+    if part is None:
+        return
+    yield part
+    for sequence in _SEQUENCES:
+        parts: list[Part] = part.get(sequence) or []
+        for item in parts:
+            yield from components(item)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's: printable bytes stand for themselves, the others for U+0100 and up, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printable)
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+def _from_byte_level(name: str, table: dict[str, int] = byte_alphabet()) -> bytes:  # noqa: B008 (never written to)
+    try:
+        return bytes([table[char] for char in name])
+    except KeyError:  # as the library's own decoder: a name outside the alphabet is text
+        return name.encode()
+
+
+def _from_sentencepiece(blank: str, byte_fallback: bool) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        byte = _BYTE.fullmatch(name) if byte_fallback else None
+        return bytes([int(byte[1], 16)]) if byte else name.replace(blank, " ").encode()
+
+    return read
+
+
+def _blank(data: Part) -> str:
+    """The character that stands for a space."""
+    for part in components(data.get("decoder")):
+        if part["type"] == "Metaspace":
+            return str(part.get("replacement", "\u2581"))
+        if part["type"] == "Replace" and part.get("content") == " ":
+            return str(part.get("pattern", {}).get("String", "\u2581"))
+    return "\u2581"
+
+
+def _hidden(name: str) -> str:
+    """A name that no text is cut into: both alphabets write the blank in another way."""
+    return f" \u0000{name}"
+
+
+def _hide(model: Part, names: set[str]) -> Part:
+    vocab = model.get("vocab")
+    if model_type(model) == "Unigram":
+        scored: list[tuple[str, float]] = vocab or []
+        return model | {"vocab": [(_hidden(name) if name in names else name, score) for name, score in scored]}
+    words: dict[str, int] = vocab or {}
+    hidden = {_hidden(word) if word in names else word: id for word, id in words.items()}
+    changed: Part = {"vocab": hidden}
+    if model.get("unk_token") in names:
+        changed["unk_token"] = _hidden(model["unk_token"])
+    merges: list[str | list[str]] = model.get("merges") or []
+    pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+    if any("".join(pair) in names or pair[0] in names or pair[1] in names for pair in pairs):
+        changed["merges"] = [p for p in pairs if not ({p[0], p[1], "".join(p)} & names)]
+    return model | changed
+
+
+def _without_first(part: Part | None) -> Part | None:
+    """The pre-tokeniser with `prepend_scheme` "first" made "never"; None if there is none."""
+    if part is None:
+        return None
+    if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
+        return part | {"prepend_scheme": "never", "add_prefix_space": False}
+    nested: list[Part] = part.get("pretokenizers") or []
+    changed = [_without_first(item) for item in nested]
+    if all(item is None for item in changed):
+        return None
+    return part | {"pretokenizers": [new or old for new, old in zip(changed, nested, strict=True)]}
