@@ -1,0 +1,18 @@
+"""What a server is told: every setting, defined once and read from everywhere."""
+
+from .definition import FIELDS, PREFIX, Field, GenerationConfig, Option, Secret, Settings, SettingsError
+from .sources import hint, is_loopback, load
+
+__all__ = [
+    "FIELDS",
+    "PREFIX",
+    "Field",
+    "GenerationConfig",
+    "Option",
+    "Secret",
+    "Settings",
+    "SettingsError",
+    "hint",
+    "is_loopback",
+    "load",
+]

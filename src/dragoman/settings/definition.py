@@ -1,0 +1,212 @@
+"""Every setting of the server, defined once: its type, its default, its bounds and what it is for.
+
+Knows no command line library, no file and no environment; `sources` reads a server's settings from all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterator
+from types import NoneType
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..core.request import Sampling
+
+PREFIX = "DRAGOMAN_"
+_MIB = 1024 * 1024
+
+
+class SettingsError(Exception):
+    """A setting is wrong. The message is for people: where it was said, which one, and what is allowed."""
+
+
+class Secret(str):
+    """Text that is not shown when something that holds it is printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds where a request says nothing, in the words of a model's generation_config.json."""
+
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: _Share | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (value for value in msgspec.structs.astuple(self) if value is not None)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("every number must be finite")
+
+    def over(self, defaults: Sampling) -> Sampling:
+        """These values, and the model's own for the rest. top_k: -1 is off, as 0 is."""
+        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        said.pop("max_new_tokens", None)
+        if "top_k" in said:
+            said["top_k"] = max(said["top_k"], 0)
+        return msgspec.structs.replace(defaults, **said)
+
+
+class Option(Struct, frozen=True):
+    """How a setting is shown and what it may be.
+
+    help: of a switch, what it does when it is turned away from its default. least, most: of a number. sized: a number
+    that may be written 8k (8,000) or 8K (8,192), as in vLLM. flag: the name that switches it off where `--no-...`
+    would read badly. vllm: what vLLM calls it, where that is another name.
+    """
+
+    group: str
+    help: str
+    least: float | None = None
+    most: float | None = None
+    sized: bool = False
+    flag: str | None = None
+    metavar: str | None = None
+    vllm: str | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a server was told. Where a value is None the model or the engine decides."""
+
+    model: Annotated[
+        str,
+        Option(
+            "Model",
+            "What to serve: `tiny`, the model that comes with this package; `scripted`, which says what a prompt's "
+            "directives tell; or `scripted:FILE`, which says what the FILE tells.",
+        ),
+    ] = "tiny"
+    served_model_name: Annotated[
+        tuple[str, ...], Option("Model", "The name clients know the model by. Can be repeated: the first is listed.")
+    ] = ()
+    max_model_len: Annotated[
+        int | None, Option("Model", "Tokens that prompt and answer may have together.", least=1, sized=True)
+    ] = None
+    chat_template: Annotated[
+        str | None, Option("Model", "A Jinja chat template instead of the model's own: a path, or the text itself.")
+    ] = None
+    trust_request_chat_template: Annotated[
+        bool, Option("Model", "Let requests bring a chat template of their own. It runs in a sandbox.")
+    ] = False
+    tool_call_parser: Annotated[str | None, Option("Model", "How the model writes tool calls.")] = None
+    reasoning_parser: Annotated[str | None, Option("Model", "How the model writes its reasoning.")] = None
+    override_generation_config: Annotated[
+        GenerationConfig,
+        Option("Model", "Defaults of the requests, as JSON: '{\"temperature\": 0.2}'.", metavar="JSON"),
+    ] = GenerationConfig()
+    directives: Annotated[
+        bool, Option("Model", "Let prompts tell the scripted engine what to say, by directives in double brackets.")
+    ] = False
+    host: Annotated[str, Option("Server", "The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", least=0, most=65535)] = 8000
+    uds: Annotated[str | None, Option("Server", "Listen on this Unix socket instead.", metavar="PATH")] = None
+    max_body_bytes: Annotated[
+        int, Option("Server", "Bytes that the body of a request may have.", least=1024, sized=True)
+    ] = 32 * _MIB
+    keepalive_interval: Annotated[
+        float, Option("Server", "Seconds of silence after which a stream gets a sign of life.", least=0.05, most=3600)
+    ] = 5.0
+    api_key: Annotated[
+        tuple[Secret, ...], Option("Access", "A key that requests must carry. Can be repeated: each of them will do.")
+    ] = ()
+    admin_api_key: Annotated[
+        tuple[Secret, ...], Option("Access", "A key that administration takes. Can be repeated.")
+    ] = ()
+    no_auth: Annotated[
+        bool, Option("Access", "Listen on other addresses than this machine's own without a key.", flag="require-auth")
+    ] = False
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Option("Access", "A host name to answer for, besides localhost. Can be repeated.", metavar="HOST"),
+    ] = ()
+    max_num_seqs: Annotated[int | None, Option("Scheduling", "Sequences that run at the same time.", least=1)] = None
+    max_num_batched_tokens: Annotated[
+        int | None, Option("Scheduling", "Tokens of all sequences in one step.", least=1, sized=True)
+    ] = None
+    kv_cache_tokens: Annotated[
+        int | None,
+        Option("Scheduling", "Tokens that the KV cache holds, all sequences together.", least=1, sized=True),
+    ] = None
+    enable_prefix_caching: Annotated[
+        bool, Option("Scheduling", "Do not keep the beginning that several prompts share; compute it each time.")
+    ] = True
+    max_waiting: Annotated[
+        int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
+    ] = 2048
+    profile: Annotated[
+        Literal["openai", "vllm"], Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds.")
+    ] = "openai"
+    strict: Annotated[bool, Option("API", "Refuse parameters that would be ignored, instead of warning.")] = False
+    max_logprobs: Annotated[
+        int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
+    ] = 20
+    log_level: Annotated[
+        Literal["critical", "error", "warning", "info", "debug"],
+        Option("Logging", "What to log.", vllm="uvicorn_log_level"),
+    ] = "info"
+    access_log: Annotated[bool, Option("Logging", "Do not log each request.", vllm="disable_uvicorn_access_log")] = True
+    config: Annotated[
+        str | None,
+        Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
+    ] = None
+
+
+class Field(Struct, frozen=True):
+    """One setting as the command line shows it. kind: its type, without the None. choices: the words it may be."""
+
+    name: str
+    kind: Any
+    default: Any
+    option: Option
+    choices: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def off_flag(self) -> str:
+        return f"--{self.option.flag}" if self.option.flag else "--no-" + self.flag.removeprefix("--")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def several(self) -> bool:
+        return typing.get_origin(self.kind) is tuple
+
+    @property
+    def secret(self) -> bool:
+        return self.several and typing.get_args(self.kind)[0] is Secret
+
+
+def _fields() -> Iterator[Field]:
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    for info in msgspec.structs.fields(Settings):
+        annotated, option = typing.get_args(hints[info.name])
+        members = [kind for kind in typing.get_args(annotated) if kind is not NoneType]
+        is_optional = NoneType in typing.get_args(annotated)
+        kind = members[0] if is_optional else annotated
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        yield Field(info.name, kind, info.default, option, choices)
+
+
+FIELDS = tuple(_fields())
+BY_NAME = {field.name: field for field in FIELDS}

@@ -1,0 +1,137 @@
+"""Where settings are said: the command line, the environment, a file, in this order of precedence.
+
+Knows where, and names it in every complaint; what a value may be is told by `values`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from .definition import BY_NAME, FIELDS, PREFIX, Field, Settings, SettingsError
+from .values import read
+
+
+def load(said: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
+    """The settings. said: what the command line says, by name of the field; None is nothing. Raises SettingsError."""
+    told = {name: value for name, value in said.items() if value is not None}
+    sources = [_Source(told, lambda field: field.flag)]
+    sources.append(_Source(_variables(environment), lambda field: f"environment {field.variable}"))
+    file = sources[0].value(BY_NAME["config"]) or sources[1].value(BY_NAME["config"])
+    if file is not None:
+        path = Path(cast("str", file))
+        sources.append(_Source(_keys(path), lambda field: f"{path}: {field.name}"))
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for field in FIELDS:
+        source = next((source for source in sources if field.name in source.raw), None)
+        if source is not None:
+            values[field.name], origins[field.name] = source.value(field), source.name(field)
+    settings = Settings(**values)  # pyright: ignore[reportArgumentType] - each value was read by its field's type
+    _check_together(settings, origins)
+    return settings
+
+
+class _Source(Struct, frozen=True):
+    """One place where settings are said. raw: by name of the field, not yet read."""
+
+    raw: Mapping[str, object]
+    name: Callable[[Field], str]
+
+    def value(self, field: Field) -> object:
+        """None where it says nothing. Raises SettingsError with the place."""
+        if field.name not in self.raw:
+            return None
+        try:
+            return read(field, self.raw[field.name])
+        except ValueError as error:
+            raise SettingsError(f"{self.name(field)}: {error}") from None
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, object]:
+    names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
+    for variable, name in names.items():
+        if name not in BY_NAME or variable != variable.upper():
+            raise SettingsError(
+                f"environment {variable}: there is no such setting.{hint(name, lambda field: field.variable)}"
+            )
+    return {name: environment[variable] for variable, name in names.items()}
+
+
+def _keys(path: Path) -> dict[str, object]:
+    keys: dict[str, object] = {}
+    for key, value in _read_file(path):
+        name = key.replace("-", "_")
+        if name not in BY_NAME:
+            raise SettingsError(f"{path}: {key}: there is no such setting.{hint(name, lambda field: field.name)}")
+        if name in keys:
+            raise SettingsError(f"{path}: {key}: this is said twice")
+        if name == "config":
+            raise SettingsError(f"{path}: {key}: a file cannot name another one")
+        keys[name] = value
+    return {name: value for name, value in keys.items() if value is not None}
+
+
+def _read_file(path: Path) -> list[tuple[str, object]]:
+    readers = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise SettingsError(f"{path}: a file of settings ends in {', '.join(readers)}")
+    try:
+        return reader(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def _toml(text: str) -> list[tuple[str, object]]:
+    return list(tomllib.loads(text).items())
+
+
+def _yaml(text: str) -> list[tuple[str, object]]:
+    """Pairs rather than a mapping, which would forget that a key was given twice."""
+    import yaml  # noqa: PLC0415 - most servers start without a file
+
+    loader: Any = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is not None and not isinstance(root, yaml.MappingNode):
+            raise ValueError("settings are `name: value` lines")
+        pairs: list[Any] = [] if root is None else root.value
+        return [(str(key.value), loader.construct_object(value, deep=True)) for key, value in pairs]
+    except yaml.YAMLError as error:
+        raise ValueError(error) from None
+
+
+def hint(name: str, show: Callable[[Field], str]) -> str:
+    """What may have been meant by a name that no setting has; empty if nothing comes close."""
+    name = name.lower().replace("-", "_")
+    for field in FIELDS:
+        if field.option.vllm == name:
+            return f" What vLLM calls {name} is {show(field)} here."
+    close = get_close_matches(name, BY_NAME, n=1)
+    return f" Did you mean {show(BY_NAME[close[0]])}?" if close else ""
+
+
+def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
+    for name in ("host", "port"):
+        if settings.uds is not None and name in origins:
+            raise SettingsError(f"{origins['uds']} and {origins[name]}: a server listens on a socket or on a port")
+    if settings.uds is None and not is_loopback(settings.host) and not settings.api_key and not settings.no_auth:
+        raise SettingsError(
+            f"{origins['host']}: {settings.host} can be reached from other machines, and no key is set. "
+            "Set one with --api-key (or DRAGOMAN_API_KEY), or say --no-auth if everybody may use this server."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. A name other than localhost may stand for anything."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,151 @@
+"""The command line: what it makes of its arguments, what it says when they are wrong, and how little it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dragoman import __version__
+from dragoman.cli import create_app
+from dragoman.settings import FIELDS, Field, Settings, SettingsError
+
+
+class Recorder:
+    """Serves nothing, and keeps what it should have served."""
+
+    def __init__(self, code: int = 0, error: SettingsError | None = None) -> None:
+        self.code, self.error = code, error
+        self.settings: list[Settings] = []
+
+    def __call__(self, settings: Settings, tell: Callable[[str], None]) -> int:
+        self.settings.append(settings)
+        if self.error is not None:
+            raise self.error
+        tell("Serving.")
+        return self.code
+
+
+def call(*arguments: str, run: Recorder | None = None, environment: dict[str, str] | None = None):
+    app = create_app(run or Recorder(), environment or {})
+    return CliRunner().invoke(app, arguments, prog_name="dragoman", env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+def settings(*arguments: str, **environment: str) -> Settings:
+    run = Recorder()
+    result = call("serve", *arguments, run=run, environment=environment)
+    assert (result.exit_code, result.stdout) == (0, "Serving.\n"), result.stderr
+    return run.settings[0]
+
+
+def test_without_options_the_defaults_hold():
+    assert settings() == Settings()
+
+
+def test_options_are_settings():
+    said = settings(
+        "scripted:x.yaml", "--port", "0", "--api-key", "a,b", "--api-key", "c", "--max-model-len=8k", "--strict",
+        "--no-access-log", "--override-generation-config", '{"temperature": 0}',
+    )  # fmt: skip
+    assert said.model == "scripted:x.yaml"
+    assert (said.port, said.max_model_len, said.strict, said.access_log) == (0, 8000, True, False)
+    assert said.api_key == ("a,b", "c")
+    assert said.override_generation_config.temperature == 0
+
+
+def test_underscores_are_dashes_as_in_vllm():
+    assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
+def test_a_switch_can_be_turned_both_ways(field: Field):
+    word = str(not field.default)
+    assert getattr(settings(field.flag, "--no-auth"), field.name) is True
+    assert getattr(settings(field.off_flag), field.name) is False
+    assert getattr(settings(**{field.variable: word}), field.name) is not field.default
+
+
+def test_the_command_line_counts_before_the_environment():
+    assert settings("--no-strict", DRAGOMAN_STRICT="1", DRAGOMAN_PORT="1").strict is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--port", "x"], "Error: --port: must be a whole number, not 'x'\n"),
+        (["--prot", "1"], "--port"),
+        (["--strict", "--no-strict"], "--strict and --no-strict"),
+        (["tiny", "other"], "unexpected extra argument"),
+        (["--port"], "--port"),
+        (["--host", "0.0.0.0"], "Set one with --api-key"),
+        (["--config", "absent.toml"], "No such file"),
+    ],
+)
+def test_a_fault_is_told_in_a_line_and_not_served(arguments: list[str], why: str):
+    run = Recorder()
+    result = call("serve", *arguments, run=run)
+    assert (result.exit_code, run.settings, result.stdout) == (2, [], "")
+    assert why in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_what_the_server_finds_wrong_is_told_the_same_way():
+    result = call("serve", run=Recorder(error=SettingsError("--tool-call-parser: no such parser")))
+    assert (result.exit_code, result.stderr) == (2, "Error: --tool-call-parser: no such parser\n")
+
+
+def test_the_servers_exit_code_is_the_commands():
+    assert call("serve", run=Recorder(code=3)).exit_code == 3
+
+
+def test_help_shows_every_setting_and_no_key():
+    result = call("serve", "--help", environment={"DRAGOMAN_API_KEY": "sk-secret"})
+    assert result.exit_code == 0
+    assert "sk-secret" not in result.output
+    for field in FIELDS[1:]:
+        assert field.flag in result.output or field.off_flag in result.output
+        assert "…" not in result.output
+    for group in {field.option.group for field in FIELDS[1:]}:
+        assert f"─ {group} ─" in result.output
+
+
+def test_help_fits_a_narrow_terminal():
+    output = CliRunner().invoke(create_app(Recorder(), {}), ["serve", "--help"], env={"COLUMNS": "80"}).output
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_the_version_is_shown(argument: str):
+    assert call(argument).stdout == f"{__version__}\n"
+
+
+def test_no_command_shows_the_commands():
+    assert "serve" in call().output
+
+
+HEAVY = ["numpy", "starlette", "uvicorn", "llguidance", "tokenizers", "jinja2", "anyio", "yaml", "jsonschema_rs"]
+
+
+def test_help_and_version_import_nothing_heavy():
+    """That is what makes them quick; a clock would say so only on an idle machine."""
+    code = (
+        "import sys\n"
+        "from dragoman.cli import main\n"
+        "try:\n    main()\n"
+        f"finally:\n    print('loaded:', [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    for arguments in (["--help"], ["version"], ["serve", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stderr == "loaded: []\n"
+
+
+def test_the_module_is_the_command(tmp_path: Path):
+    command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error: --port" in done.stderr

@@ -1,0 +1,67 @@
+"""The settings as they are defined: what holds for each of them, also for those to come."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from dragoman.core.request import Sampling
+from dragoman.settings import FIELDS, Field, GenerationConfig, Secret, Settings, load
+from dragoman.settings.values import read
+
+EXAMPLES: dict[object, str] = {bool: "yes", int: "512", float: "2.5", str: "text", GenerationConfig: '{"top_k": 4}'}
+
+
+def example(field: Field) -> str:
+    if field.several:
+        return "one,two"
+    if field.kind is int and (field.option.least or 0) > 512:
+        return "64K"
+    return field.choices[-1] if field.choices else EXAMPLES[field.kind]
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_setting_can_be_read_from_text(field: Field):
+    value = read(field, example(field))
+    assert msgspec.convert(value, type_of(field), strict=True) == value
+
+
+def type_of(field: Field) -> type:
+    return next(info.type for info in msgspec.structs.fields(Settings) if info.name == field.name)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_every_setting_says_what_it_is_for(field: Field):
+    assert field.option.help.endswith((".", "}'."))
+    assert field.option.group
+
+
+def test_flags_and_variables_are_all_different():
+    names = [name for field in FIELDS for name in (field.flag, field.off_flag, field.variable)]
+    assert len(set(names)) == len(names)
+
+
+def test_the_defaults_are_those_of_no_settings_at_all():
+    assert load({}, {}) == Settings()
+    assert Settings().host == "127.0.0.1"
+
+
+def test_keys_are_not_shown():
+    settings = load({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(settings)
+    for text in (repr(settings), str(settings), f"{settings}", repr(settings.api_key), shown.getvalue()):
+        assert "sk-" not in text
+        assert "'***'" in text
+    assert settings.api_key == ("sk-secret",)
+    assert isinstance(settings.api_key[0], Secret)
+
+
+def test_generation_defaults_are_laid_over_those_of_the_model():
+    model = Sampling(temperature=0.6, top_k=20)
+    assert GenerationConfig().over(model) == model
+    said = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).over(model)
+    assert said == Sampling(temperature=0.0, top_k=0)

@@ -1,0 +1,188 @@
+"""Where settings are said, which place counts, and how a fault is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load
+
+
+def written(folder: Path, text: str, name: str = "config.toml") -> str:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
+    file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\nprofile = 'vllm'\n")
+    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_WAITING": "2", "HOME": "/"}
+    settings = load({"port": "3", "strict": False, "uds": None}, environment)
+    assert (settings.port, settings.max_waiting, settings.profile, settings.strict) == (3, 2, "vllm", False)
+    assert settings.config == file
+
+
+def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
+    said, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
+    assert load({"config": said}, {"DRAGOMAN_CONFIG": other}).port == 1
+
+
+TOML = """
+model = "scripted:demo.yaml"
+served-model-name = ["a", "b"]
+max_model_len = "8K"
+api-key = ["one"]
+access_log = false
+keepalive_interval = 2
+override_generation_config = {temperature = 0.5, top_p = 0.9}
+"""
+YAML = """
+model: scripted:demo.yaml
+served_model_name: [a, b]
+max-model-len: 8192
+api_key: one
+access_log: no
+keepalive_interval: 2.0
+override-generation-config:
+  temperature: 0.5
+  top_p: 0.9
+uds:
+"""
+
+
+@pytest.mark.parametrize(("text", "name"), [(TOML, "c.toml"), (YAML, "c.yaml"), (YAML, "c.yml")])
+def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: str):
+    file = written(tmp_path, text, name)
+    assert load({"config": file}, {}) == Settings(
+        model="scripted:demo.yaml",
+        served_model_name=("a", "b"),
+        max_model_len=8192,
+        api_key=("one",),  # pyright: ignore[reportArgumentType] - equal to the Secret it becomes
+        access_log=False,
+        keepalive_interval=2.0,
+        override_generation_config=GenerationConfig(temperature=0.5, top_p=0.9),
+        config=file,
+    )
+
+
+@pytest.mark.parametrize("name", ["empty.toml", "empty.yaml"])
+def test_an_empty_file_says_nothing(tmp_path: Path, name: str):
+    file = written(tmp_path, "", name)
+    assert load({"config": file}, {}) == Settings(config=file)
+
+
+def test_lists_have_commas_in_the_environment():
+    settings = load({}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"})
+    assert (settings.api_key, settings.served_model_name) == (("one", "two"), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1m", 10**6), ("2M", 2**21), (" 1g ", 10**9)]
+)
+def test_numbers_of_tokens_may_be_written_short(text: str, value: int):
+    assert load({"max_model_len": text}, {}).max_model_len == value
+
+
+@pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
+def test_switches_know_the_usual_words(text: str):
+    assert load({}, {"DRAGOMAN_STRICT": text}).strict
+    assert not load({}, {"DRAGOMAN_STRICT": {"1": "0", "true": "False", "YES": "no", "on": "off"}[text]}).strict
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "why"),
+    [
+        ({"port": "70000"}, {}, "--port: must be from 0 to 65535, not 70000"),
+        ({"port": "8k"}, {}, "--port: must be a whole number, not '8k'"),
+        ({"port": "8.5"}, {}, "whole number"),
+        ({"port": "9" * 5000}, {}, "whole number"),
+        ({"max_model_len": "0"}, {}, "--max-model-len: must be at least 1, not 0"),
+        ({"max_model_len": "8t"}, {}, "may end in k, m, g"),
+        ({"keepalive_interval": "nan"}, {}, "--keepalive-interval: must be a number, not 'nan'"),
+        ({"keepalive_interval": "1e999"}, {}, "must be a number"),
+        ({"profile": "azure"}, {}, "--profile: must be one of openai, vllm, not 'azure'"),
+        ({"model": " "}, {}, "--model: must be text"),
+        ({"override_generation_config": "{"}, {}, "--override-generation-config: .*JSON object of temperature"),
+        ({"override_generation_config": '{"temp": 1}'}, {}, "unknown field `temp`"),
+        ({"override_generation_config": '{"top_p": 2}'}, {}, "config: top_p: .*<= 1"),
+        ({}, {"DRAGOMAN_PORT": "x"}, "environment DRAGOMAN_PORT: must be a whole number"),
+        ({}, {"DRAGOMAN_PORT": ""}, "environment DRAGOMAN_PORT: must be a whole number, not ''"),
+        ({}, {"DRAGOMAN_STRICT": "perhaps"}, "DRAGOMAN_STRICT: must be true or false, not 'perhaps'"),
+        ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: there .* Did you mean DRAGOMAN_PORT\?"),
+        ({}, {"DRAGOMAN_port": "1"}, r"DRAGOMAN_port: .* Did you mean DRAGOMAN_PORT\?"),
+        ({}, {"DRAGOMAN_UVICORN_LOG_LEVEL": "info"}, "is DRAGOMAN_LOG_LEVEL here"),
+        ({}, {"DRAGOMAN_XYZZY": "1"}, "no such setting.$"),
+        ({"config": "absent.toml"}, {}, "absent.toml: .*No such file"),
+        ({"config": "settings.ini"}, {}, "settings.ini: a file of settings ends in .toml"),
+        ({"uds": "/tmp/s", "port": "1"}, {}, "--uds and --port"),
+        ({"uds": "/tmp/s"}, {"DRAGOMAN_HOST": "::1"}, "--uds and environment DRAGOMAN_HOST"),
+        ({"host": "0.0.0.0"}, {}, "--host: 0.0.0.0 can be reached from other machines"),
+        ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com can be reached"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: dict[str, str], why: str):
+    with pytest.raises(SettingsError, match=why):
+        load(said, environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "why"),
+    [
+        ("port = 70000", "c.toml", "c.toml: port: must be from 0 to 65535"),
+        ("port = true", "c.toml", "whole number, not True"),
+        ("port = 8.0", "c.toml", "whole number, not 8.0"),
+        ("strict = 1", "c.toml", "true or false, not 1"),
+        ("host = 3", "c.toml", "must be text, not 3"),
+        ("served_model_name = [1]", "c.toml", "must be text, not 1"),
+        ("served_model_name = 1", "c.toml", "must be a list"),
+        ("max-modellen = 3", "c.toml", r"max-modellen: there is no such setting. Did you mean max_model_len\?"),
+        ("max-model-len = 3\nmax_model_len = 4", "c.toml", "said twice"),
+        ("port = 1\nport = 2", "c.toml", "c.toml: "),
+        ("config = 'other.toml'", "c.toml", "cannot name another one"),
+        ("[server]\nport = 1", "c.toml", "server: there is no such setting"),
+        ("override_generation_config = {temperature = inf}", "c.toml", "must be finite"),
+        ("override_generation_config = 3", "c.toml", "Expected `object`"),
+        ("port", "c.toml", "c.toml: "),
+        ("port: 1\nport: 2", "c.yaml", "said twice"),
+        ("- port", "c.yaml", "lines"),
+        ("port: [", "c.yaml", "c.yaml: "),
+        ("port: !!python/object:os.system x", "c.yaml", "c.yaml: "),
+        ("3: 4", "c.yaml", "3: there is no such setting"),
+        ("profile: [openai]", "c.yaml", "must be one of"),
+    ],
+)
+def test_a_fault_in_a_file_is_told_with_its_key(tmp_path: Path, text: str, name: str, why: str):
+    with pytest.raises(SettingsError, match=why) as told:
+        load({"config": written(tmp_path, text, name)}, {})
+    assert str(tmp_path / name) in str(told.value)
+
+
+@pytest.mark.parametrize("key", ["", "sk secret", "sk-sécret", "sk\n"])
+def test_a_faulty_key_is_not_shown(key: str):
+    with pytest.raises(SettingsError, match="--api-key: a key must be") as told:
+        load({"api_key": [key]}, {})
+    assert "sk" not in str(told.value)
+
+
+def test_other_addresses_need_a_key_or_a_word():
+    assert load({"host": "0.0.0.0", "api_key": ["k"]}, {}).host == "0.0.0.0"
+    assert load({"host": "0.0.0.0", "no_auth": True}, {}).no_auth
+    assert load({"uds": "/tmp/socket"}, {}).uds == "/tmp/socket"
+    with pytest.raises(SettingsError, match="can be reached"):
+        load({"host": "0.0.0.0", "admin_api_key": ["k"]}, {})
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("::", False),
+        ("localhost.it", False),
+    ],
+)
+def test_only_this_machine_is_loopback(host: str, expected: bool):
+    assert is_loopback(host) is expected
