@@ -22,7 +22,7 @@ from .engines.scripted import Script, ScriptedEngine
 from .parsers import registry
 from .pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from .pipeline.text import Vocabulary
-from .prompts import ChatTemplate, HfTokenizer, TemplateCache, load_template, load_tokenizer
+from .prompts import ChatTemplate, HfTokenizer, Renderer, load_template, load_tokenizer
 from .serving.answer import Patience
 from .serving.app import create_app
 from .serving.clock import Clock, SystemClock
@@ -158,8 +158,8 @@ def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> S
         vocabulary=Vocabulary(tokenizer),
         compiler=Compiler(tokenizer, sorted(eos)),
         eos=eos,
-        template=template,
-        templates=TemplateCache({}) if settings.trust_request_chat_template else None,
+        renderer=None if template is None else Renderer(template, tokenizer),
+        trust_templates=settings.trust_request_chat_template,
     )
     name, aliases = _names(settings, own_name)
     return ServedModel(

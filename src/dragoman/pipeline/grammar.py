@@ -82,5 +82,5 @@ def _thought(model: ServedModel, backend: TokenBackend, request: GenerateRequest
     if opened(syntax, tail):
         return Thought(syntax, open=True)
     enabled = prompt.reasoning.enabled
-    optional = backend.template is not None and not backend.template.traits.enable_thinking
+    optional = backend.renderer is not None and not backend.renderer.template.traits.enable_thinking
     return Thought(syntax) if enabled or (enabled is None and optional) else None

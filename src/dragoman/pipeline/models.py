@@ -10,7 +10,7 @@ from ..core.engine import Capabilities, Engine, TokenEngine, Tokenizer
 from ..core.errors import ModelNotFound
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..prompts import ChatTemplate, HfTokenizer, TemplateCache
+from ..prompts import HfTokenizer, Renderer
 from .text import Vocabulary
 
 
@@ -18,8 +18,8 @@ from .text import Vocabulary
 class TokenBackend:
     """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
 
-    eos: ids that end an answer by themselves. template: None for a model that knows no conversations.
-    templates: for those that requests bring along; None refuses them.
+    eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
+    knows none. trust_templates: requests may bring their own.
     """
 
     engine: TokenEngine
@@ -27,8 +27,8 @@ class TokenBackend:
     vocabulary: Vocabulary
     compiler: Compiler
     eos: frozenset[int]
-    template: ChatTemplate | None = None
-    templates: TemplateCache | None = None
+    renderer: Renderer | None = None
+    trust_templates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..prompts import ChatTemplate, Rendered, render
+from ..prompts import Rendered, Renderer
 from .admission import Terms
 from .models import TokenBackend
 
@@ -63,11 +63,11 @@ async def encode(backend: TokenBackend, text: str, *, add_special_tokens: bool) 
 
 async def render_conversation(backend: TokenBackend, conversation: Conversation, terms: Terms) -> Rendered:
     """Raises RequestError where the template refuses, Unsupported where there is none."""
-    template = _template(backend, conversation)
+    renderer = _renderer(backend, conversation.template.template)
     shown = () if conversation.tool_choice.mode == "none" else None
     return await _off_loop(
         _size(conversation),
-        lambda: render(template, conversation, backend.tokenizer, now=terms.now, tools=shown),
+        lambda: renderer.render(conversation, now=terms.now, tools=shown),
     )
 
 
@@ -75,18 +75,18 @@ async def _off_loop(size: int, work: Callable[[], T]) -> T:
     return work() if size <= INLINE else await anyio.to_thread.run_sync(work)
 
 
-def _template(backend: TokenBackend, conversation: Conversation) -> ChatTemplate:
-    source = conversation.template.template
-    if source is not None:
-        if backend.templates is None:
-            raise Unsupported(
-                "This server does not take chat templates from requests (--trust-request-chat-template).",
-                param="chat_template",
-            )
-        return backend.templates.get(source)
-    if backend.template is None:
+def _renderer(backend: TokenBackend, source: str | None) -> Renderer:
+    """The model's own, or one with the template that the request brought along."""
+    if backend.renderer is None:
         raise Unsupported("This model has no chat template; use /v1/completions.", param="messages")
-    return backend.template
+    if source is None:
+        return backend.renderer
+    if not backend.trust_templates:
+        raise Unsupported(
+            "This server does not take chat templates from requests (--trust-request-chat-template).",
+            param="chat_template",
+        )
+    return backend.renderer.variant(source)
 
 
 def _size(conversation: Conversation) -> int:

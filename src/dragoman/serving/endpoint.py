@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, NotFound, RequestError
+from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
 from .answer import Answer, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, read_body
@@ -43,7 +43,7 @@ class Http:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
-            raise RequestError("Send the body as `Content-Type: application/json`.")
+            raise UnsupportedMedia("Send the body as `Content-Type: application/json`.")
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes)
 
     def head(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:

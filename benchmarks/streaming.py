@@ -1,0 +1,243 @@
+"""Server CPU per streamed token, as a ratio to a bare ASGI app under the same uvicorn in the same run.
+
+    python benchmarks/streaming.py [--streams 256] [--tokens 200] [--tick 0.02] [--rounds 3]
+
+Both servers are processes of their own and send one chunk of the same size to every stream a tick. The bare one
+writes a constant; Dragoman's runs the whole path: a token engine that ticks, detokeniser, parsers, chat writer,
+SSE. CPU is user plus system time of the server process, as it reports it itself, less what it took before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CHUNK = (
+    b'data: {"id":"chatcmpl-0123456789abcdef0123456789abcdef","object":"chat.completion.chunk","created":1700000000,'
+    b'"model":"tiny","system_fingerprint":"dragoman-0.1.0","choices":[{"index":0,"delta":{"content":" word"},'
+    b'"logprobs":null,"finish_reason":null}]}\n\n'
+)
+
+
+class Ticker:
+    """One timer for all streams, on absolute deadlines."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self.due: list[Callable[[], None]] = []
+        self._running = False
+
+    def watch(self, call: Callable[[], None]) -> None:
+        self.due.append(call)
+        if not self._running:
+            self._running = True
+            loop = asyncio.get_running_loop()
+            loop.call_at(loop.time() + self.interval, self._tick, loop.time() + self.interval)
+
+    def _tick(self, deadline: float) -> None:
+        due, self.due = self.due, []
+        for call in due:
+            call()
+        loop = asyncio.get_running_loop()
+        following = max(deadline + self.interval, loop.time())
+        loop.call_at(following, self._tick, following)
+
+
+def bare(tokens: int, tick: float) -> App:
+    ticker = Ticker(tick)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        head = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        loop = asyncio.get_running_loop()
+        for _ in range(tokens):
+            due: asyncio.Future[None] = loop.create_future()
+            ticker.watch(lambda due=due: due.set_result(None))
+            await due
+            await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    return app
+
+
+def dragoman(tokens: int, tick: float) -> App:
+    from dragoman.constraints import Compiler
+    from dragoman.core.engine import Capabilities, Deliver, Ended, Feature, Health, Sampled, Scheduled, TokenRequest
+    from dragoman.core.events import FinishReason
+    from dragoman.engines import tiny
+    from dragoman.parsers import registry
+    from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+    from dragoman.pipeline.text import Vocabulary
+    from dragoman.prompts import Renderer, load_template, load_tokenizer
+    from dragoman.serving.app import create_app
+    from dragoman.serving.service import ServingOptions
+
+    tokenizer = load_tokenizer(tiny.embedded())
+    word = tokenizer.encode(" word", special=False)[0]
+    ticker = Ticker(tick)
+
+    class Metronome:
+        """A token engine that costs nothing but its tick."""
+
+        capabilities = Capabilities(features=frozenset(Feature), parameters=frozenset({"temperature"}))
+
+        def add(self, request: TokenRequest, deliver: Deliver) -> None:
+            left = tokens
+
+            def step() -> None:
+                nonlocal left
+                left -= 1
+                deliver(Sampled(request.id, word))
+                if left:
+                    ticker.watch(step)
+                else:
+                    deliver(Ended(request.id, FinishReason.LENGTH))
+
+            deliver(Scheduled(request.id, 0))
+            ticker.watch(step)
+
+        def abort(self, id: str) -> None: ...
+
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+        def health(self) -> Health:
+            return Health()
+
+    template = load_template(tiny.embedded())
+    assert template is not None
+    reasoning, tools = registry.detect(template.source, tokenizer.special_tokens.keys())
+    backend = TokenBackend(
+        Metronome(),
+        tokenizer,
+        Vocabulary(tokenizer),
+        Compiler(tokenizer, [2]),
+        frozenset({2}),
+        Renderer(template, tokenizer),
+    )
+    model = ServedModel(
+        "tiny",
+        backend,
+        4096,
+        0,
+        reasoning=registry.reasoning(reasoning or "none"),
+        tools=registry.tools(tools or "none"),
+    )
+    return create_app(Models([model]), options=ServingOptions(allowed_hosts=("*",)))  # pyright: ignore[reportReturnType]
+
+
+def with_cpu(app: App) -> App:
+    """Answers /cpu with the process's CPU seconds; everything else is the app's."""
+
+    async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != "/cpu":
+            await app(scope, receive, send)
+            return
+        body = str(time.process_time()).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    return outer
+
+
+def serve(kind: str, port: int, tokens: int, tick: float) -> None:
+    app = with_cpu({"bare": bare, "dragoman": dragoman}[kind](tokens, tick))
+    uvicorn.run(app, port=port, log_level="error", access_log=False, http="httptools", loop="uvloop")
+
+
+async def request(port: int, method: str, path: str, body: bytes = b"") -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    data = await reader.read(-1)
+    writer.close()
+    return data
+
+
+async def cpu(port: int) -> float:
+    return float((await request(port, "GET", "/cpu")).rpartition(b"\r\n\r\n")[2])
+
+
+async def measure(port: int, streams: int, tokens: int) -> float:
+    """CPU microseconds a streamed event."""
+    call = {"model": "tiny", "messages": [{"role": "user", "content": "go"}], "stream": True, "max_tokens": tokens}
+    body = json.dumps(call).encode()
+    before = await cpu(port)
+    answers = await asyncio.gather(*(request(port, "POST", "/v1/chat/completions", body) for _ in range(streams)))
+    spent = await cpu(port) - before
+    for answer in answers:
+        # role, finish and [DONE] come on top of the tokens; the bare app has [DONE] alone.
+        assert answer.count(b"data: ") >= tokens, answer[:500]
+    return spent / (streams * tokens) * 1e6
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def ready(port: int) -> None:
+    for _ in range(200):
+        try:
+            await cpu(port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+    raise RuntimeError("the server did not start")
+
+
+async def compare(ports: dict[str, int], streams: int, tokens: int, rounds: int) -> None:
+    for port in ports.values():
+        await ready(port)
+        await measure(port, 8, tokens)
+    best: dict[str, list[float]] = {kind: [] for kind in ports}
+    for _ in range(rounds):
+        for kind, port in ports.items():
+            best[kind].append(await measure(port, streams, tokens))
+    for kind, values in best.items():
+        print(f"{kind:10} {min(values):7.2f} us/token (rounds: {', '.join(f'{value:.2f}' for value in values)})")
+    print(f"ratio      {min(best['dragoman']) / min(best['bare']):7.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--tick", type=float, default=0.02)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    ports = {"bare": free_port(), "dragoman": free_port()}
+    servers = [
+        spawn.Process(target=serve, args=(kind, port, options.tokens, options.tick), daemon=True)
+        for kind, port in ports.items()
+    ]
+    for server in servers:
+        server.start()
+    try:
+        asyncio.run(compare(ports, options.streams, options.tokens, options.rounds))
+    finally:
+        for server in servers:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main()

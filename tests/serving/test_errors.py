@@ -1,0 +1,113 @@
+"""Every failure has the dialect's envelope and an honest status; the engine hears of none of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.engines.scripted import Entry, Say
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import house
+
+HELLO = Entry((Say("Hello"),), repeat=True)
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+def checked(answer: Any, status: int) -> dict[str, Any]:
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"\xff\xfe", b"[]", b"null", b'{"model": NaN}', b'"\\ud8fe"', b"[" * 100_000, b'{"a":' * 5_000]
+)
+async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
+    it = house(HELLO)
+    async with it.http() as client:
+        answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
+    checked(answer, 400)
+    assert it.engine.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 3), ("temperature", "1"), ("top_p", -1), ("n", 1.9), ("n", 0), ("n", True), ("max_tokens", "3"),
+        ("stop", [""]), ("seed", 2**70), ("top_logprobs", 3), ("tool_choice", "sometimes"), ("messages", []),
+        ("logit_bias", {"x": 1}), ("response_format", {"type": "yaml"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, streamed: bool) -> None:
+    it = house(HELLO)
+    answer = await it.post(CHAT, {"model": "m", "messages": HI, "stream": streamed, field: value})
+    error = checked(answer, 400)
+    assert error["param"] is not None and error["param"].startswith(field)
+    assert it.engine.calls == 0
+
+
+async def test_an_unknown_model_is_a_404() -> None:
+    error = checked(await house(HELLO).post(CHAT, {"model": "nope", "messages": HI}), 404)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
+async def test_the_only_model_need_not_be_named() -> None:
+    answer = await house(HELLO).post(CHAT, {"messages": HI})
+    assert answer.json()["model"] == "m"
+
+
+async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
+    checked(await house(HELLO).post("/v1/nope", {}), 404)
+    checked(await house(HELLO).get("/"), 404)
+
+
+async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
+    checked(await house(HELLO).get(CHAT), 405)
+
+
+async def test_a_wrong_media_type_is_refused() -> None:
+    async with house(HELLO).http() as client:
+        checked(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)
+
+
+async def test_a_body_over_the_cap_is_a_413() -> None:
+    it = house(HELLO, options=ServingOptions(max_body_bytes=100))
+    checked(await it.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 200}]}), 413)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/nope", CHAT])
+async def test_without_its_key_a_route_is_a_401(path: str) -> None:
+    it = house(HELLO, options=ServingOptions(api_keys=("secret",)))
+    error = checked(await it.get(path), 401)
+    assert error["code"] == "invalid_api_key"
+    assert (await it.get("/v1/models", {"authorization": "Bearer secret"})).status_code == 200
+    assert (await it.get("/v1/models", {"x-api-key": "secret"})).status_code == 200
+
+
+async def test_a_foreign_host_is_misdirected() -> None:
+    checked(await house(HELLO).get("/v1/models", {"host": "evil.example"}), 421)
+
+
+async def test_trap_30_context_overflow_is_told_as_clients_look_for_it() -> None:
+    it = house(HELLO, max_model_len=16)
+    error = checked(await it.post(CHAT, {"messages": [{"role": "user", "content": "word " * 100}]}), 400)
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"].startswith("This model's maximum context length is 16 tokens. However,")
+
+
+async def test_trap_29_a_responses_body_is_told_where_to_go() -> None:
+    error = checked(await house(HELLO).post(CHAT, {"model": "m", "input": "hi"}), 400)
+    assert "/v1/responses" in error["message"]
+
+
+async def test_health_is_public_and_head_is_get() -> None:
+    it = house(HELLO, options=ServingOptions(api_keys=("secret",)))
+    assert (await it.get("/health")).status_code == 200
+    async with it.http() as client:
+        assert (await client.head("/health")).status_code == 200
+        assert (await client.head("/version")).content == b""

@@ -1,0 +1,122 @@
+"""A client that leaves, in whatever state, frees the engine; a silence is never silent; a deaf client is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from dragoman.engines.scripted import Entry, Say, Wait
+from dragoman.serving.answer import Patience
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import House, house, scope
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+class Line:
+    """The two ends of one connection, as ASGI has them."""
+
+    def __init__(self, ask: dict[str, Any]) -> None:
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: list[Message] = []
+        self.news = asyncio.Event()
+        self.inbox.put_nowait({"type": "http.request", "body": json.dumps(ask).encode(), "more_body": False})
+
+    def leave(self) -> None:
+        self.inbox.put_nowait({"type": "http.disconnect"})
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        self.news.set()
+
+    async def until(self, text: bytes) -> None:
+        while text not in b"".join(message.get("body", b"") for message in self.sent):
+            self.news.clear()
+            await self.news.wait()
+
+
+class Asleep:
+    """A sleep that lasts until it is cancelled, and tells when it has begun."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def __call__(self, _: float) -> None:
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+def talk(it: House, line: Line) -> asyncio.Task[None]:
+    async def run() -> None:
+        await it.app(scope("/v1/chat/completions"), line.inbox.get, line.send)
+
+    return asyncio.create_task(run())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("said", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
+async def test_leaving_closes_the_engine_before_and_while_it_speaks(streamed: bool, said: tuple[Any, ...]) -> None:
+    sleep = Asleep()
+    it = house(Entry(said), sleep=sleep)
+    line = Line({**ASK, "stream": streamed})
+    task = talk(it, line)
+    await sleep.begun.wait()
+    line.leave()
+    await task
+    assert (it.engine.closed_early, it.engine.running) == (1, 0)
+
+
+async def test_leaving_with_several_prompts_closes_all_of_them() -> None:
+    sleep = Asleep()
+    it = house(Entry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
+    line = Line({"model": "m", "prompt": ["a", "b", "c"]})
+    task = asyncio.create_task(_run(it, line, "/v1/completions"))
+    await sleep.begun.wait()
+    line.leave()
+    await task
+    assert (it.engine.closed_early, it.engine.running) == (3, 0)
+
+
+async def _run(it: House, line: Line, path: str) -> None:
+    await it.app(scope(path), line.inbox.get, line.send)
+
+
+async def test_headers_and_comments_go_out_while_the_engine_is_silent() -> None:
+    sleep = Asleep()
+    patience = Patience(headers=0.001, keepalive=0.001)
+    it = house(Entry((Wait(9.0), Say("late"))), options=ServingOptions(patience=patience), sleep=sleep)
+    line = Line({**ASK, "stream": True})
+    task = talk(it, line)
+    await line.until(b": keepalive\n\n: keepalive\n\n")
+    assert line.sent[0]["status"] == 200
+    line.leave()
+    await task
+
+
+async def test_a_client_that_never_reads_is_given_up() -> None:
+    patience = Patience(headers=0.001, keepalive=0.001, stall=0.002)
+    it = house(Entry((Say("Hello there"), Say(" again"))), options=ServingOptions(patience=patience))
+    line = Line({**ASK, "stream": True})
+
+    async def deaf(message: Message) -> None:
+        line.sent.append(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    await asyncio.wait_for(it.app(scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
+    assert it.engine.running == 0
+    assert len(line.sent) == 2
+
+
+async def test_a_client_that_leaves_in_its_body_asks_nothing() -> None:
+    it = house(Entry((Say("Hello"),)))
+    line = Line(ASK)
+    line.inbox.get_nowait()
+    line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
+    line.leave()
+    await talk(it, line)
+    assert (it.engine.calls, line.sent) == (0, [])
