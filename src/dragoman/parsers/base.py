@@ -1,0 +1,274 @@
+"""What parsers share: the text they have not released yet, the tokens it came from, and how they are chained.
+
+Knows the events, but no model's syntax.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import Enum
+
+from ..core.events import (
+    ChoiceFinished,
+    Event,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from ..core.syntax import Parser
+
+AGAIN = -1
+"""What a reading step returns when all that is held must be read again, in the state it has just entered."""
+
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_LONGEST_TOKEN = 64
+_REPLACED = "\ufffd".encode()
+
+
+class Buffer:
+    """Unreleased text together with the tokens it came from, so that none is lost.
+
+    A token comes out with the last character of the delta that carried it. single: texts that are one token of
+    the vocabulary, see `is_mark`.
+    """
+
+    def __init__(self, single: Collection[str] = ()) -> None:
+        self._pieces: deque[str] = deque()
+        self._cut = 0  # characters of the first piece that are already taken
+        self._tokens: deque[tuple[int, Token]] = deque()
+        self._end = 0
+        self._taken = 0
+        self._single = frozenset(single)
+        self._told = False
+        self._loose = b""  # text behind the last token, of tokens to come
+        self._whole: set[int] = set()
+
+    def __len__(self) -> int:
+        return self._end - self._taken
+
+    def push(self, text: str, tokens: tuple[Token, ...]) -> None:
+        if self._single:
+            self._find_whole(text, tokens)
+        if text:
+            self._pieces.append(text)
+        self._end += len(text)
+        end = self._end
+        self._tokens.extend((end, token) for token in tokens)
+
+    def take(self, n: int) -> tuple[str, tuple[Token, ...]]:
+        """Release n characters, and the tokens of every delta of which nothing is left."""
+        parts: list[str] = []
+        self._taken += n
+        while n:
+            piece = self._pieces[0]
+            there = len(piece) - self._cut
+            if n < there:
+                parts.append(piece[self._cut : self._cut + n])
+                self._cut += n
+                break
+            parts.append(piece[self._cut :] if self._cut else piece)
+            self._pieces.popleft()
+            self._cut = 0
+            n -= there
+        out: list[Token] = []
+        while self._tokens and self._tokens[0][0] <= self._taken:
+            out.append(self._tokens.popleft()[1])
+        return "".join(parts), tuple(out)
+
+    def text(self) -> str:
+        """All that is held; costs its length."""
+        return "".join(self._pieces)[self._cut :]
+
+    def is_mark(self, mark: str, unread: int) -> bool:
+        """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
+
+        Where the vocabulary has the mark as one token, the same text written with several tokens is only text.
+        Without any tokens the text counts.
+        """
+        return mark not in self._single or not self._told or self._end - unread in self._whole
+
+    def _find_whole(self, text: str, tokens: tuple[Token, ...]) -> None:
+        """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
+        data, at = self._loose + text.encode(), 0
+        self._told = self._told or bool(tokens)
+        for token in tokens:
+            found = data.find(token.utf8, at) if token.text in self._single else -1
+            if found < 0:
+                at += _overlap(data, at, token)
+                continue
+            at = found + len(token.utf8)
+            self._whole.add(self._end + len(text) - len(data[at:].decode()))
+        self._loose = data[at:][-_LONGEST_TOKEN:]
+
+
+def _overlap(data: bytes, at: int, token: Token) -> int:
+    """How many bytes of data[at:] this token wrote: bytes, since a token need not hold whole characters."""
+    own = token.utf8
+    if data.startswith(own, at):
+        return len(own)
+    if at == 0 and token.raw is None:  # its beginning may have been released before
+        return next((n for n in range(len(own) - 1, 0, -1) if data.startswith(own[-n:])), 0)
+    replaced = 0
+    while token.raw is not None and data.startswith(_REPLACED, at + replaced):
+        replaced += len(_REPLACED)
+    return replaced
+
+
+class Found(Enum):
+    MORE = "more"
+    """All text is read and nothing decided."""
+    MARK = "mark"
+    OTHER = "other"
+
+
+class Lead:
+    """Reads white space and then perhaps a mark, where nothing else may precede it."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.matched = 0
+        """Characters of the mark that have been read."""
+
+    def read(self, text: str, at: int) -> tuple[int, Found]:
+        """The position behind the mark, or of the first character that belongs to neither."""
+        if not self.matched:
+            blanks = _BLANKS.match(text, at)
+            at = blanks.end() if blanks else at
+        while at < len(text):
+            if text[at] != self.mark[self.matched]:
+                return at, Found.OTHER
+            at += 1
+            self.matched += 1
+            if self.matched == len(self.mark):
+                return at, Found.MARK
+        return at, Found.MORE
+
+
+class TextParser(ABC):
+    """The frame of a parser: text deltas are read in steps, everything else passes in its place.
+
+    A child reads with `_step`, and releases what it has understood with `_release` and `_drop`.
+    """
+
+    def __init__(self, single: Collection[str] = ()) -> None:
+        self._buffer = Buffer(single)
+        self._owed: list[Token] = []
+        """Tokens of dropped text; they ride on the next event."""
+        self._out: list[Event] = []
+        self._choice = 0
+
+    def feed(self, event: Event) -> list[Event]:
+        if type(event) is TextDelta:
+            return self._text(event)
+        match event:
+            case ReasoningDelta() | RefusalDelta() | ToolCallStart() | ToolCallDelta():
+                self._choice = event.choice
+                self._interrupt()
+                self._out.append(self._with_owed(event))
+            case ChoiceFinished(choice, reason, stop, tokens):
+                self._choice = choice
+                self._finish()
+                self._out.append(ChoiceFinished(choice, reason, stop, (*self._settle(), *tokens)))
+            case _:
+                self._out.append(event)
+        return self._collect()
+
+    def _text(self, event: TextDelta) -> list[Event]:
+        if event.text and not self._buffer and not self._owed:
+            quick = self._quick(event)
+            if quick is not None:
+                return [quick]
+        self._choice = event.choice
+        self._buffer.push(event.text, event.tokens)
+        text, at = event.text, 0
+        while at < len(text):
+            at = self._step(text, at)
+            if at == AGAIN:
+                text, at = self._buffer.text(), 0
+        return self._collect()
+
+    def _collect(self) -> list[Event]:
+        out, self._out = self._out, []
+        return out
+
+    @abstractmethod
+    def _quick(self, event: TextDelta) -> Event | None:
+        """What the delta becomes if nothing in it needs reading; asked only while nothing is held."""
+
+    @abstractmethod
+    def _step(self, text: str, at: int) -> int:
+        """Read text[at:], the unread end of the buffer, in the present state; return how far it was read, or AGAIN."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """The choice ends: release what is held."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Another part begins that is not ours: release what is held, go on as text."""
+
+    def _read(self, text: str, at: int) -> int:
+        """How much of the buffer has been read when text[at:] has not."""
+        return len(self._buffer) - (len(text) - at)
+
+    def _release(self, make: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
+        """n characters of the buffer become an event."""
+        if n > 0:
+            text, tokens = self._buffer.take(n)
+            self._out.append(make(self._choice, text, (*self._settle(), *tokens)))
+
+    def _drop(self, n: int) -> None:
+        """n characters of the buffer were syntax."""
+        if n > 0:
+            self._owed.extend(self._buffer.take(n)[1])
+
+    def _settle(self) -> tuple[Token, ...]:
+        """The tokens owed, and whatever the buffer holds without text."""
+        tokens = (*self._owed, *self._buffer.take(0)[1])
+        self._owed.clear()
+        return tokens
+
+    def _with_owed(self, event: Event) -> Event:
+        tokens = self._settle()
+        match event:
+            case _ if not tokens:
+                return event
+            case ReasoningDelta(choice, text, own):
+                return ReasoningDelta(choice, text, (*tokens, *own))
+            case RefusalDelta(choice, text, own):
+                return RefusalDelta(choice, text, (*tokens, *own))
+            case ToolCallDelta(choice, arguments, own):
+                return ToolCallDelta(choice, arguments, (*tokens, *own))
+            case ToolCallStart(choice, id, name, own, custom):
+                return ToolCallStart(choice, id, name, (*tokens, *own), custom)
+            case _:
+                raise AssertionError(f"{type(event).__name__} carries no tokens")
+
+
+class Chain:
+    """Several parsers in a row; each reads the text that those before it have left."""
+
+    def __init__(self, parsers: Sequence[Parser]) -> None:
+        self._parsers = tuple(parsers)
+
+    def feed(self, event: Event) -> list[Event]:
+        events = [event]
+        for parser in self._parsers:
+            match events:
+                case [only]:
+                    events = parser.feed(only)
+                case _:
+                    events = [new for old in events for new in parser.feed(old)]
+        return events
+
+
+def chain(parsers: Iterable[Parser]) -> Parser:
+    """One parser out of several; of none, one that passes everything through."""
+    row = tuple(parsers)
+    return row[0] if len(row) == 1 else Chain(row)

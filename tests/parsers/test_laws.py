@@ -1,0 +1,105 @@
+"""What holds for every parser: cutting does not matter, no token is lost, the event grammar holds, time is linear."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.events import TextDelta, Token
+from dragoman.core.syntax import Parser
+from dragoman.parsers import registry
+from dragoman.parsers.hermes import HermesFormat
+from dragoman.parsers.think import ThinkFormat
+
+from .running import END, PATCH, SPECIAL, Make, context, cut, deltas, fold, parse, regroup, shape, token
+
+
+def thinking(tail: str = "assistant\n", *, unopened: bool = False, added: tuple[str, ...] = ()) -> Make:
+    return lambda: ThinkFormat(unopened=unopened, added=added).parser(context(tail=tail))
+
+
+def calling(added: tuple[str, ...] = ()) -> Make:
+    return lambda: HermesFormat(added=added).parser(context("f", "get_weather", PATCH))
+
+
+def both(added: tuple[str, ...] = ()) -> Make:
+    def make() -> Parser:
+        reasoning, tools = registry.reasoning("think", added), registry.tools("hermes", added)
+        return registry.parser(reasoning, tools, context("f", "get_weather", PATCH))
+
+    return make
+
+
+PARSERS = {
+    "think": thinking(),
+    "think, opened": thinking("assistant\n<think>\n"),
+    "think, barely opened": thinking("assistant\n<think>"),
+    "think, closed": thinking("assistant\n<think>\n\n</think>\n\n"),
+    "think, unopened": thinking(unopened=True),
+    "hermes": calling(),
+    "both": both(),
+}
+SCRAPS = ["<", "</", "<th", "ink>", "x", "é", "{", "}", '"', "\\", "null", "[", "]", "\\u00e9", "\\ud83d", "\\ude00"]
+JSON = ['{"name": "f"', '"arguments": ', '{"a": [1, "}"]}', '"input": "', ": ", ", "]
+BITS = [*SPECIAL, *SCRAPS, *JSON, " ", "\n", "\n\n"]
+CALLS = [
+    '<tool_call>\n{"name": "f", "arguments": {"a": "</tool_call>"}}\n</tool_call>',
+    '<tool_call>\n{"arguments": {"a": {}}, "name": "get_weather"}\n</tool_call>',
+    '<tool_call>\n{"name": "patch", "arguments": {"input": "*** Begin\\n\\"x\\" \\u00e9"}}\n</tool_call>',
+    '<tool_call>\n{"name": "unknown", "arguments": {"a": "<tool_call>"}}\n</tool_call>',
+    '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": [1}}</tool_call>',
+]
+outputs = st.lists(st.sampled_from(BITS) | st.sampled_from(CALLS) | st.text(max_size=5), max_size=8).map("".join)
+every_parser = pytest.mark.parametrize("make", PARSERS.values(), ids=list(PARSERS))
+
+
+@every_parser
+@given(outputs, st.data())
+def test_cutting_does_not_matter(make: Make, output: str, data: st.DataObject):
+    whole = shape(fold(parse(make(), deltas([output]))))
+    assert shape(fold(parse(make(), deltas(cut(data.draw, output))))) == whole
+    assert shape(fold(parse(make(), deltas(output)))) == whole
+
+
+WORDY = "<think>\nLet me see.\n</think>\n\nI will.\n" + "\n".join(CALLS) + "\nDone <b>x</b>.\n"
+
+
+@every_parser
+def test_no_single_split_point_matters(make: Make):
+    whole = shape(fold(parse(make(), deltas([WORDY]))))
+    for at in range(1, len(WORDY)):
+        assert shape(fold(parse(make(), deltas([WORDY[:at], WORDY[at:]])))) == whole, WORDY[:at]
+
+
+@every_parser
+@given(outputs, st.data())
+def test_no_token_is_lost_and_their_order_stays(make: Make, output: str, data: st.DataObject):
+    pieces = cut(data.draw, output)
+    choice = fold(parse(make(), deltas(pieces)))
+    assert [one.text for one in choice.tokens] == [*pieces, END.text]
+
+
+tokenised = st.lists(
+    st.sampled_from([*SPECIAL, "<", "think", "tool_call", ">", "</", "\n", "x", " ", "{", "}"]).map(token)
+)
+
+
+@pytest.mark.parametrize(
+    "make", [thinking(added=SPECIAL), thinking("<think>", added=SPECIAL), calling(SPECIAL), both(SPECIAL)]
+)
+@given(tokenised, st.data())
+def test_regrouping_the_tokens_does_not_matter(make: Make, tokens: list[Token], data: st.DataObject):
+    """Marks are told from text that looks like them, however tokens share deltas."""
+    each = [TextDelta(0, one.text, (one,)) for one in tokens]
+    regrouped = fold(parse(make(), regroup(data.draw, tokens)))
+    assert shape(regrouped) == shape(fold(parse(make(), each)))
+    assert list(regrouped.tokens) == [*tokens, END]
+
+
+@every_parser
+@given(st.text("abc \n<"), st.data())
+def test_without_marks_the_text_is_the_answer(make: Make, output: str, data: st.DataObject):
+    choice = fold(parse(make(), deltas(cut(data.draw, output))))
+    assert choice.text() + choice.reasoning() in (output, output.removeprefix("\n"))
