@@ -1,0 +1,87 @@
+# Needs python3 (3.11 or newer), git and make, nothing else. Everything is installed into .venv, from the locks.
+#
+#   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
+#   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
+#   make test-long                                    the same, with hypothesis searching long
+#   make check                                        lint, format, types, layers
+#   make bench                                        measure
+#   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
+#   make clean                                        remove what tools have left behind
+#
+# PYTHON=python3.13 chooses another Python for a new .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+UV ?= uv
+SERVE_ARGS ?=
+TEST_ARGS ?=
+LONG_PROFILE ?= long
+BENCH_ARGS ?=
+LOCK_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --no-header $(LOCK_ARGS)
+INPUT := pyproject.toml requirements/build.in
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.PHONY: help serve test test-long check bench lock clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+serve: $(VENV)/.serve
+	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/pytest -m "not torch" $(TEST_ARGS)
+
+test-long: $(VENV)/.test
+	$(BIN)/pytest -m "not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+
+check: $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
+
+lock:
+	$(COMPILE) $(INPUT) --extra test --extra check -o requirements/check.lock
+	$(COMPILE) $(INPUT) --extra test -c requirements/check.lock -o requirements/test.lock
+	$(COMPILE) $(INPUT) -c requirements/check.lock -o requirements/serve.lock
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each lock has all that the one before it has, in the same versions: who has the later one has the earlier one too.
+
+$(VENV)/.serve: requirements/serve.lock
+	$(INSTALL)
+	@touch $@
+
+$(VENV)/.test: requirements/test.lock
+	$(INSTALL)
+	@touch $@ $(VENV)/.serve
+
+$(VENV)/.check: requirements/check.lock
+	$(INSTALL)
+	@touch $@ $(VENV)/.test $(VENV)/.serve
+
+$(VENV)/.serve $(VENV)/.test $(VENV)/.check: pyproject.toml $(VENV)/.made
+
+define INSTALL
+@echo "Installing $< into $(VENV) ..."
+@$(PIP) install --require-hashes -r $<
+@$(PIP) install --no-deps --no-build-isolation -e .
+endef
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; PYTHON=python3.13 names one." if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
