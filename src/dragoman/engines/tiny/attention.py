@@ -1,0 +1,161 @@
+"""Attention over a paged pool of keys and values, the same to the last bit for one query or many.
+
+The keys of a sequence are cut into chunks of CHUNK, counted from its beginning. Within a chunk sums have a
+fixed shape; over the chunks they run in order. What is masked adds exact zeros, so that neither padding nor
+the number of chunks changes a result. Knows nothing of requests or scheduling.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from .config import LlamaConfig
+from .products import largest_block, multiply, pad
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+BLOCK_SIZE = 16
+"""Tokens in a block of the pool."""
+CHUNK = 128
+"""Keys over which one product sums."""
+CHUNK_BLOCKS = CHUNK // BLOCK_SIZE
+_MOST_SCORES = 1 << 18
+"""Scores held at once while a prompt is computed: 1 MiB."""
+
+
+class Single(Struct, frozen=True):
+    """Rows start to stop of a batch: one query each, of sequences of about the same length.
+
+    tables: [rows, blocks] of the pool. hidden: [rows, 1, chunks, 1, CHUNK], -inf where a key may not be seen.
+    """
+
+    start: int
+    stop: int
+    tables: Ints
+    hidden: Floats
+
+
+class Part(Struct, frozen=True):
+    """Queries begin to end of a span, which see `chunks` chunks of keys.
+
+    hidden: [last chunks, rows, CHUNK], -inf where a key may not be seen; all chunks before these are visible.
+    """
+
+    begin: int
+    end: int
+    chunks: int
+    hidden: Floats
+
+
+class Span(Struct, frozen=True):
+    """Rows start to stop of a batch: consecutive queries of one sequence. table: [blocks] of the pool."""
+
+    start: int
+    stop: int
+    table: Ints
+    parts: tuple[Part, ...]
+
+
+def chunks_of(length: int) -> int:
+    """How many chunks the keys of so many tokens are computed in: few different numbers, so that sequences
+    of about the same length go together (padding at most a half)."""
+    chunks = -(-length // CHUNK)
+    power = 1 << (chunks - 1).bit_length()
+    return power * 3 // 4 if power * 3 // 4 >= chunks else power
+
+
+class Attention:
+    """The attention of one model. Finds by trial which calls of BLAS treat all rows alike."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group, config.head_dim
+        self._unit = max(4, 1 << (config.group - 1).bit_length())
+        sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
+        keys, values = sample[:, 0].T, sample[:, self._kv_heads]
+        self._score_block = largest_block(lambda rows: rows @ keys, self._head_dim, self._unit)
+        self._value_block = largest_block(lambda rows: rows @ values, CHUNK, self._unit)
+
+    def single(self, start: int, positions: Ints, tables: Ints) -> Single:
+        """positions: of the queries. tables: zero-padded to a whole number of chunks."""
+        keys = np.arange(tables.shape[1] * BLOCK_SIZE).reshape(1, 1, -1, 1, CHUNK)
+        hidden = _hidden(keys, positions[:, None, None, None, None])
+        return Single(start=start, stop=start + len(positions), tables=tables, hidden=hidden)
+
+    def span(self, start: int, count: int, position: int, table: Ints) -> Span:
+        """position: of the first query. table: zero-padded to a whole number of chunks."""
+        keys = len(table) * BLOCK_SIZE
+        step = max(8, _MOST_SCORES // (self._kv_heads * self._group * keys))
+        bounds = [*range(0, count, step), count]
+        parts = tuple(self._part(begin, end, position) for begin, end in pairwise(bounds))
+        return Span(start=start, stop=start + count, table=table, parts=parts)
+
+    def _part(self, begin: int, end: int, position: int) -> Part:
+        chunks = -(-(position + end) // CHUNK)
+        first = (position + begin) // CHUNK
+        keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
+        rows = pad((end - begin) * self._group, self._unit)
+        queries = (position + begin + np.arange(rows) // self._group)[:, None]
+        return Part(begin=begin, end=end, chunks=chunks, hidden=_hidden(keys, queries))
+
+    def one_each(self, queries: Floats, single: Single, cache: Floats) -> Floats:
+        """queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width] of this layer."""
+        rows = len(queries)
+        kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
+        keys = kv[:, :, :, : self._kv_heads].transpose(0, 3, 1, 4, 2)
+        values = kv[:, :, :, self._kv_heads :].transpose(0, 3, 1, 2, 4)
+        padded = np.zeros((rows, self._kv_heads, 1, self._unit, self._head_dim), np.float32)
+        padded[:, :, 0, : self._group] = queries.reshape(rows, self._kv_heads, self._group, self._head_dim)
+        scores = multiply(padded, keys, self._score_block)
+        scores += single.hidden
+        mixed = self._mix(scores, values)
+        return mixed[:, :, : self._group].reshape(rows, -1)
+
+    def many(self, queries: Floats, span: Span, cache: Floats) -> Floats:
+        """As `one_each`, for the queries of one span."""
+        kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
+        keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
+        values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
+        mixed = [self._part_of(queries[part.begin : part.end], part, keys, values) for part in span.parts]
+        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed)
+
+    def _part_of(self, queries: Floats, part: Part, keys: Floats, values: Floats) -> Floats:
+        count, chunks, masked = len(queries), part.chunks, len(part.hidden)
+        heads = queries.reshape(count, self._kv_heads, self._group, self._head_dim).transpose(1, 0, 2, 3)
+        padded = np.zeros((self._kv_heads, 1, part.hidden.shape[1], self._head_dim), np.float32)
+        padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
+        scores = multiply(padded, keys[:, :chunks], self._score_block)
+        scores[:, chunks - masked :] += part.hidden
+        mixed = self._mix(scores, values[:, :chunks])[:, : count * self._group]
+        return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
+
+    def _mix(self, scores: Floats, values: Floats) -> Floats:
+        """The softmax over chunks and keys, times the values.
+
+        scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK, head_dim].
+        """
+        highest = scores.max(axis=-1, keepdims=True)
+        if highest.shape[-3] > 1:
+            highest = highest.max(axis=-3, keepdims=True)
+        scores -= highest
+        np.exp(scores, out=scores)
+        mixed = _in_order(multiply(scores, values, self._value_block))
+        mixed /= _in_order(scores.sum(axis=-1, keepdims=True))
+        return mixed
+
+
+def _hidden(keys: Ints, queries: Ints) -> Floats:
+    """0 where a query sees a key, -inf where the key lies after it. Both are positions, and broadcast."""
+    return np.where(np.greater(keys, queries), np.float32(-np.inf), np.float32(0))
+
+
+def _in_order(parts: Floats) -> Floats:
+    """The sum over the chunks (axis -3), one after the other: np.sum would pair them up by their number."""
+    total = parts[..., 0, :, :]
+    for chunk in range(1, parts.shape[-3]):
+        total = total + parts[..., chunk, :, :]
+    return total

@@ -1,0 +1,103 @@
+"""The pool of key-value blocks and the prefix cache over it, by vLLM's rules. Pure: it knows block numbers only.
+
+A full block is known by the hash of its tokens and of all before them. A block that nobody uses any more
+keeps its contents and its hash until it is needed for something else; the one unused for longest goes first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+NULL_BLOCK = 0
+"""Pads block tables; never allocated, so that what is read from it is zeros."""
+
+
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """The name of a full block. A cryptographic hash: a collision would show one client another's prompt."""
+    return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+
+
+def root_hash(cache_salt: str) -> bytes:
+    """The parent of a first block: blocks are shared only among equal salts."""
+    return blake2b(cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+class BlockPool:
+    """`size` blocks, of which all but NULL_BLOCK can be had.
+
+    A block is either held (by as many users as its count says) or free; a free one may still be cached.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._counts = [0] * size
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
+        self._cached: dict[bytes, int] = {}
+        self._hashes: dict[int, bytes] = {}
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be had, cached ones included."""
+        return len(self._free)
+
+    @property
+    def size(self) -> int:
+        """Blocks that could ever be had at once."""
+        return len(self._counts) - 1
+
+    def allocate(self, count: int) -> list[int]:
+        """Hold so many blocks, forgetting what was cached in them. There must be as many free."""
+        taken = [self._free.popitem(last=False)[0] for _ in range(count)]
+        for block in taken:
+            self._counts[block] = 1
+            forgotten = self._hashes.pop(block, None)
+            if forgotten is not None:
+                del self._cached[forgotten]
+        return taken
+
+    def find(self, hashes: Iterable[bytes]) -> list[int]:
+        """The cached blocks of the longest prefix of these hashes. They are not held yet."""
+        found: list[int] = []
+        for name in hashes:
+            block = self._cached.get(name)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def idle(self, blocks: Iterable[int]) -> int:
+        """How many of these blocks are free: holding them takes as many from `free`."""
+        return sum(block in self._free for block in blocks)
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Use cached blocks, together with whoever else does."""
+        for block in blocks:
+            if self._counts[block] == 0:
+                del self._free[block]
+            self._counts[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Stop using the blocks of a sequence, given in its order.
+
+        The last ones are reused first, since a prefix is worth more than what follows it; one that was never
+        cached is reused before all others.
+        """
+        for block in reversed(blocks):
+            self._counts[block] -= 1
+            if self._counts[block] == 0:
+                self._free[block] = None
+                if block not in self._hashes:
+                    self._free.move_to_end(block, last=False)
+
+    def cache(self, block: int, name: bytes) -> None:
+        """Let a held, full block be found under its hash. If another has the same contents that one stays."""
+        if name not in self._cached and block not in self._hashes:
+            self._cached[name] = block
+            self._hashes[block] = name
+
+    def forget(self) -> None:
+        """Empty the cache; what is held stays held."""
+        self._cached.clear()
+        self._hashes.clear()

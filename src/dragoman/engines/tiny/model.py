@@ -1,0 +1,176 @@
+"""A Llama in numpy: token ids and a paged pool of keys and values in, logits out.
+
+A row of the result depends on the tokens of its own sequence alone, to the last bit: not on the rows beside
+it, nor on how a prompt was cut. Knows nothing of requests, sampling or scheduling.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from .attention import BLOCK_SIZE, Attention, Single, Span
+from .config import LlamaConfig, read_config
+from .products import largest_block, multiply, pad
+from .rope import Rope, interleave
+from .weights import Tensors
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+ROWS = 8
+"""Batches are padded to a multiple of this."""
+
+
+class Batch(Struct, frozen=True):
+    """The tokens of one step, one a row.
+
+    slots: where each token's keys and values go, block * BLOCK_SIZE + offset. Every row is in exactly one of
+    singles and spans.
+    """
+
+    ids: Ints
+    positions: Ints
+    slots: Ints
+    singles: tuple[Single, ...]
+    spans: tuple[Span, ...]
+
+
+class _Linear:
+    """x @ weight; rows do not depend on their number."""
+
+    def __init__(self, weight: Floats) -> None:
+        self._weight = np.ascontiguousarray(weight)
+        self._block = largest_block(lambda rows: rows @ self._weight, len(weight), ROWS)
+
+    def __call__(self, rows: Floats) -> Floats:
+        return multiply(rows, self._weight, self._block)
+
+
+class _Layer(Struct, frozen=True):
+    """The matrices of a layer, with what can be folded into them: norms, the scale and the order of rope."""
+
+    qkv: _Linear
+    out: _Linear
+    gate_up: _Linear
+    down: _Linear
+
+
+class Llama:
+    """One model's weights. `forward` may be called from one thread at a time."""
+
+    def __init__(self, config: LlamaConfig, tensors: Tensors) -> None:
+        self.config = config
+        self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
+        self._layers = [_layer(config, tensors, f"model.layers.{index}.") for index in range(config.layers)]
+        self._norm = tensors.take("model.norm.weight", config.hidden)
+        if config.tied:
+            tensors.drop("lm_head.weight")
+            head = self._tokens
+        else:
+            head = tensors.take("lm_head.weight", config.vocab, config.hidden)
+        self._head = _Linear((head * self._norm).T)
+        self.attention = Attention(config)
+        self._rope = Rope(config.rope, config.head_dim)
+
+    def new_cache(self, blocks: int) -> Floats:
+        """[layers, blocks, BLOCK_SIZE * kv_width] of zeros; pages of it take memory once they are written."""
+        return np.zeros((self.config.layers, blocks, BLOCK_SIZE * self.config.kv_width), np.float32)
+
+    def forward(self, batch: Batch, cache: Floats) -> Floats:
+        """Write the keys and values of the batch; the last hidden states, normalised but for the norm's weight.
+
+        Returns [rows, hidden], rows padded to a multiple of ROWS.
+        """
+        extra = (0, pad(len(batch.ids), ROWS) - len(batch.ids))
+        rotations = self._rope.at(np.pad(batch.positions, extra))
+        rows = self._tokens[np.pad(batch.ids, extra)]
+        with np.errstate(over="ignore"):
+            for layer, kv in zip(self._layers, cache, strict=True):
+                rows = rows + layer.out(self._attend(layer.qkv(self._scaled(rows)), rotations, batch, kv))
+                rows = rows + layer.down(_swish(layer.gate_up(self._scaled(rows))))
+        return self._scaled(rows)
+
+    def logits(self, states: Floats) -> Floats:
+        """[n, hidden] of what forward returned to [n, vocab]."""
+        count = len(states)
+        padded = np.zeros((pad(count, ROWS), self.config.hidden), np.float32)
+        padded[:count] = states
+        return self._head(padded)[:count]
+
+    def final(self, states: Floats) -> Floats:
+        """What forward returned, with the norm's weight: the last hidden states as transformers gives them."""
+        return states * self._norm
+
+    def _scaled(self, rows: Floats) -> Floats:
+        """RMSNorm without its weight. np.vecdot sums each row alone."""
+        squares = np.vecdot(rows, rows)
+        squares /= np.float32(self.config.hidden)
+        squares += np.float32(self.config.eps)
+        return rows / np.sqrt(squares)[:, None]
+
+    def _attend(self, qkv: Floats, rotations: NDArray[np.complex64], batch: Batch, kv: Floats) -> Floats:
+        config = self.config
+        rotated = config.query_width + config.kv_width // 2
+        pairs = qkv[:, :rotated].reshape(len(qkv), -1, config.head_dim).view(np.complex64)
+        pairs *= rotations
+        qk = pairs.view(np.float32).reshape(len(qkv), -1)
+        slots = kv.reshape(-1, config.kv_width)
+        slots[batch.slots, : config.kv_width // 2] = qk[: len(batch.ids), config.query_width :]
+        slots[batch.slots, config.kv_width // 2 :] = qkv[: len(batch.ids), rotated:]
+        mixed = np.zeros((len(qkv), config.query_width), np.float32)
+        queries = qk[:, : config.query_width]
+        for single in batch.singles:
+            rows = slice(single.start, single.stop)
+            mixed[rows] = self.attention.one_each(queries[rows], single, kv)
+        for span in batch.spans:
+            rows = slice(span.start, span.stop)
+            mixed[rows] = self.attention.many(queries[rows], span, kv)
+        return mixed
+
+
+def read_model(directory: Path) -> Llama:
+    """The Llama in a directory of config.json and *.safetensors; EngineError says what is wrong with it."""
+    tensors = Tensors(directory)
+    model = Llama(read_config(directory / "config.json"), tensors)
+    tensors.close()
+    return model
+
+
+def _layer(config: LlamaConfig, tensors: Tensors, prefix: str) -> _Layer:
+    hidden, width = config.hidden, config.kv_heads * config.head_dim
+    attention_norm = tensors.take(prefix + "input_layernorm.weight", hidden)
+    mlp_norm = tensors.take(prefix + "post_attention_layernorm.weight", hidden)
+    query = tensors.take(prefix + "self_attn.q_proj.weight", config.query_width, hidden)
+    key = tensors.take(prefix + "self_attn.k_proj.weight", width, hidden)
+    value = tensors.take(prefix + "self_attn.v_proj.weight", width, hidden)
+    gate = tensors.take(prefix + "mlp.gate_proj.weight", config.intermediate, hidden)
+    up = tensors.take(prefix + "mlp.up_proj.weight", config.intermediate, hidden)
+    scale = np.float32(config.head_dim**-0.5)
+    qkv = np.concatenate((_paired(query, config.head_dim) * scale, _paired(key, config.head_dim), value))
+    return _Layer(
+        qkv=_Linear((qkv * attention_norm).T),
+        out=_Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T),
+        # Negated: e^gate' is then what the sigmoid needs, and the two signs cancel.
+        gate_up=_Linear((-np.concatenate((gate, up)) * mlp_norm).T),
+        down=_Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T),
+    )
+
+
+def _paired(weight: Floats, head_dim: int) -> Floats:
+    """The rows of each head in the order of `interleave`."""
+    return weight.reshape(-1, head_dim, weight.shape[1])[:, interleave(head_dim)].reshape(weight.shape)
+
+
+def _swish(gate_up: Floats) -> Floats:
+    """silu(gate) * up of the negated halves."""
+    half = gate_up.shape[1] // 2
+    gate, up = gate_up[:, :half], gate_up[:, half:]
+    sigmoid = np.exp(gate)
+    sigmoid += np.float32(1)
+    product = gate * up
+    product /= sigmoid
+    return product

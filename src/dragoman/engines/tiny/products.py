@@ -1,0 +1,62 @@
+"""Matrix products of which a row does not depend, to the last bit, on how many rows stand beside it.
+
+BLAS gives no such promise: the order in which it adds up depends on the shape of the call (one row becomes a
+matrix-vector product, small products take another kernel) and, in OpenBLAS's kernel for AVX2, even on a row's
+position among the others (modulo 12). So every product is made of blocks of rows, and the size of a block is
+found by trial when the model is loaded: the largest for which all rows and all row counts agree. Fast BLAS
+kernels pass with a large one; where rows disagree the same small shape is called again and again, which is
+right by construction.
+
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+CANDIDATES = (128, 32, 8, 4, 2, 1)
+
+
+def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
+    """`rows @ matrix` over the last two axes, in calls of at most `block` rows.
+
+    The number of rows is a multiple of the `unit` for which the block was found. Leading axes broadcast.
+    """
+    count, inner = rows.shape[-2:]
+    if count <= block:
+        return rows @ matrix
+    whole = count - count % block
+    blocks = rows[..., :whole, :].reshape(*rows.shape[:-2], whole // block, block, inner) @ matrix[..., None, :, :]
+    head = blocks.reshape(*blocks.shape[:-3], whole, matrix.shape[-1])
+    if whole == count:
+        return head
+    return np.concatenate((head, rows[..., whole:, :] @ matrix), axis=-2)
+
+
+def largest_block(product: Callable[[Floats], Floats], inner: int, unit: int) -> int:
+    """The largest candidate for which `product` treats all rows alike in every call that `multiply` may make.
+
+    product: rows of `inner` numbers to their product with some fixed matrix. It is tried on equal rows, of
+    which equal results are asked: a different order of adding shows in some of the columns.
+    """
+    row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
+    for block in CANDIDATES[:-1]:
+        counts = range(unit, block + 1, unit) if block >= unit else (block,)
+        if _agree(product, row, counts):
+            return block
+    return CANDIDATES[-1]
+
+
+def pad(count: int, unit: int) -> int:
+    """The next multiple of unit."""
+    return -(-count // unit) * unit
+
+
+def _agree(product: Callable[[Floats], Floats], row: Floats, counts: range | tuple[int, ...]) -> bool:
+    expected = product(np.repeat(row, counts[0], axis=0))[:1]
+    return all(bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts)

@@ -1,0 +1,63 @@
+"""Rotary position embedding as multiplication by complex numbers. Knows nothing of attention.
+
+A head's numbers i and i + head_dim / 2 make up one complex number (`interleave` puts them side by side);
+rotating it is one product. The formulas are transformers' (`modeling_rope_utils`), in float32 as there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import RopeConfig
+
+Ints = NDArray[np.int64]
+Rotations = NDArray[np.complex64]
+
+
+class Rope:
+    """The rotation of every position; the table grows with the longest position asked for."""
+
+    def __init__(self, config: RopeConfig, head_dim: int) -> None:
+        self._frequencies = _frequencies(config, head_dim)
+        self._table = self._compute(0, 512)
+
+    def at(self, positions: Ints) -> Rotations:
+        """[n] positions to [n, 1, head_dim / 2] rotations, the same for all heads."""
+        last = int(positions.max(initial=0))
+        if last >= len(self._table):
+            more = self._compute(len(self._table), 1 << (last + 1).bit_length())
+            self._table = np.concatenate((self._table, more))
+        return self._table[positions, None]
+
+    def _compute(self, start: int, stop: int) -> Rotations:
+        angles = np.arange(start, stop, dtype=np.float32)[:, None] * self._frequencies
+        return np.exp(1j * angles.astype(np.float64)).astype(np.complex64)
+
+
+def interleave(head_dim: int) -> Ints:
+    """The order of a head's numbers that puts the two parts of each rotated pair side by side.
+
+    Queries and keys are permuted alike, so that their products stay what they were.
+    """
+    return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
+
+
+def _frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    plain = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    match config.kind:
+        case "default":
+            return plain
+        case "linear":
+            return (plain / np.float32(config.factor)).astype(np.float32)
+        case "llama3":
+            return _llama3(config, plain)
+
+
+def _llama3(config: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Long waves are stretched by the factor, short ones are kept, those between are mixed."""
+    turns = config.original_max_position_embeddings * plain / (2 * np.pi)
+    low, high = config.low_freq_factor, config.high_freq_factor
+    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return ((1 - kept) * plain / config.factor + kept * plain).astype(np.float32)

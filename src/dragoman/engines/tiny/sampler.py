@@ -1,0 +1,131 @@
+"""Chooses the next token of every sequence of a step, in vLLM's order. Pure: chance comes from each sequence.
+
+Masks (allowed ids, grammar, bad words, min_tokens), logit_bias, penalties, then the greedy ones take the
+best, and for the others temperature, min_p, top_k, top_p and one uniform draw through the inverse
+distribution in the order of token ids. Every operation treats each row by itself, so that a choice does not
+depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .sampling import SamplingState
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+NOTHING = -1
+"""No token is allowed, or the model gave no number."""
+
+
+def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> list[int]:
+    """The next token of each row of [n, vocab] logits, which stay as they are; NOTHING where there is none."""
+    chosen = logits.argmax(axis=1)
+    best = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
+    chosen[~np.isfinite(best)] = NOTHING
+    special = [row for row, state in enumerate(states) if masks[row] is not None or not state.plain]
+    special = [row for row in special if chosen[row] != NOTHING]
+    if special:
+        chosen[special] = _choose(logits[special], [states[row] for row in special], [masks[row] for row in special])
+    return chosen.tolist()
+
+
+def _choose(logits: Floats, states: list[SamplingState], masks: list[bytes | None]) -> Ints:
+    for row, state, mask in zip(logits, states, masks, strict=True):
+        state.edit(row, mask)
+    penalised = [row for row, state in enumerate(states) if state.penalised]
+    if penalised:
+        logits[penalised] = _penalise(logits[penalised], [states[row] for row in penalised])
+    possible = _repair(logits)
+    chosen = logits.argmax(axis=1)
+    random = [row for row, state in enumerate(states) if not state.greedy]
+    if random:
+        chosen[random] = _draw(logits[random], [states[row] for row in random])
+    chosen[~possible] = NOTHING
+    return chosen
+
+
+def _penalise(logits: Floats, states: list[SamplingState]) -> Floats:
+    repetition, frequency, presence = (
+        np.array([[value] for value in values], np.float32)
+        for values in zip(
+            *(
+                (s.sampling.repetition_penalty, s.sampling.frequency_penalty, s.sampling.presence_penalty)
+                for s in states
+            ),
+            strict=True,
+        )
+    )
+    counts = np.stack([state.counts for state in states])
+    seen = np.stack([state.seen for state in states])
+    repeated = np.where(logits > 0, logits / repetition, logits * repetition)
+    logits = np.where(seen, repeated, logits)
+    logits -= frequency * counts
+    logits -= presence * (counts > 0)
+    return logits
+
+
+def _repair(logits: Floats) -> NDArray[np.bool_]:
+    """Make odd rows samplable, in place: NaN is impossible, +inf is certain. Returns which rows allow anything."""
+    best = logits.max(axis=1)
+    odd = ~np.isfinite(best)
+    if odd.any():
+        rows = logits[odd]
+        rows[np.isnan(rows)] = -np.inf
+        certain = rows == np.inf
+        rows[certain.any(axis=1)] = -np.inf
+        rows[certain] = 0
+        logits[odd] = rows
+        best = logits.max(axis=1)
+    return np.isfinite(best)
+
+
+def _draw(logits: Floats, states: list[SamplingState]) -> Ints:
+    samplings = [state.sampling for state in states]
+    logits -= np.maximum(logits.max(axis=1, keepdims=True), np.finfo(np.float32).min)
+    with np.errstate(over="ignore"):
+        logits /= np.array([[sampling.temperature] for sampling in samplings], np.float32)
+    _apply_min_p(logits, [sampling.min_p for sampling in samplings])
+    cut = [row for row, s in enumerate(samplings) if 0 < s.top_k < logits.shape[1] or s.top_p < 1]
+    if cut:
+        kept = [samplings[row] for row in cut]
+        logits[cut] = _cut(logits[cut], [s.top_k for s in kept], [s.top_p for s in kept])
+    uniform = np.array([[state.draw() if state.draw else 0.0] for state in states])
+    cumulative = np.exp(logits.astype(np.float64)).cumsum(axis=1)
+    total = cumulative[:, -1:]
+    # Below the total even if rounding says otherwise, and then never past the last possible token.
+    reached = cumulative > np.minimum(uniform * total, np.nextafter(total, 0))
+    return reached.argmax(axis=1)
+
+
+def _apply_min_p(logits: Floats, least: list[float]) -> None:
+    """logits: relative to the best. Keeps what is at least so many times as likely as the best."""
+    if any(value > 0 for value in least):
+        with np.errstate(divide="ignore"):
+            bound = np.log(np.minimum(np.array(least)[:, None], 1.0))
+        logits[logits < bound] = -np.inf
+
+
+def _cut(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
+    """Keep the top_k best (and what ties with the last of them), then the fewest best that make up top_p."""
+    vocab = logits.shape[1]
+    ranked = np.sort(logits, axis=1)[:, ::-1].copy()
+    ranks = np.array([k - 1 if 0 < k < vocab else vocab - 1 for k in top_k])
+    bound = np.take_along_axis(ranked, ranks[:, None], axis=1)
+    ranked[ranked < bound] = -np.inf
+    masses = np.exp(ranked.astype(np.float64))
+    cumulative = masses.cumsum(axis=1)
+    before = cumulative - masses
+    share = np.array(top_p)[:, None]
+    number = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
+    number[share >= 1] = vocab
+    last = np.maximum(np.take_along_axis(ranked, number - 1, axis=1), bound)
+    better = logits > last
+    # Of those that tie with the last one only as many as fit, by id; all of them if nothing is cut by top_p.
+    ties = logits == last
+    fits = ties.cumsum(axis=1) <= number - better.sum(axis=1, keepdims=True)
+    return np.where(better | (ties & fits), logits, np.float32(-np.inf))

@@ -1,0 +1,93 @@
+"""What a request's sampling parameters mean for one sequence, step by step. Knows one row at a time.
+
+`sampler` treats the rows of a step together; here is what each brings along: its masks, counts and chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.engine import TokenRequest
+
+Floats = NDArray[np.float32]
+
+Draws = Callable[[int | None], Callable[[], float]]
+"""Makes a sequence's source of chance from its seed (None: afresh): uniform numbers in [0, 1)."""
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are 0, as in vLLM."""
+
+
+class SamplingState:
+    """One sequence's part in sampling. plain: greedy with nothing to change about the logits."""
+
+    def __init__(self, request: TokenRequest, vocab: int, draws: Draws) -> None:
+        self.sampling = sampling = request.sampling
+        self._request = request
+        self._output: list[int] = []
+        self.greedy = sampling.temperature < GREEDY_BELOW
+        self.draw = None if self.greedy else draws(sampling.seed)
+        self.penalised = (
+            sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
+        )
+        self.counts = np.zeros(vocab if self.penalised else 0, np.int32)
+        """How often each token was sampled."""
+        self.seen = np.zeros(vocab if self.penalised else 0, np.bool_)
+        """Which tokens stand in the prompt or were sampled."""
+        if self.penalised:
+            self.seen[list(request.prompt)] = True
+        self._stops = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
+        self._disallowed = _disallowed(request, vocab)
+        self._bias_ids = np.array([id for id, _ in sampling.logit_bias], np.int64)
+        self._biases = np.array([bias for _, bias in sampling.logit_bias], np.float64).clip(-1e30, 1e30)
+        self._edits = bool(sampling.logit_bias or sampling.bad_words) or self._disallowed is not None
+
+    @property
+    def holds_stops(self) -> bool:
+        """A stop token may not come yet."""
+        return len(self._output) < self._request.min_tokens and len(self._stops) > 0
+
+    @property
+    def plain(self) -> bool:
+        return self.greedy and not (self.penalised or self._edits or self.holds_stops)
+
+    def observe(self, token: int) -> None:
+        self._output.append(token)
+        if self.penalised:
+            self.counts[token] += 1
+            self.seen[token] = True
+
+    def edit(self, row: Floats, mask: bytes | None) -> None:
+        """Change one row of logits: what is not allowed, then the biases. mask: as `Matcher.mask` gives it."""
+        if self._disallowed is not None:
+            row[self._disallowed] = -np.inf
+        if mask is not None:
+            row[~_unpacked(mask, len(row))] = -np.inf
+        for word in self.sampling.bad_words:
+            self._forbid(word, row)
+        if self.holds_stops:
+            row[self._stops] = -np.inf
+        if len(self._bias_ids):
+            np.add.at(row, self._bias_ids, self._biases.astype(np.float32))
+
+    def _forbid(self, word: tuple[int, ...], row: Floats) -> None:
+        """The last id of a word may not follow its others; only what was sampled counts, as in vLLM."""
+        start = tuple(self._output[len(self._output) - len(word) + 1 :]) if len(word) <= len(self._output) + 1 else None
+        if word and start == word[:-1] and 0 <= word[-1] < len(row):
+            row[word[-1]] = -np.inf
+
+
+def _disallowed(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
+    if request.sampling.allowed_token_ids is None:
+        return None
+    disallowed = np.ones(vocab, np.bool_)
+    disallowed[list(request.sampling.allowed_token_ids)] = False
+    return disallowed
+
+
+def _unpacked(mask: bytes, vocab: int) -> NDArray[np.bool_]:
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=vocab, bitorder="little")
+    return bits.view(np.bool_)

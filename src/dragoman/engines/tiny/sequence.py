@@ -1,0 +1,82 @@
+"""One sequence on its way through the engine: its tokens, how far they are computed, and where it ends. Pure."""
+
+from __future__ import annotations
+
+from ...core.engine import Ended, Failed, Score, TokenRequest
+from ...core.events import FinishReason
+from .attention import BLOCK_SIZE
+from .blocks import block_hash, root_hash
+from .constraint import Constraint
+from .sampling import Draws, SamplingState
+from .thought import Thought
+
+
+class Sequence:
+    """key: unique for ever, in order of arrival. tokens: the prompt, then what was sampled.
+
+    blocks: of the pool, held for the first tokens. cached_tokens: prompt tokens found in the cache when the
+    sequence was first admitted. prompt_scores: what is known so far; None once it is delivered, or if it was
+    not asked for.
+    """
+
+    def __init__(self, key: int, request: TokenRequest, *, vocab: int, max_model_len: int, draws: Draws) -> None:
+        self.key = key
+        self.request = request
+        self.tokens = list(request.prompt)
+        self.blocks: list[int] = []
+        self.num_computed_tokens = 0
+        self.cached_tokens = 0
+        self.admitted = False
+        self.announced = False
+        self.prompt_scores: list[Score | None] | None = None if request.prompt_logprobs is None else [None]
+        self.sampling = SamplingState(request, vocab, draws)
+        self.constraint = Constraint(request.id, request.matcher) if request.matcher else None
+        self.thought = Thought(request.thought) if request.thought else None
+        self._max_tokens = min(len(request.prompt) + request.max_tokens, max_model_len)
+        self._hashes = [root_hash(request.cache_salt)]
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Lower runs first: priority, then arrival."""
+        return (self.request.priority, self.key)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def reads_cache(self) -> bool:
+        """A prompt's logprobs come from computing it: as in vLLM, the cache is not read for them."""
+        return self.prompt_scores is None
+
+    def block_hashes(self, count: int) -> list[bytes]:
+        """The hashes of the first `count` blocks, all of them full."""
+        for index in range(len(self._hashes) - 1, count):
+            tokens = self.tokens[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE]
+            self._hashes.append(block_hash(self._hashes[-1], tokens))
+        return self._hashes[1 : count + 1]
+
+    def append(self, token: int) -> Ended | Failed | None:
+        """Take in the next token; how the sequence ends, if it does."""
+        self.tokens.append(token)
+        self.sampling.observe(token)
+        if self.thought:
+            self.thought.observe(token)
+        id, request = self.request.id, self.request
+        if token in request.stop_token_ids and self.num_tokens - self.num_prompt_tokens > request.min_tokens:
+            return Ended(id, FinishReason.STOP, stop=token)
+        if self.constraint:
+            self.constraint.advance(token)
+            if self.constraint.broken:
+                return self.broken()
+            if self.constraint.finished:
+                return Ended(id, FinishReason.STOP)
+        return Ended(id, FinishReason.LENGTH) if self.num_tokens >= self._max_tokens else None
+
+    def broken(self) -> Failed:
+        """The end of a sequence whose matcher failed."""
+        return Failed(self.request.id, "The grammar of this request failed.")

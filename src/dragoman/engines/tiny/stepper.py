@@ -1,0 +1,190 @@
+"""The engine without its thread: every call of `step` computes one step for all sequences that run.
+
+Knows nothing of event loops, threads or clocks, so that whole conversations can be tested one step at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ...core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
+from ...core.events import FinishReason
+from .attention import BLOCK_SIZE, CHUNK_BLOCKS, Single, chunks_of
+from .blocks import BlockPool
+from .constraint import allows
+from .model import Batch, Llama
+from .sampler import NOTHING, sample
+from .scheduler import Chunk, Scheduler, SchedulerConfig
+from .scores import log_softmax, score
+from .sequence import Sequence
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_SCORED_AT_ONCE = 128
+"""Prompt tokens whose log-probabilities over the vocabulary are held at once."""
+
+
+class Output(Struct, frozen=True, gc=False):
+    """key: of the sequence that it is for."""
+
+    key: int
+    output: TokenOutput
+
+    @property
+    def last(self) -> bool:
+        return isinstance(self.output, (Ended, Failed))
+
+
+class Stepper:
+    """A model, its scheduler and its pool of keys and values."""
+
+    def __init__(self, model: Llama, config: SchedulerConfig, num_kv_tokens: int) -> None:
+        pool = BlockPool(num_kv_tokens // BLOCK_SIZE + 1)
+        self._model = model
+        self._cache = model.new_cache(pool.size + 1)
+        self.scheduler = Scheduler(config, pool)
+
+    def step(self) -> list[Output]:
+        """Compute a step; what came of it. May raise whatever a broken machine raises: then `recover`."""
+        chunks = self.scheduler.schedule()
+        if not chunks:
+            return []
+        chunks, batch = _batch(self._model, chunks)
+        states = self._model.forward(batch, self._cache)
+        self.scheduler.commit(chunks)
+        outputs = [_scheduled(chunk.sequence) for chunk in chunks if not chunk.sequence.announced]
+        last: list[int] = []
+        row = 0
+        for chunk in chunks:
+            if chunk.sequence.prompt_scores is not None:
+                outputs += self._score_prompt(chunk, states[row : row + chunk.num_tokens])
+            row += chunk.num_tokens
+            last.append(row - 1)
+        due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
+        if due:
+            logits = self._model.logits(states[[last[place] for place in due]])
+            outputs += self._sample([chunks[place].sequence for place in due], logits)
+        return outputs
+
+    def recover(self) -> list[Output]:
+        """After a step that raised: fail what ran; what waits will run, on an empty cache."""
+        failed = self.scheduler.reset()
+        return [Output(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed]
+
+    def _score_prompt(self, chunk: Chunk, states: Floats) -> list[Output]:
+        """states: of the chunk's tokens. Each scores the token after it, if that belongs to the prompt."""
+        sequence, scores = chunk.sequence, chunk.sequence.prompt_scores
+        if scores is None:
+            return []
+        stop = min(chunk.end, sequence.num_prompt_tokens - 1)
+        # A sequence that was preempted meets some tokens for the second time.
+        for begin in range(max(chunk.begin, len(scores) - 1), stop, _SCORED_AT_ONCE):
+            end = min(begin + _SCORED_AT_ONCE, stop)
+            rows = log_softmax(self._model.logits(states[begin - chunk.begin : end - chunk.begin]))
+            targets = sequence.tokens[begin + 1 : end + 1]
+            count = sequence.request.prompt_logprobs or 0
+            scores += [score(row, token, count) for row, token in zip(rows, targets, strict=True)]
+        if len(scores) < sequence.num_prompt_tokens:
+            return []
+        sequence.prompt_scores = None
+        return [Output(sequence.key, PromptScored(sequence.request.id, tuple(scores)))]
+
+    def _sample(self, sequences: list[Sequence], logits: Floats) -> list[Output]:
+        masks = [sequence.constraint.mask() if sequence.constraint else None for sequence in sequences]
+        tokens = sample(logits, [sequence.sampling for sequence in sequences], masks)
+        for place, sequence in enumerate(sequences):
+            if sequence.thought:
+                tokens[place] = _forced(sequence, masks[place], tokens[place])
+        scores = _scores(sequences, logits, tokens)
+        outputs: list[Output] = []
+        ended: list[Sequence] = []
+        for sequence, token, value, row in zip(sequences, tokens, scores, logits, strict=True):
+            if token != NOTHING:
+                outputs.append(Output(sequence.key, Sampled(sequence.request.id, token, value)))
+            end = _dead_end(sequence, row) if token == NOTHING else sequence.append(token)
+            if end:
+                outputs.append(Output(sequence.key, end))
+                ended.append(sequence)
+        # Only now: had anything raised, all of them would still run, and `recover` would fail them all.
+        for sequence in ended:
+            self.scheduler.remove(sequence)
+        return outputs
+
+
+def _batch(model: Llama, chunks: list[Chunk]) -> tuple[list[Chunk], Batch]:
+    """The chunks in the order of their rows: single tokens first, those of about the same length together."""
+    groups: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        if chunk.num_tokens == 1:
+            groups.setdefault(chunks_of(chunk.end), []).append(chunk)
+    singles: list[Single] = []
+    ordered: list[Chunk] = []
+    for width, group in groups.items():
+        positions = np.array([chunk.begin for chunk in group])
+        tables = np.zeros((len(group), width * CHUNK_BLOCKS), np.int64)
+        for table, chunk in zip(tables, group, strict=True):
+            table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
+        singles.append(model.attention.single(len(ordered), positions, tables))
+        ordered += group
+    longer = [chunk for chunk in chunks if chunk.num_tokens > 1]
+    starts = np.cumsum([len(ordered), *(chunk.num_tokens for chunk in longer)]).tolist()
+    spans = tuple(
+        model.attention.span(start, chunk.num_tokens, chunk.begin, _table(chunk))
+        for start, chunk in zip(starts, longer, strict=False)
+    )
+    ordered += longer
+    ids = [token for chunk in ordered for token in chunk.sequence.tokens[chunk.begin : chunk.end]]
+    positions = [position for chunk in ordered for position in range(chunk.begin, chunk.end)]
+    slots = [_slot(chunk.sequence, position) for chunk in ordered for position in range(chunk.begin, chunk.end)]
+    return ordered, Batch(
+        ids=np.array(ids), positions=np.array(positions), slots=np.array(slots), singles=tuple(singles), spans=spans
+    )
+
+
+def _table(chunk: Chunk) -> Ints:
+    table = np.zeros(chunks_of(chunk.end) * CHUNK_BLOCKS, np.int64)
+    table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
+    return table
+
+
+def _slot(sequence: Sequence, position: int) -> int:
+    return sequence.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+def _scheduled(sequence: Sequence) -> Output:
+    sequence.announced = True
+    return Output(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens))
+
+
+def _forced(sequence: Sequence, mask: bytes | None, token: int) -> int:
+    """The token that a used-up thought has to go on with, unless the grammar refuses it."""
+    forced = sequence.thought.forced if sequence.thought else None
+    if forced is None:
+        return token
+    if allows(mask, forced):
+        return forced
+    if sequence.thought:
+        sequence.thought.refuse()
+    return token
+
+
+def _scores(sequences: list[Sequence], logits: Floats, tokens: list[int]) -> list[Score | None]:
+    asked = [place for place, sequence in enumerate(sequences) if sequence.request.logprobs is not None]
+    scores: list[Score | None] = [None] * len(sequences)
+    if asked:
+        for place, row in zip(asked, log_softmax(logits[asked]), strict=True):
+            if tokens[place] != NOTHING:
+                scores[place] = score(row, tokens[place], sequences[place].request.logprobs or 0)
+    return scores
+
+
+def _dead_end(sequence: Sequence, row: Floats) -> Ended | Failed:
+    """No token can be had: the masks together leave none, or something is broken."""
+    if sequence.constraint and sequence.constraint.broken:
+        return sequence.broken()
+    if not np.isfinite(row).all():
+        return Failed(sequence.request.id, "The model gave no usable probabilities.")
+    return Ended(sequence.request.id, FinishReason.STOP)

@@ -1,0 +1,97 @@
+"""Reads safetensors files as float32 arrays, without their library. Knows nothing of models.
+
+Format: 8 bytes length of the header (little-endian), the header as JSON, the data
+(https://huggingface.co/docs/safetensors). Every offset is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ...core.errors import EngineError
+
+_WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}
+
+
+class _Entry(Struct):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class Tensors:
+    """The tensors of a directory's *.safetensors files. Each is taken once; `close` tells what was left over."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._found: dict[str, tuple[Path, int, _Entry]] = {}
+        for path in sorted(directory.glob("*.safetensors")):
+            start, entries = _header(path)
+            self._found.update((name, (path, start, entry)) for name, entry in entries.items())
+        if not self._found:
+            raise EngineError(f"{directory} holds no safetensors file")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def take(self, name: str, *shape: int) -> NDArray[np.float32]:
+        """The tensor of this name as float32; EngineError if it is missing or has another shape."""
+        if name not in self._found:
+            raise EngineError(f"{self._directory} holds no tensor {name}")
+        path, start, entry = self._found.pop(name)
+        if entry.shape != shape:
+            raise EngineError(f"{path}: {name} has shape {entry.shape}, not {shape}")
+        raw = np.fromfile(path, np.uint8, prod(shape) * _WIDTHS[entry.dtype], offset=start + entry.data_offsets[0])
+        return _float32(raw, entry.dtype).reshape(shape)
+
+    def drop(self, name: str) -> None:
+        """Leave this tensor out on purpose."""
+        self._found.pop(name, None)
+
+    def close(self) -> None:
+        """EngineError if anything was not taken: a model with parts that we do not compute."""
+        if self._found:
+            raise EngineError(f"{self._directory} holds tensors that a Llama does not have: {sorted(self._found)[:4]}")
+
+
+def _header(path: Path) -> tuple[int, dict[str, _Entry]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+        if length > size - 8:
+            raise EngineError(f"{path} is no safetensors file: its header would be {length} bytes long")
+        raw = file.read(length)
+    try:
+        parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        parts.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
+    except msgspec.DecodeError as error:
+        raise EngineError(f"{path} is no safetensors file: {error}") from error
+    for name, entry in entries.items():
+        _check(path, name, entry, size - 8 - length)
+    return 8 + length, entries
+
+
+def _check(path: Path, name: str, entry: _Entry, size: int) -> None:
+    if entry.dtype not in _WIDTHS:
+        raise EngineError(f"{path}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
+    begin, end = entry.data_offsets
+    if not (0 <= begin <= end <= size and end - begin == prod(entry.shape) * _WIDTHS[entry.dtype]):
+        raise EngineError(f"{path}: {name} does not lie where the header says")
+
+
+def _float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
+    match dtype:
+        case "BF16":
+            return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        case "F16":
+            return raw.view("<f2").astype(np.float32)
+        case _:
+            return raw.view("<f4").astype(np.float32, copy=False)

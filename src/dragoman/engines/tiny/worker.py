@@ -1,0 +1,101 @@
+"""The thread that computes. It hears of work through a queue and tells of results through one callable.
+
+Nothing that is held during a step is needed to give it work: whoever does never waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from .sequence import Sequence
+from .stepper import Output, Stepper
+
+log = logging.getLogger(__name__)
+
+Post = Callable[[list[Output]], None]
+
+
+class Add(Struct, frozen=True):
+    sequence: Sequence
+
+
+class Abort(Struct, frozen=True):
+    key: int
+
+
+class Worker:
+    """Steps until it is told to stop. post: called on the thread, once a step, with all that came of it.
+
+    A step that raises fails the sequences that ran in it and nobody else: the next step begins on an empty
+    cache.
+    """
+
+    def __init__(self, stepper: Stepper, post: Post, clock: Callable[[], float]) -> None:
+        self._stepper = stepper
+        self._post = post
+        self._clock = clock
+        self._inbox: deque[Add | Abort] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._sequences: dict[int, Sequence] = {}
+        self._thread = threading.Thread(target=self._run, name="tiny-engine", daemon=True)
+        self.last_step = clock()
+        """When a step ended last."""
+        self.running = 0
+        """Sequences that were running then."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, order: Add | Abort) -> None:
+        """Obeyed before the next step. Never blocks."""
+        self._inbox.append(order)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End after the present step."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            while self._inbox:
+                self._obey(self._inbox.popleft())
+            if self._stepper.scheduler.has_work:
+                self._step()
+            else:
+                self.running = 0
+                self._wake.wait()
+            self._wake.clear()
+
+    def _obey(self, order: Add | Abort) -> None:
+        match order:
+            case Add(sequence):
+                self._sequences[sequence.key] = sequence
+                self._stepper.scheduler.add(sequence)
+            case Abort(key):
+                sequence = self._sequences.pop(key, None)
+                if sequence:
+                    self._stepper.scheduler.remove(sequence)
+
+    def _step(self) -> None:
+        try:
+            outputs = self._stepper.step()
+        except Exception:
+            log.exception("a step failed")
+            outputs = self._stepper.recover()
+        for output in outputs:
+            if output.last:
+                self._sequences.pop(output.key, None)
+        self.running = self._stepper.scheduler.num_running
+        self.last_step = self._clock()
+        if outputs:
+            self._post(outputs)
