@@ -82,7 +82,8 @@ class Attention:
 
     def single(self, start: int, positions: Ints, tables: Ints) -> Single:
         """positions: of the queries. tables: zero-padded to a whole number of chunks."""
-        keys = np.arange(tables.shape[1] * BLOCK_SIZE).reshape(1, 1, -1, 1, CHUNK)
+        width: int = tables.shape[1] * BLOCK_SIZE
+        keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
         hidden = _hidden(keys, positions[:, None, None, None, None])
         return Single(start=start, stop=start + len(positions), tables=tables, hidden=hidden)
 
