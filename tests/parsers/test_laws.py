@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,3 +107,51 @@ def test_regrouping_the_tokens_does_not_matter(make: Make, tokens: list[Token], 
 def test_without_marks_the_text_is_the_answer(make: Make, output: str, data: st.DataObject):
     choice = fold(parse(make(), deltas(cut(data.draw, output))))
     assert choice.text() + choice.reasoning() in (output, output.removeprefix("\n"))
+
+
+def operations(work: Callable[[], object]) -> int:
+    """Calls made, of Python and of C functions: what is measured instead of time."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+UNENDING = {
+    "blanks": ("", "\n"),
+    "blanks in a thought": ("<think>", "\n"),
+    "half marks": ("x", "\n<tool_cal"),
+    "marks": ("x", "<tool_call>"),
+    "calls": ("", CALLS[0] + "\n"),
+    "calls without an end": ("", CALLS[0].removesuffix("</tool_call>")),
+    "blanks behind a call": (CALLS[0], " "),
+    "held arguments": ('<tool_call>{"arguments": {"a": "', "<tool_call>{"),
+    "a long key": ('<tool_call>{"', "x"),
+    "a long name": ('<tool_call>{"name": "', "\\n"),
+    "deep arguments": ('<tool_call>{"name": "f", "arguments": ', '[{"a":'),
+    "quoted arguments": ('<tool_call>{"name": "f", "arguments": "', "\\ud83d"),
+    "an endless scalar": ('<tool_call>{"name": "f", "arguments": 1', "1"),
+    "malformed arguments": ('<tool_call>{"name": "f", "arguments": {]', "\n</tool_cal"),
+    "a custom input": ('<tool_call>{"name": "patch", "arguments": {"input": "', "\\u00e9"),
+    "a custom tool's other keys": ('<tool_call>{"name": "patch", "arguments": {"a": "', "\\"),
+}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["in one delta", "a piece a delta"])
+@pytest.mark.parametrize(("head", "unit"), UNENDING.values(), ids=list(UNENDING))
+def test_time_is_linear(head: str, unit: str, whole: bool):
+    def work(n: int) -> int:
+        pieces = [head + unit * n] if whole else [head, *[unit] * n]
+        events = deltas(piece for piece in pieces if piece)
+        parser = both()()
+        return operations(lambda: [parser.feed(event) for event in events])
+
+    assert work(1000) < 11 * work(100)

@@ -23,9 +23,6 @@ from ..core.events import (
 )
 from ..core.syntax import Parser
 
-AGAIN = -1
-"""What a reading step returns when all that is held must be read again, in the state it has just entered."""
-
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _LONGEST_TOKEN = 64
 _REPLACED = "\ufffd".encode()
@@ -189,7 +186,7 @@ class TextParser(ABC):
         text, at = event.text, 0
         while at < len(text):
             at = self._step(text, at)
-            if at == AGAIN:
+            if at < 0:  # what is to be read again began in an earlier delta
                 text, at = self._buffer.text(), 0
         return self._collect()
 
@@ -203,7 +200,7 @@ class TextParser(ABC):
 
     @abstractmethod
     def _step(self, text: str, at: int) -> int:
-        """Read text[at:], the unread end of the buffer, in the present state; return how far it was read, or AGAIN."""
+        """Read text[at:], the unread end of the buffer, in the present state; return how far, or `_again`."""
 
     @abstractmethod
     def _finish(self) -> None:
@@ -216,6 +213,10 @@ class TextParser(ABC):
     def _read(self, text: str, at: int) -> int:
         """How much of the buffer has been read when text[at:] has not."""
         return len(self._buffer) - (len(text) - at)
+
+    def _again(self, text: str, at: int) -> int:
+        """Where to go on to read all that is held once more, in another state: negative if before this text."""
+        return at - self._read(text, at)
 
     def _release(self, make: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
         """n characters of the buffer become an event."""

@@ -15,7 +15,7 @@ from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ..core.message import CustomTool, Tool
 from ..core.syntax import JsonValue, ParseContext, Parser, Piece, Verbatim
 from .arguments import Arguments, CustomInput, FunctionArguments
-from .base import AGAIN, Found, Lead, TextParser
+from .base import Found, Lead, TextParser
 from .json_text import ObjectReader, Seen, string
 from .marks import Marks
 
@@ -173,7 +173,7 @@ class HermesParser(TextParser):
             return at
         self._to_between()
         if found is Found.OTHER:
-            return AGAIN
+            return self._again(text, at)
         self._drop(self._read(text, at))
         return at
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from ..core.events import Event, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ThoughtSyntax
-from .base import AGAIN, Found, Lead, TextParser
+from .base import Found, Lead, TextParser
 from .marks import Marks
 
 
@@ -100,7 +100,7 @@ class ThinkParser(TextParser):
             self._state = ThinkParser._inside
             return at
         self._state = ThinkParser._inside if self._opened else ThinkParser._answer
-        return AGAIN
+        return self._again(text, at)
 
     def _inside(self, text: str, at: int) -> int:
         if self._bare:

@@ -1,0 +1,245 @@
+"""Tool calls as JSON between `<tool_call>` marks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.events import FinishReason, TextDelta, ToolCallDelta, ToolCallStart
+from dragoman.core.message import CustomTool, FunctionTool
+from dragoman.core.syntax import JsonValue, Verbatim
+from dragoman.parsers.hermes import HermesFormat
+
+from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token
+
+
+def hermes(*tools: str | CustomTool):
+    return HermesFormat().parser(context(*(tools or ("f", "get_weather", PATCH))))
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (call("f", '{"x": 1}'), [("call", "f", '{"x": 1}')]),
+        (call("f", '{ "x" :[ 1,{}] }'), [("call", "f", '{ "x" :[ 1,{}] }')]),
+        (call("f", '{"x": "</tool_call>"}'), [("call", "f", '{"x": "</tool_call>"}')]),
+        (call("f", '{"x": "\\"}\\\\"}'), [("call", "f", '{"x": "\\"}\\\\"}')]),
+        ('<tool_call>{"arguments": {"x": 1}, "name": "f"}</tool_call>', [("call", "f", '{"x": 1}')]),
+        ('<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', [("call", "f", '{"x": 1}')]),
+        ('<tool_call>{"id": {"a": 0}, "name": "f", "arguments": {}, "z": "}"}</tool_call>', [("call", "f", "{}")]),
+        ('<tool_call>{"name": "\\u0066"}</tool_call>', [("call", "f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": null}</tool_call>', [("call", "f", "{}")]),
+        ('<tool_call>{"name": "f", "arguments": 12 }</tool_call>', [("call", "f", "12")]),
+        (call("f", '"{\\"x\\": \\"\\u00e9\\ud83d\\ude00\\"}"'), [("call", "f", '{"x": "é😀"}')]),
+        (call("f", "{\"x\": True, 'y': 1}"), [("call", "f", "{\"x\": True, 'y': 1}")]),
+        (
+            call("f", '{"a": 1}') + call("get_weather", '{"b": 2}'),
+            [("call", "f", '{"a": 1}'), ("call", "get_weather", '{"b": 2}')],
+        ),
+    ],
+)
+def test_what_is_a_call(text: str, expected: Shape):
+    assert answer(hermes(), text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        call("unknown", '{"x": 1}'),
+        call("unknown", '{"x": "<tool_call>{\\"name\\": \\"f\\", \\"arguments\\": {}}</tool_call>"}'),
+        call("unknown", '{"x": "' + call("f", "{}").replace('"', '\\"').replace("\n", "") + '"}'),
+        "<tool_call>",
+        "<tool_call>\n not JSON\n</tool_call>",
+        "<tool_call>[]</tool_call>",
+        "<tool_call>{}</tool_call>",
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
+        '<tool_call>{"name" "f"}</tool_call>',
+        '<tool_call>{"arguments": {"x": ]}, "name": "f"}</tool_call>',
+        '<tool_call>\n{"name": "f',
+        '<tool_call>\n{"arguments": {"x": 1}, "na',
+        "<tool_cal",
+        "a </tool_call> b",
+        "x < y",
+    ],
+)
+def test_what_is_no_call_stays_text_verbatim(text: str):
+    assert answer(hermes(), text) == [("text", text)]
+    assert answer(hermes(), "So: " + text + " end.") == [("text", "So: " + text + " end.")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hi.\n" + call("f", "{}"), [("text", "Hi."), ("call", "f", "{}")]),
+        ("Hi.\n\n" + call("f", "{}"), [("text", "Hi.\n"), ("call", "f", "{}")]),
+        ("Hi. " + call("f", "{}"), [("text", "Hi. "), ("call", "f", "{}")]),
+        (" \n" + call("f", "{}"), [("call", "f", "{}")]),
+        (call("f", "{}") + "\n", [("call", "f", "{}")]),
+        (call("f", "{}") + " \n\n" + call("f", "{}"), [("call", "f", "{}")] * 2),
+        (call("f", "{}") + "\nDone.\n", [("call", "f", "{}"), ("text", "\nDone.\n")]),
+        (call("f", "{}") + "\nAnd\n" + call("f", "{}"), [("call", "f", "{}"), ("text", "\nAnd"), ("call", "f", "{}")]),
+        (call("f", "{}") + "\n<tool", [("call", "f", "{}"), ("text", "\n<tool")]),
+        ("\n", [("text", "\n")]),
+        ("<<tool_call>{}", [("text", "<<tool_call>{}")]),
+        ("<tool_call>" + call("f", "{}"), [("text", "<tool_call>"), ("call", "f", "{}")]),
+    ],
+)
+def test_white_space_is_dropped_only_where_the_template_writes_it(text: str, expected: Shape):
+    assert answer(hermes(), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<tool_call>{"name": "f", "arguments": {"x": 1}\n</tool_call>!', [("call", "f", '{"x": 1}'), ("text", "!")]),
+        ('<tool_call>{"name": "f", "arguments": {}}\n' + call("f", "{}"), [("call", "f", "{}")] * 2),
+        ('<tool_call>{"name": "f", "arguments": {}}}</tool_call>', [("call", "f", "{}"), ("text", "}</tool_call>")]),
+        (call("f", '{"x": [1}'), [("call", "f", '{"x": [1}}')]),
+        ('<tool_call>{"name": "f" "arguments": {}}</tool_call>ok', [("call", "f", '"arguments": {}}'), ("text", "ok")]),
+    ],
+)
+def test_malformed_calls_of_a_declared_tool_survive(text: str, expected: Shape):
+    assert answer(hermes(), text) == expected
+
+
+@pytest.mark.parametrize("written", ['{"city": "Par', '{"city": [', "{", ""])
+def test_a_truncated_call_keeps_its_partial_arguments(written: str):
+    text = '<tool_call>\n{"name": "f", "arguments": ' + written
+    assert answer(hermes(), text, FinishReason.LENGTH) == [("call", "f", written)]
+
+
+def test_a_call_cut_at_its_closing_mark_is_whole():
+    assert answer(hermes(), call("f", "{}")[:-3], FinishReason.LENGTH) == [("call", "f", "{}")]
+
+
+def test_the_name_comes_first_and_the_arguments_as_they_are_written():
+    parser = hermes()
+    pieces = [
+        "<tool_call>",
+        '\n{"name": "',
+        "get_weather",
+        '", "arg',
+        'uments": {"city',
+        '": "Paris"}',
+        "}\n",
+        "</tool_call>",
+    ]
+    out = [parser.feed(delta) for delta in deltas(pieces)]
+    assert out[3] == [ToolCallStart(0, "call_0", "get_weather", tuple(map(token, pieces[:4])))]
+    assert out[4:6] == [
+        [ToolCallDelta(0, '{"city', (token(pieces[4]),))],
+        [ToolCallDelta(0, '": "Paris"}', (token(pieces[5]),))],
+    ]
+    assert [out[n] for n in (0, 1, 2, 6, 7)] == [[]] * 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"input": "a\\n\\"b\\" \\u00e9 \\ud83d\\ude00"}', 'a\n"b" é 😀'),
+        ('{"input": ""}', ""),
+        ('{"why": {"input": 1}, "input": "x", "z": "y"}', "x"),
+        ('"just text"', "just text"),
+        ('{"patch": "x"}', '{"patch": "x"}'),
+        ('{"input": 5}', '{"input": 5}'),
+        ('{"input": "\\x \\ud83d \\u12"}', "\\x � \\u12"),
+        ("12", "12"),
+    ],
+)
+def test_a_custom_tool_gets_its_input_decoded(arguments: str, expected: str):
+    assert answer(hermes(), call("patch", arguments)) == [("custom", "patch", expected)]
+
+
+def test_a_custom_tools_input_streams():
+    parser = hermes()
+    parser.feed(TextDelta(0, '<tool_call>{"name": "patch", "arguments": {"input": "a'))
+    assert parser.feed(TextDelta(0, "b\\")) == [ToolCallDelta(0, "b")]
+    assert parser.feed(TextDelta(0, 'nc"')) == [ToolCallDelta(0, "\nc")]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), json_values, max_size=3), min_size=1, max_size=3), st.booleans())
+def test_every_call_is_found_with_its_arguments_as_written(wanted: list[dict[str, object]], plain: bool):
+    written = [json.dumps(arguments, ensure_ascii=plain) for arguments in wanted]
+    text = "\n".join(call("f", arguments) for arguments in written)
+    assert answer(hermes(), text) == [("call", "f", arguments) for arguments in written]
+
+
+@given(st.text())
+def test_every_custom_input_is_found(wanted: str):
+    assert answer(hermes(), call("patch", json.dumps({"input": wanted}))) == [("custom", "patch", wanted)]
+
+
+def test_marks_and_pieces_joined_are_the_raw_text():
+    text = "Hi." + call("f", '{"x": 1}') + "Bye."
+    choice = fold(parse(hermes(), deltas(text)))
+    assert "".join(one.text for one in choice.tokens[:-1]) == text
+    ((_, before), (_, name, arguments), (_, after)) = shape(choice)
+    assert before + call(name, arguments) + after == text
+
+
+def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
+    pieces = ["<", "tool_call", ">", '{"name": "f", "arguments": {}}', "</", "tool_call>"]
+    parser = HermesFormat(added=SPECIAL).parser(context("f"))
+    assert shape(fold(parse(parser, deltas(pieces)))) == [("text", "".join(pieces))]
+    pieces[:3] = ["<tool_call>"]
+    parser = HermesFormat(added=SPECIAL).parser(context("f"))
+    assert shape(fold(parse(parser, deltas(pieces)))) == [("call", "f", "{}")]
+
+
+def test_fifty_interleaved_streams_do_not_mix():
+    format = HermesFormat()
+    texts = [f"Text {n}\n" + call("f", f'{{"n": {n}}}') + call("g", f'{{"n": "{n}"}}') for n in range(50)]
+    parsers = [format.parser(context("f", "g")) for _ in texts]
+    events = [list[object]() for _ in texts]
+    for at in range(max(map(len, texts))):
+        for text, parser, out in zip(texts, parsers, events, strict=True):
+            out.extend(parser.feed(TextDelta(0, text[at : at + 1])) if at < len(text) else ())
+    for n, out in enumerate(events):
+        calls = "".join(event.arguments for event in out if isinstance(event, ToolCallDelta))
+        said = "".join(event.text for event in out if isinstance(event, TextDelta))
+        assert (said, calls) == (f"Text {n}", f'{{"n": {n}}}{{"n": "{n}"}}')
+
+
+def test_plain_text_passes_as_the_same_object():
+    parser = hermes()
+    parser.feed(TextDelta(0, "So"))
+    delta = TextDelta(0, " it is", (token(" it is"),))
+    assert parser.feed(delta)[0] is delta
+
+
+def test_how_a_call_is_written_when_it_is_enforced():
+    format = HermesFormat()
+    assert format.call(FunctionTool("f", parameters='{"type": "object"}')) == (
+        Verbatim('<tool_call>\n{"name": "f", "arguments": '),
+        JsonValue('{"type": "object"}'),
+        Verbatim("}\n</tool_call>"),
+    )
+    assert format.call(FunctionTool("f"))[1] == JsonValue(None)
+    schema = format.call(PATCH)[1]
+    assert isinstance(schema, JsonValue)
+    assert json.loads(schema.schema or "")["required"] == ["input"]
+    assert (format.markers, format.between) == (("<tool_call>", "</tool_call>"), "\n")
+
+
+@pytest.mark.parametrize("name", ['a"b', "é\n", "</tool_call>", "<tool_call>"])
+def test_a_name_is_escaped_and_found_again(name: str):
+    head, value, tail = HermesFormat().call(FunctionTool(name))
+    assert isinstance(head, Verbatim)
+    assert isinstance(tail, Verbatim)
+    assert isinstance(value, JsonValue)
+    assert head.text.count("tool_call>") == 1 + (0 if "<" not in name else 1)
+    assert answer(hermes(name), head.text + "{}" + tail.text) == [("call", name, "{}")]

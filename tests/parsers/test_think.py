@@ -1,0 +1,141 @@
+"""Reasoning between marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta
+from dragoman.core.syntax import ThoughtSyntax
+from dragoman.parsers.think import ThinkFormat
+
+from .running import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
+
+OPEN = "<|im_start|>assistant\n<think>\n"
+CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+def think(tail: str = "<|im_start|>assistant\n", *, unopened: bool = False):
+    return ThinkFormat(unopened=unopened).parser(context(tail=tail))
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "said"),
+    [
+        ("<think>\nhm\n</think>\n\nYes", "hm", "Yes"),
+        ("<think>hm</think>Yes", "hm", "Yes"),
+        ("<think>hm</think>\nYes", "hm", "Yes"),
+        ("<think>hm</think>\n\n\n Yes", "hm", "\n Yes"),
+        ("<think>\n\nhm\n\n</think> Yes", "\nhm\n", " Yes"),
+        (" \n<think>hm</think>Yes", "hm", "Yes"),
+        ("<think>\n\n</think>\n\nYes", "", "Yes"),
+        ("<think>\n</think>\n\nYes", "", "Yes"),
+        ("<think></think>", "", ""),
+        ("Yes", "", "Yes"),
+        (" \nYes", "", " \nYes"),
+        (" \n", "", " \n"),
+        ("Say <think>hm</think>", "", "Say <think>hm</think>"),
+        ("<think>hm</think>Then <think>no</think>", "hm", "Then <think>no</think>"),
+        ("</think>Yes", "", "</think>Yes"),
+        ("<thinking>", "", "<thinking>"),
+        ("<think>a <think> b</think>c", "a <think> b", "c"),
+        ("<think>a </thin k></think>c", "a </thin k>", "c"),
+    ],
+)
+def test_where_a_thought_begins_and_ends(text: str, reasoning: str, said: str):
+    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", said)] * bool(said)
+    assert answer(think(), text) == parts
+
+
+@pytest.mark.parametrize(
+    ("tail", "text", "reasoning", "said"),
+    [
+        (OPEN, "hm\n</think>\n\nYes", "hm", "Yes"),
+        (OPEN, "\nhm</think>Yes", "\nhm", "Yes"),
+        (OPEN.rstrip("\n"), "\nhm</think>Yes", "hm", "Yes"),
+        (OPEN, "<think>\nhm</think>Yes", "hm", "Yes"),
+        (OPEN, "</think>Yes", "", "Yes"),
+        (OPEN + "So far", ", so good</think>Yes", ", so good", "Yes"),
+        (CLOSED, "Yes", "", "Yes"),
+        (CLOSED, "<think>Yes", "", "<think>Yes"),
+    ],
+)
+def test_what_the_template_has_opened_or_closed_is_known(tail: str, text: str, reasoning: str, said: str):
+    parts = [("reasoning", reasoning)] * bool(reasoning) + [("text", said)]
+    assert answer(think(tail), text) == parts
+
+
+def test_an_unopened_thought_counts_only_if_configured():
+    text = "hm</think>Yes"
+    assert answer(think(), text) == [("text", text)]
+    assert answer(think(unopened=True), text) == [("reasoning", "hm"), ("text", "Yes")]
+    assert answer(think(unopened=True), "<think>\n" + text) == [("reasoning", "hm"), ("text", "Yes")]
+
+
+def test_a_truncated_thought_keeps_every_character():
+    assert answer(think(), "<think>hm\n</thi", FinishReason.LENGTH) == [("reasoning", "hm\n</thi")]
+    assert answer(think(), "<thi", FinishReason.LENGTH) == [("text", "<thi")]
+    assert answer(think(OPEN), "\n<thi", FinishReason.LENGTH) == [("reasoning", "\n<thi")]
+
+
+def released(tail: str, pieces: list[str]) -> list[list[Event]]:
+    parser = think(tail)
+    return [parser.feed(delta) for delta in deltas(pieces)]
+
+
+def test_reasoning_streams_at_once():
+    events = released(OPEN, ["So", " <", "b>"])
+    assert events == [
+        [ReasoningDelta(0, "So", (token("So"),))],
+        [ReasoningDelta(0, " ")],
+        [ReasoningDelta(0, "<b>", (token(" <"), token("b>")))],
+    ]
+
+
+def test_text_behind_the_thought_passes_as_the_same_object():
+    parser = think(CLOSED)
+    for delta in deltas(["Yes", " <think>", "\n"]):
+        (passed,) = parser.feed(delta)
+        assert passed is delta
+
+
+def texts_of(event: Event) -> list[str]:
+    assert isinstance(event, TextDelta | ReasoningDelta)
+    return [one.text for one in event.tokens]
+
+
+def test_the_tokens_of_marks_ride_on_what_comes_next():
+    events = parse(think(), deltas(["<think>", "\n", "hm", "</think>", "\n\n", "Yes"]))
+    assert [(type(event), texts_of(event)) for event in events[1:3]] == [
+        (ReasoningDelta, ["<think>", "\n", "hm"]),
+        (TextDelta, ["</think>", "\n\n", "Yes"]),
+    ]
+    thought = parse(think(), deltas(["<think>", "hm", "</think>"]))
+    assert isinstance(thought[-2], ChoiceFinished)
+    assert thought[-2].tokens == (token("</think>"), END)
+
+
+@pytest.mark.parametrize("pieces", [["<", "think", ">", "x"], ["<th", "ink>x"]])
+def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token(pieces: list[str]):
+    marks = ThinkFormat(added=SPECIAL)
+    assert shape(fold(parse(marks.parser(context()), deltas(pieces)))) == [("text", "<think>x")]
+    assert shape(fold(parse(ThinkFormat().parser(context()), deltas(pieces)))) == [("reasoning", "x")]
+    assert answer(marks.parser(context()), "<think>x") == [("reasoning", "x")], "without tokens the text counts"
+
+
+def test_a_spelled_end_mark_does_not_end_the_thought():
+    pieces = ["<think>", "say ", "</", "think", ">", " twice", "</think>", "Yes"]
+    choice = fold(parse(ThinkFormat(added=SPECIAL).parser(context()), deltas(pieces)))
+    assert shape(choice) == [("reasoning", "say </think> twice"), ("text", "Yes")]
+
+
+def test_events_of_other_kinds_pass_in_their_place():
+    parser = think()
+    parser.feed(TextDelta(0, "<thi", (token("<thi"),)))
+    native = ReasoningDelta(0, "native", (token("native"),))
+    assert parser.feed(native) == [TextDelta(0, "<thi", (token("<thi"),)), native]
+
+
+def test_other_marks_can_be_named():
+    format = ThinkFormat("[THINK]", "[/THINK]", "")
+    assert format.thought == ThoughtSyntax("[THINK]", "[/THINK]", "")
+    assert answer(format.parser(context()), "[THINK]hm[/THINK]\nYes") == [("reasoning", "hm"), ("text", "\nYes")]
