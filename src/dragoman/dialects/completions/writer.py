@@ -29,7 +29,7 @@ from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
 from ..envelope import COMMENT, DONE, Counter, Envelope, View, finish, stop_reason
-from ..logprobs import Naming, Offsets, Row, completion_entries, prompt_logprobs, token_ids
+from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
 from ..text import quoted
 
 KINDS = (b"text_completion", b"text_completion")
@@ -138,8 +138,7 @@ class CompletionsWriter:
         said = self._choices[choice]
         held, said.held = said.held, []
         prompt, said.prompt = said.prompt, None
-        rows = self._rows(said.offsets, prompt, held)
-        scores = completion_entries(rows) if rows else b"null"
+        scores = self._logprobs(said.offsets, prompt, held)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
         )  # fmt: skip
@@ -149,8 +148,7 @@ class CompletionsWriter:
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         if self._view.echo and prompt is not None:
             text = prompt.text + text
-        rows = self._rows(self._offsets(), prompt, choice.tokens)
-        scores = b"null" if self._view.logprobs is None else completion_entries(rows)
+        scores = self._logprobs(self._offsets(), prompt, choice.tokens)
         reason = finish(choice.reason, self._view.profile)
         extensions = self._extensions(prompt, choice.tokens, choice.stop) + self._prompt_logprobs(prompt)
         return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
@@ -161,11 +159,11 @@ class CompletionsWriter:
         view = self._view
         return Offsets(view.logprobs or 0, Naming(view.tokens_as_ids), view.special_tokens_in_text)
 
-    def _rows(self, offsets: Offsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> list[Row]:
+    def _logprobs(self, offsets: Offsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
         if self._view.logprobs is None:
-            return []
+            return b"null"
         echoed = offsets.prompt(prompt) if self._view.echo and prompt is not None else []
-        return echoed + offsets.feed(tokens)
+        return completion_entries(echoed + offsets.feed(tokens))
 
     def _extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
         """vLLM's fields of a choice: always there in its profile, in OpenAI's only where they were asked for."""

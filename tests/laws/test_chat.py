@@ -1,0 +1,127 @@
+"""The law of Chat Completions: the official SDK, reading our stream, arrives at our whole object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from dragoman.conformance import chat as grammar
+from dragoman.conformance.violation import an_object, objects
+from dragoman.dialects.base import Header, Profile
+from dragoman.dialects.chat import ChatView, ChatWriter
+
+from .sdk import OpenAiSdk, written
+from .strategies import Case, Kinds, cases
+
+Json = dict[str, Any]
+HEADER = Header("chatcmpl-1", 1700000000, "org/model", "fp_1")
+FUNCTIONS_ONLY = Kinds(custom=False)
+views = st.builds(
+    ChatView,
+    profile=st.sampled_from(Profile),
+    logprobs=st.sampled_from((None, 0, 1)),
+    token_ids=st.booleans(),
+    tokens_as_ids=st.booleans(),
+    include_usage=st.booleans(),
+    continuous_usage=st.booleans(),
+    service_tier=st.booleans(),
+    prompt_text=st.booleans(),
+    reasoning_fields=st.sampled_from(((), ("reasoning",), ("reasoning", "reasoning_content"))),
+    named_choice=st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def sdk() -> OpenAiSdk:
+    return OpenAiSdk()
+
+
+@given(cases(), views)
+def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, view: ChatView):
+    streamed = sdk.chat(written(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
+    whole = ChatWriter(HEADER, view).full(case.reply)
+    assert normal(json.loads(streamed), view) == normal(json.loads(whole), view)
+
+
+def normal(whole: Json, view: ChatView) -> Json:
+    """Take away what the format itself makes differ: null or absent, the index of calls, the SDK's own parse."""
+    if not view.include_usage:
+        whole.pop("usage")
+    for key in ("prompt_logprobs", "kv_transfer_params"):
+        whole.pop(key, None)
+    for choice in whole["choices"]:
+        choice.pop("token_ids", None)  # the SDK keeps those of one chunk; a law of their own is below
+        choice.pop("stop_reason", None)
+        message = choice["message"]
+        message["content"] = message["content"] or None
+        for call in objects(message.get("tool_calls") or [], "tool_calls"):
+            call.pop("index", None)
+            an_object(call.get("function") or {}, "function").pop("parsed_arguments", None)
+    return without_nulls(whole)
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = {key: without_nulls(item) for key, item in cast(Json, value).items()}
+        return {key: item for key, item in fields.items() if item not in (None, {}, [])}
+    return [without_nulls(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+
+
+@given(cases(), views)
+def test_the_grammar_of_the_wire_is_kept(case: Case, view: ChatView):
+    stream = written(ChatWriter(HEADER, view), case.events)
+    grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
+    grammar.check_object(json.loads(ChatWriter(HEADER, view).full(case.reply)), extra_reasons=("abort",))
+
+
+@given(cases(FUNCTIONS_ONLY), views.filter(lambda view: view.profile is Profile.OPENAI))
+def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatView):
+    ChatCompletion.model_validate_json(ChatWriter(HEADER, view).full(case.reply), strict=True)
+    writer = ChatWriter(HEADER, view)
+    for event in case.events:
+        for block in writer.feed(event).split(b"\n\n")[:-1]:
+            ChatCompletionChunk.model_validate_json(block.removeprefix(b"data: "), strict=True)
+
+
+@given(cases(), views)
+def test_logprobs_and_token_ids_of_the_chunks_make_those_of_the_whole(case: Case, view: ChatView):
+    chunks = grammar.check_stream(
+        written(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
+    )
+    whole = json.loads(ChatWriter(HEADER, view).full(case.reply))
+    for index, choice in enumerate(whole["choices"]):
+        mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
+        for name in ("content", "refusal"):
+            assert [entry for part in mine for entry in entries(part, name)] == entries(choice, name)
+        assert [id for part in mine for id in part.get("token_ids") or ()] == (choice.get("token_ids") or [])
+        if view.token_ids:
+            assert choice["token_ids"] == [token.id for token in case.reply.choices[index].tokens]
+        if view.logprobs is not None:
+            listed = choice["logprobs"]["content"] + (choice["logprobs"]["refusal"] or [])
+            assert len(listed) == len(case.reply.choices[index].tokens)
+
+
+def entries(choice: Json, name: str) -> list[Json]:
+    return an_object(choice["logprobs"] or {}, "logprobs").get(name) or []
+
+
+@given(cases())
+def test_continuous_usage_ends_at_the_usage_of_the_whole(case: Case):
+    view = ChatView(include_usage=True, continuous_usage=True)
+    chunks = grammar.check_stream(written(ChatWriter(HEADER, view), case.events), include_usage=True)
+    counted = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counted == sorted(counted)
+    assert counted[-2:] == [case.reply.usage.completion] * 2
+
+
+@given(cases())
+def test_a_legacy_call_is_one_function_call_in_stream_and_whole(sdk: OpenAiSdk, case: Case):
+    view = ChatView(legacy_functions=True)
+    streamed = sdk.chat(written(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
+    whole = ChatWriter(HEADER, view).full(case.reply)
+    assert normal(json.loads(streamed), view) == normal(json.loads(whole), view)

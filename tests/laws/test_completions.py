@@ -1,0 +1,104 @@
+"""The law of Completions: the SDK's chunks, put together, are our whole object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import Completion
+
+from dragoman.conformance import completions as grammar
+from dragoman.conformance.violation import objects
+from dragoman.core.message import Refusal, Text
+from dragoman.dialects.base import Header, Profile
+from dragoman.dialects.completions import CompletionsView, CompletionsWriter
+
+from .sdk import OpenAiSdk, written
+from .strategies import Case, Kinds, cases
+
+Json = dict[str, Any]
+HEADER = Header("cmpl-1", 1700000000, "org/model", "fp_1")
+MANY = Kinds(max_prompts=3, max_choices=2)
+TEXT_ONLY = Kinds(parts=(Text, Refusal), max_prompts=2, max_choices=2)
+views = st.builds(
+    CompletionsView,
+    profile=st.sampled_from(Profile),
+    logprobs=st.sampled_from((None, 0, 1, 2)),
+    token_ids=st.booleans(),
+    tokens_as_ids=st.booleans(),
+    include_usage=st.booleans(),
+    continuous_usage=st.booleans(),
+    service_tier=st.booleans(),
+    echo=st.booleans(),
+    special_tokens_in_text=st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def sdk() -> OpenAiSdk:
+    return OpenAiSdk()
+
+
+@given(cases(MANY), views)
+def test_the_chunks_put_together_are_the_whole(sdk: OpenAiSdk, case: Case, view: CompletionsView):
+    chunks = [
+        json.loads(chunk.to_json()) for chunk in sdk.completions(written(CompletionsWriter(HEADER, view), case.events))
+    ]
+    whole = json.loads(CompletionsWriter(HEADER, view).full(case.reply))
+    for choice in objects(whole["choices"], "choices"):
+        choice.pop("prompt_logprobs", None)
+    assert folded(chunks, len(whole["choices"])) == whole["choices"]
+    assert all(chunk["id"] == whole["id"] and chunk["model"] == whole["model"] for chunk in chunks)
+    if view.include_usage:
+        assert chunks[-1]["usage"] == whole["usage"]
+
+
+def folded(chunks: list[Json], count: int) -> list[Json]:
+    """Texts and lists are concatenated; of the rest the last that was said holds."""
+    choices: list[Json] = [{"text": ""} for _ in range(count)]
+    for chunk in chunks:
+        for part in objects(chunk["choices"], "choices"):
+            index: int = part["index"]
+            choice = choices[index]
+            choice.update({key: joined(choice.get(key), value) for key, value in part.items()})
+    return choices
+
+
+def joined(before: Any, now: Any) -> Any:
+    if now is None:
+        return before
+    if isinstance(before, dict):
+        return {key: joined(value, now[key]) for key, value in cast(Json, before).items()}
+    if isinstance(before, list):
+        return cast(list[Any], before) + now
+    return before + now if isinstance(before, str) else now
+
+
+@given(cases(MANY), views)
+def test_the_grammar_of_the_wire_is_kept(case: Case, view: CompletionsView):
+    stream = written(CompletionsWriter(HEADER, view), case.events)
+    grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
+    grammar.check_object(json.loads(CompletionsWriter(HEADER, view).full(case.reply)), extra_reasons=("abort",))
+
+
+@given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
+def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsView):
+    """With an echo the first token has no logprob; OpenAI's own schema forgot that null."""
+    Completion.model_validate_json(CompletionsWriter(HEADER, view).full(case.reply), strict=True)
+
+
+@given(cases(TEXT_ONLY))
+def test_offsets_point_at_the_text_of_their_tokens(case: Case):
+    """Where each token's text is what the answer says, the offsets are exact."""
+    view = CompletionsView(logprobs=0, echo=True, special_tokens_in_text=True)
+    whole = json.loads(CompletionsWriter(HEADER, view).full(case.reply))
+    each = len(case.reply.choices) // len(case.reply.prompts)
+    for i, choice in enumerate(whole["choices"]):
+        prompt = case.reply.prompts[i // each]
+        assert prompt is not None
+        for token, offset in zip(prompt.tokens, choice["logprobs"]["text_offset"], strict=False):
+            if all(one.raw is None for one in prompt.tokens):
+                assert choice["text"][offset:].startswith(token.text)
