@@ -1,0 +1,125 @@
+"""The golden cases: which events are written by which writers. What they look like is in `cases/`, to the byte.
+
+`<case>.events.jsonl` is the input, one canonical event a line. `<case>.<writer>.sse` is the stream and
+`<case>.<writer>.json` the whole answer. After a change that is meant, `python -m tests.golden.regenerate` shows
+what became different and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.core.errors import DragomanError, EngineError
+from dragoman.core.events import Event
+from dragoman.core.grammar import Grammar
+from dragoman.core.reply import Fold
+from dragoman.dialects.base import Header, Profile, Writer
+from dragoman.dialects.chat import ChatView, ChatWriter
+from dragoman.dialects.completions import CompletionsView, CompletionsWriter
+
+CASES = Path(__file__).parent / "cases"
+_decode = msgspec.json.Decoder(Event).decode
+
+Make = Callable[[], Writer]
+
+
+class Golden(Struct, frozen=True):
+    """One case as one writer writes it. error: with which the stream ends instead; there is no whole then."""
+
+    case: str
+    writer: str
+    make: Make
+    error: DragomanError | None = None
+
+    def events(self) -> list[Event]:
+        lines = (CASES / f"{self.case}.events.jsonl").read_bytes().splitlines()
+        return [_decode(line) for line in lines]
+
+    def files(self) -> Iterator[tuple[Path, bytes]]:
+        """What there should be on disk."""
+        yield CASES / f"{self.case}.{self.writer}.sse", self._stream()
+        if self.error is None:
+            folded = Fold()
+            for event in self.events():
+                folded.feed(event)
+            yield CASES / f"{self.case}.{self.writer}.json", self.make().full(folded.reply()) + b"\n"
+
+    def _stream(self) -> bytes:
+        writer, grammar = self.make(), Grammar()
+        sent = b""
+        for event in self.events():
+            grammar.feed(event)
+            sent += writer.feed(event)
+        if self.error is not None:
+            return sent + writer.error(self.error)
+        grammar.close()
+        return sent + writer.end
+
+
+def _chat(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
+    for name, profile in (("chat", Profile.OPENAI), ("chat-vllm", Profile.VLLM)):
+        shown = msgspec.convert({"profile": profile, **view}, ChatView)
+        yield Golden(case, name, lambda shown=shown: ChatWriter(_header("chatcmpl-1"), shown), error)
+
+
+def _completions(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
+    for name, profile in (("completions", Profile.OPENAI), ("completions-vllm", Profile.VLLM)):
+        shown = msgspec.convert({"profile": profile, **view}, CompletionsView)
+        yield Golden(case, name, lambda shown=shown: CompletionsWriter(_header("cmpl-1"), shown), error)
+
+
+def _header(id: str) -> Header:
+    return Header(id, 1700000000, "org/model", "fp_1")
+
+
+FAILURE = EngineError("The engine stopped.")
+
+GOLDEN: tuple[Golden, ...] = (
+    *_chat("stop"),
+    *_completions("stop"),
+    *_chat("length"),
+    *_completions("length"),
+    *_chat("stop-string"),
+    *_completions("stop-string"),
+    *_chat("stop-token"),
+    *_completions("stop-token"),
+    *_chat("empty"),
+    *_completions("empty"),
+    *_chat("content-filter"),
+    *_completions("content-filter"),
+    *_chat("abort"),
+    *_completions("abort"),
+    *_chat("error", error=FAILURE),
+    *_completions("error", error=FAILURE),
+    *_chat("line-ends"),
+    *_completions("line-ends"),
+    *_chat("two-choices"),
+    *_completions("two-choices"),
+    *_chat("usage", include_usage=True),
+    *_completions("usage", include_usage=True),
+    *_chat("continuous-usage", include_usage=True, continuous_usage=True),
+    *_completions("continuous-usage", include_usage=True, continuous_usage=True),
+    *_chat("logprobs", logprobs=2),
+    *_completions("logprobs", logprobs=2),
+    *_chat("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
+    *_completions("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
+    *_chat("prompt-logprobs", prompt_logprobs=1, prompt_text=True),
+    *_completions("prompt-logprobs", prompt_logprobs=1),
+    *_completions("echo", echo=True, logprobs=1),
+    *_completions("two-prompts", echo=True),
+    *_chat("reasoning"),
+    *_chat("reasoning-hidden", reasoning_fields=(), logprobs=0),
+    *_chat("refusal", logprobs=0),
+    *_chat("tool-call"),
+    *_chat("parallel-calls"),
+    *_chat("text-then-call"),
+    *_chat("custom-call"),
+    *_chat("named-call", named_choice=True),
+    *_chat("legacy-call", legacy_functions=True),
+    *_chat("call-cut-off"),
+    *_chat("service-tier", service_tier=True),
+)
