@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Raw
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
 from .body import invalid, json_text, json_value, one_of
-from .fields import Generation, JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from .fields import Decoding, Generation, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
@@ -16,17 +18,22 @@ MAX_OPTIONS = 1_000
 
 
 def read_constraint(fields: Generation) -> Constraint | None:
+    return only_one([*_of_response_format(fields.response_format), *structured(fields)])
+
+
+def structured(fields: Decoding) -> list[tuple[str, Constraint]]:
+    """What vLLM's own fields say, each with the field's name."""
     guided = StructuredOutputs(
         json=fields.guided_json,
         regex=fields.guided_regex,
         choice=fields.guided_choice,
         grammar=fields.guided_grammar,
     )
-    found = [
-        *_of_response_format(fields.response_format),
-        *_of_structured(fields.structured_outputs or StructuredOutputs(), "structured_outputs."),
-        *_of_structured(guided, "guided_"),
-    ]
+    given = fields.structured_outputs or StructuredOutputs()
+    return [*_of_structured(given, "structured_outputs."), *_of_structured(guided, "guided_")]
+
+
+def only_one(found: Sequence[tuple[str, Constraint]]) -> Constraint | None:
     if len(found) > 1:
         names = " and ".join(f"'{param}'" for param, _ in found)
         raise RequestError(f"Only one constraint is possible, but got {names}.", param=found[1][0])
@@ -40,7 +47,7 @@ def _of_response_format(format: ResponseFormat | None) -> list[tuple[str, Constr
         raise Unsupported("'response_format' of type 'structural_tag' is not supported here.", param="response_format")
     match one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type"):
         case "json_object":
-            schema = _schema(format.schema, "response_format.schema")
+            schema = schema_text(format.schema, "response_format.schema")
             return [("response_format", JsonObject() if schema is None else JsonSchema(schema, strict=False))]
         case "json_schema":
             return [("response_format", _json_schema(format.json_schema))]
@@ -55,7 +62,7 @@ def _json_schema(format: JsonSchemaFormat | None) -> Constraint:
             param="response_format.json_schema",
             code="missing_required_parameter",
         )
-    schema = _schema(format.schema, "response_format.json_schema.schema")
+    schema = schema_text(format.schema, "response_format.json_schema.schema")
     if schema is None:
         return JsonObject()
     return JsonSchema(schema, strict=bool(format.strict), name=format.name)
@@ -89,7 +96,8 @@ def _grammar(definition: str) -> ContextFree:
     return ContextFree(definition, "gbnf" if "::=" in definition else "lark")
 
 
-def _schema(raw: Raw, param: str) -> str | None:
+def schema_text(raw: Raw, param: str) -> str | None:
+    """A JSON Schema as JSON text; None where it is absent or null."""
     text = json_text(raw, param)
     return None if text is None else _sized(text, MAX_SCHEMA, param)
 
@@ -98,9 +106,9 @@ def _schema_or_text(raw: Raw, param: str) -> str | None:
     """vLLM takes a schema as an object or as a string of JSON."""
     value = json_value(raw, param)
     if not isinstance(value, str):
-        return _schema(raw, param)
+        return schema_text(raw, param)
     try:
-        return _schema(Raw(value.encode()), param)
+        return schema_text(Raw(value.encode()), param)
     except RequestError:
         raise invalid(param, "expected a JSON Schema, as an object or as a string that holds one") from None
 

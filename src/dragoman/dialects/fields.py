@@ -1,4 +1,4 @@
-"""What the generating endpoints of OpenAI and vLLM have in common: fields with their bounds, and what they mean.
+"""What the generating endpoints have in common: fields with their bounds, and what they mean.
 
 A field of a struct here is honoured. The fields that are only tolerated or refused are rows of `support`.
 """
@@ -64,15 +64,11 @@ class ResponseFormat(Struct, frozen=True):
     schema: Raw = Raw()
 
 
-class Generation(Struct, frozen=True, kw_only=True):
-    """The fields that Chat Completions and Completions share. None: the client said nothing, or null."""
+class Decoding(Struct, frozen=True, kw_only=True):
+    """How the tokens of an answer are chosen and where it ends, as every generating dialect takes it: most are vLLM's.
 
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: AtLeastOne | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
+    None: the client said nothing, or null.
+    """
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
@@ -86,24 +82,18 @@ class Generation(Struct, frozen=True, kw_only=True):
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
 
-    max_tokens: CountOrRest | None = None
     min_tokens: Count | None = None
-    stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     truncate_prompt_tokens: CountOrRest | None = None
 
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Raw = Raw()
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
-    prompt_logprobs: Logprobs | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     priority: Int64 | None = None
@@ -127,8 +117,8 @@ class Generation(Struct, frozen=True, kw_only=True):
             bad_words=_tuple(self.bad_words),
         )
 
-    def limits(self, options: ReaderOptions, max_tokens: int | None) -> Limits:
-        """max_tokens: what the dialect's own fields came to."""
+    def ending(self, max_tokens: int | None, stop: tuple[str, ...]) -> Limits:
+        """max_tokens, stop: what the dialect's own fields came to."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
             raise invalid("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
@@ -137,7 +127,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         return Limits(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            stop=stop_strings(self.stop, options.max_stop),
+            stop=stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             include_stop=bool(self.include_stop_str_in_output),
             ignore_eos=bool(self.ignore_eos),
@@ -149,6 +139,27 @@ class Generation(Struct, frozen=True, kw_only=True):
             kv_transfer_params=json_text(self.kv_transfer_params, "kv_transfer_params"),
             vllm_xargs=json_text(self.vllm_xargs, "vllm_xargs"),
         )
+
+
+class Generation(Decoding, frozen=True, kw_only=True):
+    """The fields that Chat Completions and Completions share. None: the client said nothing, or null."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: AtLeastOne | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    max_tokens: CountOrRest | None = None
+    stop: str | list[str] | None = None
+    response_format: ResponseFormat | None = None
+    prompt_logprobs: Logprobs | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+    def limits(self, options: ReaderOptions, max_tokens: int | None) -> Limits:
+        """max_tokens: what the dialect's own fields came to."""
+        return self.ending(max_tokens, stop_strings(self.stop, options.max_stop))
 
     def choices(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
@@ -200,12 +211,12 @@ def model_of(model: str | None, options: ReaderOptions) -> str:
     return options.default_model
 
 
-def stop_strings(stop: str | list[str] | None, most: int) -> tuple[str, ...]:
+def stop_strings(stop: str | list[str] | None, most: int, param: str = "stop") -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(texts) > most:
-        raise invalid("stop", f"expected at most {most} strings, got {len(texts)}")
+        raise invalid(param, f"expected at most {most} strings, got {len(texts)}")
     if "" in texts:
-        raise invalid("stop", "a stop string must not be empty")
+        raise invalid(param, "a stop string must not be empty")
     return texts
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import msgspec
 from msgspec import Raw
 
@@ -11,10 +9,11 @@ from ...core.errors import RequestError
 from ...core.message import Message, Role, Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
 from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, json_text, json_value, missing, one_of
+from ..body import Body, Shape, invalid, json_text, missing, one_of
 from ..constraints import read_constraint
 from ..envelope import AnswerId
 from ..fields import alternatives, check_metadata, check_service_tier, model_of
+from ..thinking import thinking_switch
 from .messages import read_messages
 from .parameters import CHAT
 from .tools import read_functions, read_tool_choice, read_tools
@@ -22,7 +21,6 @@ from .wire import ChatBody, Prompting, WireTool
 from .writer import REASONING_FIELDS, ChatView, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-THINKING_SWITCHES = ("enable_thinking", "thinking")
 ID_PREFIX = "chatcmpl-"
 
 _BODY, _PROMPTING = Shape(ChatBody), Shape(Prompting)
@@ -68,7 +66,7 @@ def read_prompting(body: Prompting, tools: tuple[Tool, ...]) -> Conversation:
         add_generation_prompt=_add_generation_prompt(body, messages),
         continue_final_message=bool(body.continue_final_message),
     )
-    reasoning = ReasoningOptions(enabled=_thinking_switch(body.chat_template_kwargs))
+    reasoning = ReasoningOptions(enabled=thinking_switch(body.chat_template_kwargs))
     return Conversation(messages, tools, template=template, reasoning=reasoning)
 
 
@@ -99,22 +97,9 @@ def _reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
     return ReasoningOptions(enabled, effort, None if budget == -1 else budget)
 
 
-def _thinking_switch(kwargs: Raw) -> bool | None:
-    values = _kwargs(kwargs)
-    for name in THINKING_SWITCHES:
-        if isinstance(value := values.get(name), bool):
-            return value
-    return None
-
-
 def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
     if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
         warnings.append("verbosity: models here are not told; say it in the prompt")
-
-
-def _kwargs(kwargs: Raw) -> dict[str, object]:
-    value = json_value(kwargs, "chat_template_kwargs")
-    return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
 def _add_generation_prompt(body: Prompting, messages: tuple[Message, ...]) -> bool:
