@@ -1,0 +1,65 @@
+"""The settings of a simulated vLLM, in vLLM's own words. Knows nothing of hardware or time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+SchedulingPolicy = Literal["fcfs", "priority"]
+
+
+class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults are those of vLLM 0.19's API server.
+
+    num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
+    max_model_len: most tokens of a prompt and its answer; None is what the cache holds.
+    long_prefill_token_threshold: most prompt tokens of one request in a step; 0 is no limit.
+    async_scheduling: a step is scheduled while the one before it still runs, so that a request that arrives
+    or ends takes part one step later.
+    scheduler_reserve_full_isl: admit a request only if its whole prompt fits, not just its first chunk.
+    watermark: share of the cache that must stay free when a request is admitted.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    num_gpu_blocks: int = 16384
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    async_scheduling: bool = True
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.num_gpu_blocks < 2:
+            raise ValueError("num_gpu_blocks must be at least 2: one of them is the null block")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ValueError("max_model_len must be at least 1")
+        if self.long_prefill_token_threshold < 0:
+            raise ValueError("long_prefill_token_threshold must not be negative")
+        if not 0 <= self.watermark < 1:
+            raise ValueError("watermark must be at least 0 and less than 1")
+        if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:
+            raise ValueError("without chunked prefill max_num_batched_tokens must be at least max_model_len")
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the whole cache holds."""
+        return (self.num_gpu_blocks - 1) * self.block_size
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a prompt and its answer that can ever run (also again, after a preemption)."""
+        limits = [self.kv_tokens]
+        if self.max_model_len is not None:
+            limits.append(self.max_model_len)
+        if not self.enable_chunked_prefill:
+            limits.append(self.max_num_batched_tokens)
+        return min(limits)

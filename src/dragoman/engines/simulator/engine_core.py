@@ -1,0 +1,104 @@
+"""One simulated vLLM: steps one after the other, when each of them ends, and who got a token then.
+
+Sans-I/O: a driver hands in requests and the time, and waits until `due` by whatever clock it has. All times are
+absolute deadlines on that clock, so a driver that wakes up late does not shift what follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec import Struct
+
+from .latency import StepLoad, StepTime
+from .scheduler import Scheduler, Step
+from .sequence import Sequence
+
+
+class Outcome(Struct, frozen=True):
+    """What a call of `step` brought about.
+
+    at: when the step that ended did so, else the time given. began, load: of that step; None if none ended.
+    sampled: everyone who got a token at `at`. finished: those among them that had their last.
+    admitted: who left the queue now, for a step that comes. preempted: who went back into it.
+    """
+
+    at: float
+    began: float | None = None
+    load: StepLoad | None = None
+    sampled: list[Sequence] = []
+    finished: list[Sequence] = []
+    admitted: list[Sequence] = []
+    preempted: list[Sequence] = []
+
+
+class _Flight(Struct, frozen=True):
+    step: Step
+    load: StepLoad
+    begins: float
+    ends: float
+
+
+class EngineCore:
+    """A scheduler whose steps take time. With asynchronous scheduling the next step is made while one still runs."""
+
+    def __init__(self, scheduler: Scheduler, step_time: StepTime) -> None:
+        self.scheduler = scheduler
+        self.num_steps = 0
+        self._step_time = step_time
+        self._flights: deque[_Flight] = deque()
+        self._depth = 2 if scheduler.config.async_scheduling else 1
+
+    @property
+    def due(self) -> float | None:
+        """When the step that runs ends; None if nothing runs."""
+        return self._flights[0].ends if self._flights else None
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. It is looked at when a step ends; if nothing runs, call `step` at once.
+
+        Raises RequestError if it can never run.
+        """
+        self.scheduler.add(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Its blocks are free at once, and it gets no more tokens."""
+        self.scheduler.finish(sequence)
+
+    def step(self, now: float) -> Outcome:
+        """End the oldest step if it is due by `now`, then begin what can begin.
+
+        Call it at `due` with exactly that time, or at the time of an arrival when nothing runs. A request that its
+        content ends must be aborted between two calls, or be known to end by max_tokens.
+        """
+        ended = self.commit(now)
+        admitted, preempted = self.launch(ended.at)
+        return Outcome(ended.at, ended.began, ended.load, ended.sampled, ended.finished, admitted, preempted)
+
+    def commit(self, now: float) -> Outcome:
+        """The first half of `step`: end the oldest step if it is due. Aborts that follow free blocks for the next."""
+        if not self._flights or self._flights[0].ends > now:
+            return Outcome(now)
+        flight = self._flights.popleft()
+        sampled, finished = self.scheduler.update(flight.step)
+        return Outcome(flight.ends, flight.begins, flight.load, sampled, finished)
+
+    def launch(self, now: float) -> tuple[list[Sequence], list[Sequence]]:
+        """The second half of `step`: begin steps as far as the rules allow. Gives the admitted and the preempted."""
+        admitted: list[Sequence] = []
+        preempted: list[Sequence] = []
+        while len(self._flights) < self._depth:
+            step = self.scheduler.schedule()
+            admitted += step.admitted
+            preempted += step.preempted
+            if step.num_tokens:
+                self._begin(step, now)
+            elif self._flights or not step.preempted:
+                break
+        return admitted, preempted
+
+    def _begin(self, step: Step, now: float) -> None:
+        load = step.load
+        begins = self._flights[-1].ends if self._flights else now
+        self._flights.append(_Flight(step, load, begins, begins + self._step_time(load)))
+        self.num_steps += 1

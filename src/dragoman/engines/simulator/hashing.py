@@ -1,0 +1,75 @@
+"""What the blocks of a sequence hold, as hashes: from token ids, or from a trace that tells hashes only.
+
+A hash names a full block and everything before it, so two sequences share a prefix exactly as far as their
+hashes agree. Whatever else the keys and values depend on (LoRA, images, a salt) goes into the root.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+
+class Contents(Protocol):
+    """A sequence's tokens, as far as the cache cares."""
+
+    def block_hash(self, index: int) -> bytes:
+        """The hash of the index-th full block of prompt and output, whose tokens are all known."""
+        ...
+
+
+def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+    """A cryptographic hash: a collision would count one client's prompt as another's."""
+    return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+
+
+def root_hash(*keys: str) -> bytes:
+    """The parent of a first block: name of the LoRA, cache salt, digests of images."""
+    root = blake2b(digest_size=16)
+    for key in keys:
+        told = key.encode("utf-8", "surrogatepass")
+        root.update(len(told).to_bytes(8, "little") + told)
+    return root.digest()
+
+
+class TokenContents:
+    """Real token ids. The caller appends to `tokens` what was sampled, never later than the scheduler hears of it."""
+
+    def __init__(self, block_size: int, tokens: list[int], root: bytes = b"") -> None:
+        self.tokens = tokens
+        self._block_size = block_size
+        self._hashes = [root]
+
+    def block_hash(self, index: int) -> bytes:
+        for block in range(len(self._hashes) - 1, index + 1):
+            tokens = self.tokens[block * self._block_size : (block + 1) * self._block_size]
+            self._hashes.append(block_hash(self._hashes[-1], tokens))
+        return self._hashes[index + 1]
+
+
+class TracedContents:
+    """Hashes from a trace, of blocks of `traced_block_size` tokens; what they do not cover is the request's own.
+
+    The engine's block size may differ from the trace's: a block ends within (or at the end of) a traced one, and
+    is named after it and the place.
+    """
+
+    def __init__(
+        self, id: str, hashes: Sequence[bytes], *, block_size: int, traced_block_size: int, root: bytes = b""
+    ) -> None:
+        self._own = root + b"/" + id.encode()
+        self._hashes = hashes
+        self._block_size = block_size
+        self._traced = traced_block_size
+        self._root = root
+
+    def block_hash(self, index: int) -> bytes:
+        end = (index + 1) * self._block_size
+        traced = (end - 1) // self._traced
+        if traced >= len(self._hashes):
+            return self._own + b"/" + index.to_bytes(4, "little")
+        place = end - traced * self._traced
+        name = self._root + self._hashes[traced]
+        return name if place == self._traced else name + b"+" + place.to_bytes(4, "little")

@@ -1,0 +1,205 @@
+"""A workload on a virtual clock: the requests of a trace go in, the times at which they would be answered come out.
+
+The clock jumps from event to event, so it runs as fast as the CPU allows. Several replicas may share the work;
+who gets a request is told by a `Route`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from .engine_core import EngineCore, Outcome
+from .hashing import TracedContents
+from .sequence import Sequence as Running
+from .timing import Timing
+from .workload import Request
+
+Route = Callable[[Request, Sequence[EngineCore]], int]
+"""Which of the replicas serves this request."""
+
+
+class StepLog(Struct):
+    """Every step of one replica, in order. Parallel columns; times in seconds.
+
+    kv_usage, running, waiting: right after the step, when the next one was scheduled.
+    """
+
+    begins: array[float]
+    ends: array[float]
+    tokens: array[float]
+    context: array[float]
+    prefill_pairs: array[float]
+    sequences: array[float]
+    kv_usage: array[float]
+    running: array[float]
+    waiting: array[float]
+
+    @classmethod
+    def empty(cls) -> StepLog:
+        return cls(*(array("d") for _ in cls.__struct_fields__))
+
+
+class Replayed(Struct, frozen=True):
+    """timings: in the order of the workload. gaps: seconds between consecutive tokens of a request, over all."""
+
+    timings: list[Timing]
+    steps: list[StepLog]
+    gaps: array[float]
+
+
+def first_replica(request: Request, cores: Sequence[EngineCore]) -> int:
+    """The route when there is only one."""
+    return 0
+
+
+def least_loaded(request: Request, cores: Sequence[EngineCore]) -> int:
+    """The replica with the fewest requests, waiting ones counted four times, as vLLM's data-parallel balancer does."""
+    loads = [4 * core.scheduler.num_waiting + core.scheduler.num_running for core in cores]
+    return loads.index(min(loads))
+
+
+class RoundRobin:
+    """One after the other."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def __call__(self, request: Request, cores: Sequence[EngineCore]) -> int:
+        chosen, self._next = self._next % len(cores), self._next + 1
+        return chosen
+
+
+def sequence_of(request: Request, block_size: int, arrival: float) -> Running:
+    """What a scheduler is given for a request of a trace."""
+    contents = TracedContents(
+        request.id,
+        [name.encode() for name in request.block_hashes],
+        block_size=block_size,
+        traced_block_size=request.block_size,
+    )
+    return Running(
+        request.id,
+        num_prompt_tokens=request.input_tokens,
+        max_tokens=request.output_tokens,
+        contents=contents,
+        arrival=arrival,
+        priority=request.priority,
+    )
+
+
+def replay(
+    workload: Sequence[Request],
+    cores: Sequence[EngineCore],
+    *,
+    frontend_seconds: float = 0.0,
+    route: Route = first_replica,
+) -> Replayed:
+    """Serve the whole workload with fresh cores.
+
+    frontend_seconds: from the client's sending to the engine's queue. Raises RequestError for a request that can
+    never run.
+    """
+    return _Replay(workload, cores, frontend_seconds, route).run()
+
+
+class _Track:
+    """What is known of one request so far."""
+
+    __slots__ = ("arrival", "first", "last", "replica", "request", "scheduled", "sequence")
+
+    def __init__(self, request: Request, arrival: float, replica: int, sequence: Running) -> None:
+        self.request, self.arrival, self.replica, self.sequence = request, arrival, replica, sequence
+        self.scheduled = self.first = self.last = 0.0
+
+    def timing(self) -> Timing:
+        return Timing(
+            id=self.request.id,
+            arrival_s=self.arrival,
+            first_token_s=self.first,
+            last_token_s=self.last,
+            input_tokens=self.request.input_tokens,
+            output_tokens=self.request.output_tokens,
+            scheduled_s=self.scheduled,
+            cached_tokens=self.sequence.num_cached_tokens or 0,
+            preemptions=self.sequence.num_preemptions,
+            replica=self.replica,
+        )
+
+
+class _Replay:
+    def __init__(self, workload: Sequence[Request], cores: Sequence[EngineCore], frontend: float, route: Route) -> None:
+        self._workload, self._cores, self._frontend, self._route = workload, cores, frontend, route
+        self._tracks: dict[Running, _Track] = {}
+        self._done: dict[str, _Track] = {}
+        self._log = [StepLog.empty() for _ in cores]
+        self._gaps = array("d")
+        self._due: list[tuple[float, int]] = []
+        self._arrivals: list[tuple[float, int, Request]] = []
+        self._followers: dict[str, list[tuple[int, Request]]] = {}
+        for number, request in enumerate(workload):
+            if request.after is None:
+                heappush(self._arrivals, (request.arrival_s, number, request))
+            else:
+                self._followers.setdefault(request.after, []).append((number, request))
+
+    def run(self) -> Replayed:
+        while self._arrivals or self._due:
+            if self._arrivals and (not self._due or self._arrivals[0][0] + self._frontend <= self._due[0][0]):
+                arrival, _, request = heappop(self._arrivals)
+                self._arrive(request, arrival)
+            else:
+                now, replica = heappop(self._due)
+                self._step(replica, now)
+        return Replayed([self._done[request.id].timing() for request in self._workload], self._log, self._gaps)
+
+    def _arrive(self, request: Request, arrival: float) -> None:
+        replica = self._route(request, self._cores)
+        core = self._cores[replica]
+        queued = arrival + self._frontend
+        sequence = sequence_of(request, core.scheduler.config.block_size, queued)
+        core.add(sequence)
+        self._tracks[sequence] = _Track(request, arrival, replica, sequence)
+        if core.due is None:
+            self._step(replica, queued)
+
+    def _step(self, replica: int, now: float) -> None:
+        core = self._cores[replica]
+        outcome = core.step(now)
+        tracks, gaps, at = self._tracks, self._gaps, outcome.at
+        for sequence in outcome.sampled:
+            track = tracks[sequence]
+            if track.last:
+                gaps.append(at - track.last)
+            else:
+                track.first = at
+            track.last = at
+        for sequence in outcome.admitted:
+            tracks[sequence].scheduled = tracks[sequence].scheduled or at
+        for sequence in outcome.finished:
+            self._finish(tracks.pop(sequence))
+        self._record(replica, outcome)
+        if core.due is not None:
+            heappush(self._due, (core.due, replica))
+
+    def _finish(self, track: _Track) -> None:
+        self._done[track.request.id] = track
+        for number, request in self._followers.pop(track.request.id, ()):
+            heappush(self._arrivals, (track.last + request.arrival_s, number, request))
+
+    def _record(self, replica: int, outcome: Outcome) -> None:
+        if outcome.load is None:
+            return
+        log, load, scheduler = self._log[replica], outcome.load, self._cores[replica].scheduler
+        log.ends.append(outcome.at)
+        log.begins.append(outcome.began)
+        log.tokens.append(load.tokens)
+        log.context.append(load.context)
+        log.prefill_pairs.append(load.prefill_pairs)
+        log.sequences.append(load.sequences)
+        log.kv_usage.append(scheduler.pool.usage)
+        log.running.append(scheduler.num_running)
+        log.waiting.append(scheduler.num_waiting)

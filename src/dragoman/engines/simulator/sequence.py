@@ -1,0 +1,74 @@
+"""One request on its way through the scheduler: counts of tokens and the blocks it holds. No text, no times."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from .hashing import Contents
+
+
+class Status(Enum):
+    """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """State is the scheduler's to change and everyone's to read.
+
+    num_tokens: prompt and output, including the output that steps still running will give.
+    num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
+    num_cached_tokens: of the prompt, found in the prefix cache at the first admission; None before it.
+    """
+
+    __slots__ = (
+        "arrival",
+        "blocks",
+        "contents",
+        "id",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_hashed_blocks",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "num_tokens_at_end",
+        "priority",
+        "status",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        num_prompt_tokens: int,
+        max_tokens: int,
+        contents: Contents,
+        arrival: float = 0.0,
+        priority: int = 0,
+    ) -> None:
+        self.id = id
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.contents = contents
+        self.arrival = arrival
+        self.priority = priority
+        self.status = Status.WAITING
+        self.blocks: list[int] = []
+        self.num_tokens = num_prompt_tokens
+        self.num_tokens_at_end = num_prompt_tokens + max_tokens
+        self.num_computed_tokens = 0
+        self.num_output_tokens = 0
+        self.num_hashed_blocks = 0
+        self.num_cached_tokens: int | None = None
+        self.num_preemptions = 0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Lower runs first under the priority policy."""
+        return (self.priority, self.arrival)

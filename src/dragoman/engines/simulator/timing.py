@@ -1,0 +1,41 @@
+"""When one request arrived, began and ended: simulated or measured, the same shape. Knows no percentiles."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Timing(Struct, frozen=True):
+    """Seconds on one clock for all requests of a run.
+
+    arrival_s: as the client sent it. scheduled_s: beginning of its first step, None where a log does not tell.
+    cached_tokens: of the prompt, found in the prefix cache.
+    """
+
+    id: str
+    arrival_s: float
+    first_token_s: float
+    last_token_s: float
+    input_tokens: int
+    output_tokens: int
+    scheduled_s: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    replica: int = 0
+
+    @property
+    def ttft(self) -> float:
+        """Time to the first token."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def latency(self) -> float:
+        """Time to the last token."""
+        return self.last_token_s - self.arrival_s
+
+    @property
+    def tpot(self) -> float | None:
+        """Mean time per output token after the first; None for an answer of one token."""
+        if self.output_tokens < 2:
+            return None
+        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)

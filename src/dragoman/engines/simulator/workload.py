@@ -1,0 +1,85 @@
+"""A workload: requests with times and lengths, but without text. Reads and writes it; `synthetic` makes one.
+
+A trace is JSON Lines, one request a line; fields it does not know are ignored, so that a log of measured
+requests is a trace as it stands:
+
+    {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
+     "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class Request(Struct, frozen=True, omit_defaults=True):
+    """One request of a trace.
+
+    arrival_s: seconds from the trace's beginning; with `after`, from the last token of the request of that id (a
+    turn of a conversation is not sent before the one before it is answered).
+    block_hashes: chained hashes of the full blocks of `block_size` tokens, of the prompt and, where a later request
+    continues this one, on over the output: two requests share a prefix exactly as far as these agree.
+    """
+
+    id: str
+    arrival_s: Seconds
+    input_tokens: Count
+    output_tokens: Count
+    block_hashes: tuple[str, ...] = ()
+    block_size: Count = 16
+    priority: int = 0
+    after: str | None = None
+
+
+class WorkloadError(ValueError):
+    """A trace that cannot be replayed; the message names the line or the request."""
+
+
+def read(lines: Iterable[str | bytes]) -> list[Request]:
+    """A workload from JSON Lines. Raises WorkloadError."""
+    decoder = msgspec.json.Decoder(Request)
+    requests: list[Request] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            requests.append(decoder.decode(line))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise WorkloadError(f"line {number}: {error}") from None
+    check(requests)
+    return requests
+
+
+def write(requests: Iterable[Request]) -> str:
+    """JSON Lines that `read` gives back."""
+    return "".join(f"{msgspec.json.encode(request).decode()}\n" for request in requests)
+
+
+def check(requests: Sequence[Request]) -> None:
+    """Raise WorkloadError unless ids are unique and every `after` names an earlier line."""
+    seen: set[str] = set()
+    for request in requests:
+        if request.id in seen:
+            raise WorkloadError(f"request {request.id!r}: the id is used twice")
+        if request.after is not None and request.after not in seen:
+            raise WorkloadError(f"request {request.id!r}: no request before it has the id {request.after!r}")
+        seen.add(request.id)
+
+
+def scaled(requests: Iterable[Request], factor: float) -> list[Request]:
+    """The same requests arriving `factor` times as fast; think times between turns stay."""
+    if not factor > 0:
+        raise ValueError("factor must be more than 0")
+    changes: dict[str, Any] = {}
+    result: list[Request] = []
+    for request in requests:
+        changes["arrival_s"] = request.arrival_s / (1 if request.after else factor)
+        result.append(msgspec.structs.replace(request, **changes))
+    return result
