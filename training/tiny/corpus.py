@@ -12,10 +12,10 @@ from .source import Source
 Maker = Callable[[Source], Conversation]
 
 CHAT_WEIGHTS: tuple[tuple[chat.Task, int], ...] = (
-    (chat.copying, 24), (chat.addition, 22), (chat.keyed_json, 12), (chat.words_task, 10), (chat.person_json, 7),
-    (chat.capital, 6), (chat.general, 6), (chat.counting, 6), (chat.story, 6), (chat.lookup, 8), (chat.greeting, 3),
-    (chat.identity, 4), (chat.larger, 3), (chat.unknown, 3), (chat.farewell, 2),
-    (chat.listing, 4),
+    (chat.copying, 20), (chat.addition, 24), (chat.keyed_json, 12), (chat.words_task, 10), (chat.person_json, 7),
+    (chat.capital, 6), (chat.general, 8), (chat.counting, 9), (chat.story, 6), (chat.lookup, 8), (chat.greeting, 3),
+    (chat.identity, 4), (chat.larger, 4), (chat.unknown, 3), (chat.farewell, 2),
+    (chat.listing, 6),
 )  # fmt: skip
 THINKING_SHARE = 0.2
 
@@ -63,7 +63,7 @@ def remembered(s: Source) -> Conversation:
 def tooled(s: Source) -> Conversation:
     """A conversation with tools."""
     makers = (tools.single, tools.parallel, tools.none_fits, tools.several_turns)
-    return s.rng.choices(makers, (55, 18, 14, 13))[0](s, _thinks(s))
+    return s.rng.choices(makers, (52, 17, 19, 12))[0](s, _thinks(s))
 
 
 def drill(s: Source) -> Conversation:
@@ -71,6 +71,16 @@ def drill(s: Source) -> Conversation:
     turns: list[Turn] = []
     for _ in range(s.integer(1, 4)):
         turns += instructions.turns_of(chat.copying(s), thinking=s.chance(0.1))
+    return Conversation(tuple(turns))
+
+
+def figures(s: Source) -> Conversation:
+    """Three to eight short questions about numbers."""
+    tasks, weights = (chat.addition, chat.counting, chat.larger, chat.listing, chat.words_task), (10, 4, 2, 2, 2)
+    thinking = _thinks(s)
+    turns: list[Turn] = []
+    for task in s.rng.choices(tasks, weights, k=s.integer(3, 8)):
+        turns += instructions.turns_of(task(s), thinking=thinking)
     return Conversation(tuple(turns))
 
 
@@ -96,13 +106,15 @@ def mixture(progress: float) -> tuple[tuple[Maker, float], ...]:
     """The weight of each kind of conversation when this share of the training is done."""
     if progress < 0.07:
         return ((drill, 70.0), (talk, 25.0), (remembered, 5.0))
+    numbers = 16.0 if progress >= 0.5 else 0.0
     last = progress > 0.85
     return (
         (drill, 4.0),
-        (talk, 38.0),
-        (instructed, 12.0),
-        (remembered, 6.0),
-        (tooled, 40.0),
+        (talk, 32.0),
+        (figures, numbers),
+        (instructed, 13.0),
+        (remembered, 5.0),
+        (tooled, 32.0),
         (plain_text, 2.0),
         (long_talk, 3.0 if last else 0.3),
     )

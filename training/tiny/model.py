@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -111,14 +111,30 @@ class Llama(nn.Module):
 def export(model: Llama, folder: Path) -> None:
     """Write model.safetensors (bf16), config.json and generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {"model.embed_tokens.weight": model.embedding.weight, "model.norm.weight": model.norm.weight}
-    for index, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
-        tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in _block_tensors(block).items()}
-    halved = {name: value.detach().to(torch.bfloat16).contiguous().clone() for name, value in tensors.items()}
+    halved = {name: value.detach().to(torch.bfloat16).contiguous().clone() for name, value in _tensors(model).items()}
     save_file(halved, folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", _config(model.shape))
     _write_json(folder / "generation_config.json", {"eos_token_id": END, "pad_token_id": PAD})
+
+
+def restore(model: Llama, folder: Path) -> None:
+    """Read the weights that `export` wrote."""
+    saved = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, value in _tensors(model).items():
+            value.copy_(saved[name])
+
+
+def _tensors(model: Llama) -> dict[str, Tensor]:
+    """The weights under their public names: views, so that they can be written to."""
+    tensors: dict[str, Tensor] = {
+        "model.embed_tokens.weight": model.embedding.weight,
+        "model.norm.weight": model.norm.weight,
+    }
+    for index, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in _block_tensors(block).items()}
+    return tensors
 
 
 def _block_tensors(block: Block) -> dict[str, Tensor]:

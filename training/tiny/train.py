@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from .batches import Batch, batches
 from .corpus import conversations, source
-from .model import CONTEXT, Llama, Shape, export
+from .model import CONTEXT, Llama, Shape, export, restore
 from .optimizer import optimizers
 from .tokenizer import piece_texts, train_tokenizer
 
@@ -26,10 +26,12 @@ TEMPLATE = Path(__file__).parents[2] / "src/dragoman/engines/tiny/data/chat_temp
 @dataclass(frozen=True)
 class Settings:
     """Everything that decides the outcome. `minutes` of wall clock, if they are over first, shorten the schedule: the
-    training ends as planned, but the result is then not the same on every machine."""
+    training ends as planned, but the result is then not the same on every machine. `done` is the share of the schedule
+    that an earlier sitting has behind it."""
 
     steps: int
     minutes: float = math.inf
+    done: float = 0.0
     seed: int = 0
     batch: int = 4096
     longest: int = 2048
@@ -48,19 +50,23 @@ class Clock:
         self.step = 0
 
     def progress(self) -> float:
-        """From 0 to 1: by steps, or by minutes if those run out sooner."""
+        """From `done` to 1: by steps, or by minutes if those run out sooner."""
         minutes = (time.monotonic() - self.begun) / 60
-        return max(self.step / self.settings.steps, minutes / self.settings.minutes)
+        share = max(self.step / self.settings.steps, minutes / self.settings.minutes)
+        return self.settings.done + (1 - self.settings.done) * share
 
     def rate(self) -> float:
         """The share of the learning rate: a short warm-up, a plateau, then down to nearly nothing."""
         return min(1.0, (self.step + 1) / 50, max(0.01, (1 - self.progress()) / self.settings.cooldown))
 
 
-def train(settings: Settings, tokenizer: Tokenizer, folder: Path) -> Llama:
-    """The trained model. Every 1,000 steps its present state is written to the folder."""
+def train(settings: Settings, tokenizer: Tokenizer, folder: Path, earlier: Path | None = None) -> Llama:
+    """The trained model, begun anew or with the weights of an earlier sitting. Every 1,000 steps
+    its present state is written to the folder."""
     torch.manual_seed(settings.seed)
     model = Llama(settings.shape)
+    if earlier:
+        restore(model, earlier)
     both = optimizers(model, settings.matrix_lr, settings.other_lr)
     clock = Clock(settings)
     stream = conversations(source(settings.seed + 1, pieces=piece_texts(tokenizer)), clock.progress)
@@ -115,6 +121,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", type=Path, help="the folder of an earlier sitting")
+    parser.add_argument("--done", type=float, default=0.0, help="the share of the schedule that it has done")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
@@ -127,14 +135,19 @@ def main() -> None:
     settings = Settings(
         steps=options.steps,
         minutes=options.minutes,
+        done=options.done,
         seed=options.seed,
         matrix_lr=options.matrix_lr,
         other_lr=options.other_lr,
         shape=shape,
     )
-    tokenizer = train_tokenizer(settings.seed, shape.vocabulary)
+    resume: Path | None = options.resume
+    if resume:
+        tokenizer = Tokenizer.from_file(str(resume / "tokenizer.json"))
+    else:
+        tokenizer = train_tokenizer(settings.seed, shape.vocabulary)
     write_tokenizer(tokenizer, options.out)
-    model = train(settings, tokenizer, options.out)
+    model = train(settings, tokenizer, options.out, resume)
     export(model, options.out)
     print(f"{sum(p.numel() for p in model.parameters())} parameters, {time.process_time():.0f} CPU-s in all")
 
