@@ -1,0 +1,138 @@
+"""Runs the marked parts of one page, in order, in an empty folder, each beside the server that it wants."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from .blocks import Block, BlockError, Command, commands, prints
+
+ADDRESS = re.compile(r"https?://(?:127\.0\.0\.1|localhost):8000")
+PATIENCE = 60.0
+"""Seconds after which a command that is still running has failed."""
+
+
+class Server:
+    """`dragoman serve` as its users run it, on a free port. It says where it listens; that is waited for."""
+
+    def __init__(self, arguments: str, folder: Path) -> None:
+        command = [sys.executable, "-m", "dragoman", "serve", *shlex.split(arguments), "--port", "0"]
+        self._log = (folder / "server.log").open("w+b")
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        watchdog = threading.Timer(PATIENCE, self._process.kill)
+        watchdog.start()
+        self.address = self._read_address()
+        watchdog.cancel()
+        # What it says later must not fill the pipe.
+        self._reader = threading.Thread(target=lambda: [None for _ in self._process.stdout or ()], daemon=True)
+        self._reader.start()
+
+    def _read_address(self) -> str:
+        said: list[str] = []
+        for line in self._process.stdout or ():
+            said.append(line)
+            found = re.search(r"http://[\w.]+:\d+", line)
+            if found:
+                return found[0]
+        self.close()
+        log = Path(self._log.name).read_text()
+        raise AssertionError(f"the server did not say where it listens:\n{''.join(said)}\n{log}")
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+
+class House:
+    """One page being run. Close it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._servers: dict[str, Server] = {}
+        self._printed: str | None = None
+
+    def run(self, page: Iterable[Block]) -> None:
+        """AssertionError names the line of the part that failed."""
+        for block in page:
+            try:
+                self._run(block)
+            except (AssertionError, BlockError) as error:
+                raise AssertionError(f"line {block.line}: {error}") from None
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+
+    def _run(self, block: Block) -> None:
+        match block.kind, block.language:
+            case "file", _:
+                self._file(block.argument).write_text(block.text)
+            case "output", _:
+                assert self._printed is not None, "there is no python before this output"
+                assert prints(block.text, self._printed), f"it printed:\n{self._printed}"
+            case "test", "python":
+                script = self._address_in(block.text, block.argument)
+                self._printed = self._call([sys.executable, "-c", script], block.argument)
+            case "test", "console":
+                for command in commands(block.text):
+                    self._command(command, block.argument)
+            case _:
+                raise AssertionError(f"{block.language or 'a fence without a language'} cannot be run")
+
+    def _file(self, name: str) -> Path:
+        path = (self._folder / name).resolve()
+        assert path.is_relative_to(self._folder.resolve()), f"{name} is outside of the folder"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _command(self, command: Command, arguments: str) -> None:
+        printed = self._call(["bash", "-c", self._address_in(command.text, arguments)], arguments)
+        assert prints(command.output, printed), f"$ {command.text}\nprinted:\n{printed}"
+
+    def _call(self, command: list[str], arguments: str) -> str:
+        address = self._address(arguments)
+        own = {"OPENAI_BASE_URL": f"{address}/v1", "OPENAI_API_KEY": "unused"} if address else {}
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=_environment() | own,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, f"it left with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def _address_in(self, text: str, arguments: str) -> str:
+        address = self._address(arguments)
+        return ADDRESS.sub(lambda found: address or found[0], text)
+
+    def _address(self, arguments: str) -> str | None:
+        if arguments == "none":
+            return None
+        if arguments not in self._servers:
+            self._servers[arguments] = Server(arguments, self._folder)
+        return self._servers[arguments].address
+
+
+def _environment() -> dict[str, str]:
+    """This Python's commands first, no settings and no keys of whoever runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAGOMAN_", "OPENAI_"))}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -1,0 +1,69 @@
+"""The commands and programs in README.md and docs/ do what they say. See `blocks` for how they are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .blocks import Block, blocks
+from .house import House
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if page.exists()]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_says(page: Path, house: House):
+    house.run(blocks(page.read_text(encoding="utf-8")))
+
+
+def part(text: str, language: str = "console", kind: str = "test") -> list[Block]:
+    return list(blocks(f"<!-- {kind} -->\n```{language}\n{text}\n```\n"))
+
+
+def test_a_right_page_passes(house: House):
+    page = [
+        *part("two", "text", "file: folder/one.txt"),
+        *part("$ cat folder/one.txt\ntwo", kind="test: none"),
+        *part("print(open('folder/one.txt').read())", "python", "test: none"),
+        *part("t...o", "text", "output"),
+    ]
+    house.run(page)
+
+
+def test_a_page_has_the_server_that_it_wants(house: House):
+    program = """\
+import os, urllib.request
+assert os.environ["OPENAI_BASE_URL"].endswith("/v1")
+print(urllib.request.urlopen("http://localhost:8000/v1/models").read().decode())
+"""
+    house.run(
+        [*part(program, "python", "test: scripted"), *part('{"object":"list",..."id":"scripted"...', "json", "output")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [
+        (part("$ echo one\ntwo", kind="test: none"), "printed:\none"),
+        (part("$ false", kind="test: none"), "left with 1"),
+        (part("raise SystemExit(3)", "python", "test: none"), "left with 3"),
+        (part("print(1)", "python", "test: none") + part("2", "", "output"), "it printed:\n1"),
+        (part("1", "", "output"), "no python before"),
+        (part("x", "rust", "test: none"), "rust cannot be run"),
+        (part("x", "", "file: ../outside"), "outside of the folder"),
+        (part("print(1)", "python", "test: tiny --profile x"), "did not say where it listens(.|\n)*Error: --profile"),
+    ],
+)
+def test_a_wrong_page_fails(page: list[Block], why: str, house: House):
+    with pytest.raises(AssertionError, match=f"line 2: (.|\n)*{why}"):
+        house.run(page)

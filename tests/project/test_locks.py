@@ -1,0 +1,69 @@
+"""The locks: complete, exact, the same everywhere, and free of where they were made."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("serve", "test", "check")}
+
+
+def entries(lock: Path) -> list[str]:
+    """One text a package, with its hashes."""
+    return re.split(r"\n(?=\S)", lock.read_text().strip())
+
+
+def pins(lock: Path) -> dict[str, set[str]]:
+    """Versions by name; there may be one for each kind of machine."""
+    found: dict[str, set[str]] = {}
+    for entry in entries(lock):
+        requirement = Requirement(entry.partition(" \\")[0])
+        found.setdefault(canonicalize_name(requirement.name), set()).update(
+            specifier.version for specifier in requirement.specifier
+        )
+    return found
+
+
+def wanted(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    return [Requirement(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"), [("serve", ()), ("test", ("test",)), ("check", ("test", "check"))], ids=list(LOCKS)
+)
+def test_a_lock_has_all_that_the_project_wants(name: str, extras: tuple[str, ...]):
+    pinned = pins(LOCKS[name])
+    for requirement in wanted(*extras):
+        versions = pinned[canonicalize_name(requirement.name)]
+        assert all(requirement.specifier.contains(Version(version)) for version in versions), requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
+def test_a_lock_is_exact_and_names_no_place(lock: Path):
+    text = lock.read_text()
+    assert not re.search(r"://|--index|--find|@ |(^|\s)/\w", text)
+    for entry in entries(lock):
+        assert re.match(r"[A-Za-z0-9._-]+(\[.*\])?==\S+ ", entry), entry
+        assert "--hash=sha256:" in entry
+
+
+def test_all_locks_agree():
+    everything = pins(LOCKS["check"])
+    for name in ("serve", "test"):
+        assert pins(LOCKS[name]).items() <= everything.items()
+
+
+def test_a_lock_knows_every_machine():
+    """numpy has a wheel for each of them, so that its hashes show for which ones the lock was made."""
+    hashes = [entry.count("--hash") for entry in entries(LOCKS["serve"]) if entry.startswith("numpy==")]
+    assert hashes
+    assert min(hashes) > 20
