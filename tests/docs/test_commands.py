@@ -51,6 +51,18 @@ print(urllib.request.urlopen("http://localhost:8000/v1/models").read().decode())
     )
 
 
+def test_a_script_of_the_page_is_served(house: House):
+    program = """\
+import json, os, urllib.request
+body = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)
+request.add_header("Content-Type", "application/json")
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"])
+"""
+    script = part("- Said by the script", "yaml", "file: demo.yaml")
+    house.run([*script, *part(program, "python", "test: scripted:demo.yaml"), *part("Said by...", "", "output")])
+
+
 @pytest.mark.parametrize(
     ("page", "why"),
     [

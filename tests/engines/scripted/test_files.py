@@ -23,7 +23,6 @@ from dragoman.engines.scripted import (
     Think,
     Wait,
     files,
-    load,
 )
 
 FULL = """\
@@ -88,13 +87,13 @@ def written(folder: Path, text: str, name: str = "script.yaml") -> Path:
 
 
 def test_everything_that_a_script_may_say(tmp_path: Path):
-    assert _same(load(written(tmp_path, FULL)), Script(ENTRIES))
+    assert _same(Script.load(written(tmp_path, FULL)), Script(ENTRIES))
 
 
 def test_all_formats_mean_the_same(tmp_path: Path):
     entries = yaml.safe_load(FULL)
-    whole = load(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
-    lines = load(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
+    whole = Script.load(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
+    lines = Script.load(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
     assert _same(whole, Script(ENTRIES))
     assert _same(lines, Script(ENTRIES))
 
@@ -140,18 +139,18 @@ def _same(one: Script, other: Script) -> bool:
 )
 def test_a_fault_is_told_with_its_place(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(ScriptError, match=why) as told:
-        load(written(tmp_path, text, name))
+        Script.load(written(tmp_path, text, name))
     assert str(told.value).startswith(str(tmp_path / name))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
     with pytest.raises(ScriptError, match="No such file"):
-        load(tmp_path / "absent.yaml")
+        Script.load(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"- \xff")
     with pytest.raises(ScriptError, match="utf-8"):
-        load(tmp_path / "latin.yaml")
+        Script.load(tmp_path / "latin.yaml")
 
 
 def test_the_example_in_the_documentation_is_a_script(tmp_path: Path):
     example = (files.__doc__ or "").partition("\n\n")[2]
-    assert len(load(written(tmp_path, inspect.cleandoc(example))).entries) == 5
+    assert len(Script.load(written(tmp_path, inspect.cleandoc(example))).entries) == 5

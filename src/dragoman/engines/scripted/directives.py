@@ -187,9 +187,10 @@ def _fail(text: str) -> Fail:
 
 def _wait(text: str) -> Wait:
     try:
-        return Wait(float(text))
-    except ValueError as error:
-        raise ValueError(f"[[delay SECONDS]]: {error}") from None
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(f"[[delay SECONDS]] takes a number, not {text[:20]!r}") from None
+    return Wait(seconds)
 
 
 def _finish(text: str) -> FinishReason:

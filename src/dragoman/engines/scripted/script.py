@@ -1,7 +1,8 @@
-"""What a script is: entries, each with a reply and what it answers to. Knows no file format and no engine."""
+"""What a script is: entries, each with a reply and what it answers to. Knows no format of a file and no engine."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -161,6 +162,13 @@ class Script(Struct, frozen=True):
     def of(cls, *parts: Part) -> Script:
         """Every request gets this reply."""
         return cls((Entry(parts, repeat=True),))
+
+    @classmethod
+    def load(cls, path: Path) -> Script:
+        """The script in a file; ScriptError says what is wrong with it, and where."""
+        from .files import read  # noqa: PLC0415 - what reads a file makes these very structs
+
+        return read(path)
 
 
 def _check_order(reply: tuple[Part, ...]) -> None:
