@@ -1,0 +1,66 @@
+"""Short ways to ask a reader something."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.events import Event
+from dragoman.core.reply import Fold
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.dialects.base import Call, Header, Profile, ReaderOptions
+from dragoman.dialects.chat import read_chat
+from dragoman.dialects.completions import read_completions
+
+OPTIONS = ReaderOptions(default_model="tiny")
+VLLM = ReaderOptions(default_model="tiny", profile=Profile.VLLM)
+HELLO = [{"role": "user", "content": "hello"}]
+HEADER = Header("chatcmpl-1", 1700000000, "tiny")
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+
+
+def chat(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+    return read_chat(msgspec.json.encode({"messages": HELLO, **fields}), options)
+
+
+def chat_request(**fields: object) -> GenerateRequest:
+    return chat(**fields).requests[0]
+
+
+def conversation(**fields: object) -> Conversation:
+    prompt = chat_request(**fields).prompt
+    assert isinstance(prompt, Conversation)
+    return prompt
+
+
+def completions(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+    return read_completions(msgspec.json.encode({"prompt": "hello", **fields}), options)
+
+
+def completions_request(**fields: object) -> GenerateRequest:
+    return completions(**fields).requests[0]
+
+
+def chat_refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        chat(options, **fields)
+    return caught.value
+
+
+def completions_refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        completions(options, **fields)
+    return caught.value
+
+
+def streamed(call: Call, *events: Event) -> str:
+    writer = call.writer(HEADER)
+    return b"".join(writer.feed(event) for event in events).decode()
+
+
+def whole(call: Call, *events: Event) -> str:
+    folded = Fold()
+    for event in events:
+        folded.feed(event)
+    return call.writer(HEADER).full(folded.reply()).decode()

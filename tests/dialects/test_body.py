@@ -1,0 +1,166 @@
+"""Bytes that are no request: always a RequestError that says what is wrong, and never at length."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.dialects.chat import read_chat
+from dragoman.dialects.completions import read_completions
+
+from .asking import HELLO, OPTIONS
+
+HEAD = b'{"messages":[{"role":"user","content":"x"}],'
+
+
+def refusal(body: bytes) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        read_chat(body, OPTIONS)
+    assert caught.value.status == 400
+    assert len(caught.value.message) < 1_000
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"3",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"messages":[]}x',
+        b'\xef\xbb\xbf{"messages":[]}',
+        HEAD + b'"seed":NaN}',
+        HEAD + b'"temperature":Infinity}',
+        HEAD + b'"temperature":-Infinity}',
+        HEAD + b'"user":"\xff"}',
+        HEAD + b'"stop":"\xed\xa0\x80"}',
+        HEAD + b'"stop":"\\ud8fe"}',
+        HEAD + b'"unknown":"\\ud8fe"}',
+    ],
+)
+def test_what_is_not_json_is_refused(body: bytes):
+    assert refusal(body).param in (None, "messages")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", "1.9"),
+        ("n", "1.0"),
+        ("n", '"3"'),
+        ("n", "true"),
+        ("n", "0"),
+        ("n", "-1"),
+        ("n", "1e2"),
+        ("n", "129"),
+        ("n", "9" * 1_000_000),
+        ("seed", "9223372036854775808"),
+        ("seed", "9" * 1_000_000),
+        ("temperature", "9" * 1_000_000),
+        ("temperature", "1e999"),
+        ("temperature", "2.1"),
+        ("temperature", "-0.1"),
+        ("temperature", "true"),
+        ("top_p", "1.01"),
+        ("top_k", "2147483648"),
+        ("min_p", "-1"),
+        ("presence_penalty", "-3"),
+        ("frequency_penalty", "3"),
+        ("repetition_penalty", "0"),
+        ("max_tokens", "0"),
+        ("max_tokens", "-2"),
+        ("max_completion_tokens", "0"),
+        ("top_logprobs", "21"),
+        ("stream", '"yes"'),
+        ("stop", "3"),
+        ("stop", '[""]'),
+        ("stop", "[null]"),
+        ("logit_bias", '{"1": 101}'),
+        ("logit_bias", '{"one": 1}'),
+        ("logit_bias", '{"-1": 1}'),
+        ("allowed_token_ids", "[]"),
+        ("allowed_token_ids", "[-1]"),
+        ("bad_words", '[""]'),
+        ("truncate_prompt_tokens", "0"),
+        ("cache_salt", '""'),
+        ("request_id", '"a b"'),
+        ("request_id", '"a\\n"'),
+        ("priority", "9223372036854775808"),
+        ("kv_transfer_params", "[]"),
+        ("metadata", '{"a": 1}'),
+        ("reasoning_effort", '"huge"'),
+        ("service_tier", '"gold"'),
+        ("verbosity", '"loud"'),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_name(field: str, value: str):
+    error = refusal(HEAD + f'"{field}":{value}}}'.encode())
+    assert error.param in (field, f"{field}[0]")
+    assert field in error.message
+
+
+def test_the_path_of_a_nested_field_is_openais():
+    error = refusal(json.dumps({"messages": [*HELLO, {"role": "user", "content": 3}]}).encode())
+    assert error.param == "messages[1].content"
+    assert error.message == (
+        "Invalid type for 'messages[1].content': expected a string or an array, but got an integer instead."
+    )
+
+
+def test_a_missing_field_is_named():
+    assert refusal(b"{}").message == "Missing required parameter: 'messages'."
+    assert refusal(b'{"messages":[{"content":"x"}]}').param == "messages[0].role"
+
+
+@pytest.mark.parametrize("hole", ["[" * 100_000 + "]" * 100_000, '{"a":' * 129 + "1" + "}" * 129, "[" * 5_000])
+@pytest.mark.parametrize("field", ["unknown", "chat_template_kwargs", "metadata", "messages", "stop"])
+def test_depth_is_bounded(hole: str, field: str):
+    assert "128 levels" in refusal(HEAD + f'"{field}":{hole}}}'.encode()).message
+
+
+def test_brackets_inside_strings_are_not_depth():
+    text = "[{" * 500 + '\\"' + "[" * 200 + "\\\\"
+    read_chat(json.dumps({"messages": [{"role": "user", "content": text}]}).encode(), OPTIONS)
+
+
+def test_ordinary_depth_is_fine():
+    schema: dict[str, object] = {"type": "string"}
+    for _ in range(50):
+        schema = {"type": "object", "properties": {"a": schema}}
+    read_chat(json.dumps({"messages": HELLO, "chat_template_kwargs": schema, "x": [[[]]] * 200}).encode(), OPTIONS)
+
+
+def test_reading_time_grows_no_faster_than_the_body():
+    """A body of nothing but brackets, the worst there is for the depth check: a megabyte in well under a second."""
+    body = HEAD + b'"x":[' + b",".join([b'[[{"a":[]}]]'] * 80_000) + b"]}"
+    before = time.process_time()
+    read_chat(body, OPTIONS)
+    assert time.process_time() - before < 2
+
+
+def test_a_huge_value_is_not_echoed():
+    huge = "x" * 1_000_000
+    for body in (
+        {"messages": [{"role": huge, "content": ""}]},
+        {"messages": HELLO, "tool_choice": huge},
+        {"messages": HELLO, "tools": [{"type": "function", "function": {"name": huge}}]},
+        {"messages": HELLO, "logit_bias": {huge: 1}},
+        {"messages": HELLO, "metadata": {huge: ""}},
+        {"messages": HELLO, "stop": [huge, ""]},
+        {"messages": HELLO, "response_format": {"type": huge}},
+        {"messages": [{"role": "user", "content": [{"type": huge}]}]},
+    ):
+        refusal(json.dumps(body).encode())
+
+
+def test_completions_read_bodies_in_the_same_way():
+    with pytest.raises(RequestError, match="expected an integer, but got a boolean") as caught:
+        read_completions(b'{"prompt":"x","max_tokens":true}', OPTIONS)
+    assert caught.value.param == "max_tokens"

@@ -1,0 +1,112 @@
+"""Whatever comes in, a reader gives its Call or a RequestError, never another exception."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.errors import RequestError
+from dragoman.dialects.base import Profile, ReaderOptions
+from dragoman.dialects.chat import read_chat
+from dragoman.dialects.chat.parameters import CHAT
+from dragoman.dialects.completions import read_completions
+from dragoman.dialects.completions.parameters import COMPLETIONS
+from dragoman.dialects.errors import openai_error
+from dragoman.dialects.tokenize import read_detokenize, read_tokenize
+
+Reader = Callable[[bytes, ReaderOptions], object]
+READERS: list[Reader] = [read_chat, read_completions, read_tokenize, read_detokenize]
+PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile.VLLM, default_model="m")]
+NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows)})
+# Words that mean something somewhere, so that fuzzed bodies get past the first check.
+ROLES = ("user", "assistant", "tool", "function", "system", "developer")
+PARTS = ("text", "image_url", "input_audio", "file", "refusal", "custom", "grammar", "lark", "regex")
+WORDS = (*ROLES, *PARTS, "json_schema", "json_object", "auto", "none", "required", "allowed_tools", "low")
+URLS = ("data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd")
+OF_MESSAGES = ("content", "name", "reasoning", "refusal", "tool_call_id", "tool_calls", "function_call")
+OF_PARTS = (
+    "type",
+    "text",
+    "image_url",
+    "url",
+    "detail",
+    "input_audio",
+    "data",
+    "format",
+    "file",
+    "file_data",
+    "file_id",
+)
+OF_TOOLS = ("function", "custom", "arguments", "input", "id", "parameters", "strict", "mode", "tools", "allowed_tools")
+OF_FORMATS = (
+    "schema",
+    "json_schema",
+    "grammar",
+    "syntax",
+    "definition",
+    "regex",
+    "choice",
+    "json",
+    "include_usage",
+    "7",
+)
+KEYS = (*OF_MESSAGES, *OF_PARTS, *OF_TOOLS, *OF_FORMATS)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from((*WORDS, *URLS))
+    | st.text(st.characters(), max_size=6)
+)
+values: st.SearchStrategy[Any] = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+message: st.SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(OF_MESSAGES), values, max_size=3).flatmap(
+    lambda rest: st.sampled_from(ROLES).map(lambda role: {"role": role, **rest})
+)
+messages = st.lists(message, max_size=2)
+starts = st.fixed_dictionaries({}, optional={"messages": messages | values, "prompt": values, "tokens": values})
+bodies = st.tuples(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), starts).map(
+    lambda two: {**two[0], **two[1]}
+)
+
+
+def read(reader: Reader, body: bytes, options: ReaderOptions) -> None:
+    """Raises whatever is not a bounded, printable 400."""
+    try:
+        reader(body, options)
+    except RequestError as error:
+        refusal = error
+    else:
+        return
+    assert refusal.status == 400
+    assert 0 < len(refusal.message) < 2_000
+    openai_error(refusal, options.profile).decode()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(body=st.binary(max_size=200), options=st.sampled_from(PROFILES))
+def test_arbitrary_bytes(reader: Reader, body: bytes, options: ReaderOptions):
+    read(reader, body, options)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(body=bodies, options=st.sampled_from(PROFILES))
+def test_arbitrary_json(reader: Reader, body: object, options: ReaderOptions):
+    """json.dumps writes NaN, Infinity and lone surrogates too."""
+    read(reader, json.dumps(body).encode(), options)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@given(body=bodies, cut=st.integers(0, 400), noise=st.binary(max_size=3), options=st.sampled_from(PROFILES))
+def test_damaged_json(reader: Reader, body: object, cut: int, noise: bytes, options: ReaderOptions):
+    data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    read(reader, data[:cut] + noise + data[cut + 1 :], options)
