@@ -59,7 +59,7 @@ class Ticker:
 def bare(tokens: int, tick: float) -> App:
     ticker = Ticker(tick)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         head = [(b"content-type", b"text/event-stream")]
@@ -76,14 +76,16 @@ def bare(tokens: int, tick: float) -> App:
 
 
 def dragoman(tokens: int, tick: float) -> App:
-    from dragoman.constraints import Compiler
+    from dragoman.constraints.matcher import Compiler
     from dragoman.core.engine import Capabilities, Deliver, Ended, Feature, Health, Sampled, Scheduled, TokenRequest
     from dragoman.core.events import FinishReason
     from dragoman.engines import tiny
     from dragoman.parsers import registry
     from dragoman.pipeline.models import Models, ServedModel, TokenBackend
     from dragoman.pipeline.text import Vocabulary
-    from dragoman.prompts import Renderer, load_template, load_tokenizer
+    from dragoman.prompts.render import Renderer
+    from dragoman.prompts.template import load_template
+    from dragoman.prompts.tokenizer import load_tokenizer
     from dragoman.serving.app import create_app
     from dragoman.serving.service import ServingOptions
 

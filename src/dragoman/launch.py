@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
-from .constraints import Compiler
+from .constraints.matcher import Compiler
+from .core.errors import DragomanError
 from .core.request import Sampling
 from .core.syntax import ReasoningFormat, ToolFormat
 from .dialects.base import Profile
@@ -22,7 +23,9 @@ from .engines.scripted import Script, ScriptedEngine
 from .parsers import registry
 from .pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from .pipeline.text import Vocabulary
-from .prompts import ChatTemplate, HfTokenizer, Renderer, load_template, load_tokenizer
+from .prompts.render import Renderer
+from .prompts.template import ChatTemplate, load_template
+from .prompts.tokenizer import HfTokenizer, load_tokenizer
 from .serving.answer import Patience
 from .serving.app import create_app
 from .serving.clock import Clock, SystemClock
@@ -111,7 +114,7 @@ def build_models(settings: Settings, clock: Clock) -> Models:
             return Models([_tiny(settings, clock, tiny.embedded(), "tiny")])
         if kind == "tiny" and rest:
             return Models([_tiny(settings, clock, Path(rest), Path(rest).name)])
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DragomanError) as error:
         raise SettingsError(f"cannot serve {settings.model}: {error}") from error
     raise SettingsError(
         f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
@@ -145,13 +148,13 @@ def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> S
     model = tiny.load(
         directory,
         max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        num_kv_tokens=settings.kv_cache_tokens,
+        max_num_seqs=settings.max_num_seqs or 64,
+        max_num_batched_tokens=settings.max_num_batched_tokens or 512,
+        num_kv_tokens=settings.kv_cache_tokens or 131072,
         enable_prefix_caching=settings.enable_prefix_caching,
-        max_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_waiting,
     )
-    eos = frozenset(model.eos_token_ids)
+    eos = _eos(directory)
     backend = TokenBackend(
         engine=model,
         tokenizer=tokenizer,
@@ -173,6 +176,20 @@ def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> S
         reasoning=reasoning,
         tools=tools,
     )
+
+
+class _Eos(msgspec.Struct):
+    eos_token_id: int | list[int] | None = None
+
+
+def _eos(directory: Path) -> frozenset[int]:
+    """Ids that end an answer: generation_config.json has the word, else config.json, as in transformers."""
+    for name in ("generation_config.json", "config.json"):
+        file = directory / name
+        ids = msgspec.json.decode(file.read_bytes(), type=_Eos).eos_token_id if file.exists() else None
+        if ids is not None:
+            return frozenset([ids] if isinstance(ids, int) else ids)
+    raise ValueError(f"{directory} names no eos_token_id in generation_config.json or config.json")
 
 
 def _template(settings: Settings, directory: Path) -> ChatTemplate | None:

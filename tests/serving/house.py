@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Scope
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Entry, Script, ScriptedEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.prompts import HfTokenizer, load_tokenizer
+from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.service import ServingOptions
 

@@ -25,14 +25,16 @@ async def stream(it: House, **asked: Any) -> list[ChatCompletionChunk]:
 async def test_a_whole_answer() -> None:
     reply = await house(HELLO).openai().chat.completions.create(model="m", messages=HI)
     assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == ("Hello there", "stop")
-    assert reply.usage is not None and reply.usage.completion_tokens > 1
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens > 1
 
 
 async def test_a_streamed_answer_says_the_same() -> None:
     chunks = await stream(house(HELLO), stream_options={"include_usage": True})
     said = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
     assert "".join(said) == "Hello there"
-    assert chunks[-1].usage is not None and chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].choices == []
 
 
 async def test_all_choices_are_answered() -> None:
@@ -45,9 +47,11 @@ async def test_reasoning_and_calls_are_told_apart() -> None:
     entry = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')))
     reply = await house(entry).openai().chat.completions.create(model="m", messages=HI, tools=tools)
     message = reply.choices[0].message
-    assert message.model_extra is not None and message.model_extra["reasoning_content"] == "Hmm."
+    assert message.model_extra is not None
+    assert message.model_extra["reasoning_content"] == "Hmm."
     assert message.content == "I add."
-    assert message.tool_calls is not None and message.tool_calls[0].to_dict()["function"]["name"] == "add"  # pyright: ignore[reportIndexIssue]
+    assert message.tool_calls is not None
+    assert message.tool_calls[0].to_dict()["function"]["name"] == "add"
     assert reply.choices[0].finish_reason == "tool_calls"
 
 

@@ -30,7 +30,7 @@ def test_an_owner_does_not_reveal_its_key() -> None:
 )
 def test_no_good_key_is_a_401(headers: dict[str, str]) -> None:
     with pytest.raises(NotAuthenticated):
-        admit(**headers)
+        KEYS.admit(Headers({name.replace("_", "-"): value for name, value in headers.items()}), Access.USER)
 
 
 def test_trap_20_with_both_headers_any_valid_one_wins() -> None:

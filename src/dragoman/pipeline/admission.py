@@ -86,7 +86,7 @@ def _needs(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
 
 
 def _media(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
-    kinds = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
+    kinds: dict[type[Part], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
     for index, message in enumerate(messages):
         for part in _flat(message.parts):
             feature = kinds.get(type(part))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..constraints import CallForm, Calls, Compiled, Thought, check_schema, compose
+from ..constraints.lark import CallForm, Calls, Thought, compose
+from ..constraints.matcher import Compiled
+from ..constraints.schema import check_schema
 from ..core.errors import RequestError
 from ..core.message import CustomTool, FunctionTool, Tool
 from ..core.request import Conversation, GenerateRequest, JsonSchema

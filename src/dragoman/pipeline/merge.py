@@ -21,13 +21,12 @@ class _End:
         self.error = error
 
 
-async def merge(prompts: Sequence[Batches]) -> Batches:
+def merge(prompts: Sequence[Batches]) -> Batches:
     """Prompt p's choice i becomes choice p * n + i. `Started` comes when all prompts have started."""
-    if len(prompts) == 1:
-        async with aclosing(prompts[0]) as only:
-            async for batch in only:
-                yield batch
-        return
+    return prompts[0] if len(prompts) == 1 else _merge(prompts)
+
+
+async def _merge(prompts: Sequence[Batches]) -> Batches:
     mailbox: Mailbox[tuple[int, list[Event] | _End]] = Mailbox()
     tasks = [asyncio.create_task(_pump(index, batches, mailbox)) for index, batches in enumerate(prompts)]
     try:
@@ -54,7 +53,8 @@ async def _merged(mailbox: Mailbox[tuple[int, list[Event] | _End]], prompts: int
     table = _Table(prompts)
     while table.running:
         out: list[Event] = []
-        for index, letter in await mailbox.take():
+        await mailbox.arrival()
+        for index, letter in mailbox.take():
             if isinstance(letter, _End):
                 if letter.error is not None:
                     raise letter.error

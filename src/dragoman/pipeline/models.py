@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..constraints import Compiler
+from ..constraints.matcher import Compiler
 from ..core.engine import Capabilities, Engine, TokenEngine, Tokenizer
 from ..core.errors import ModelNotFound
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
-from ..prompts import HfTokenizer, Renderer
+from ..prompts.render import Renderer
+from ..prompts.tokenizer import HfTokenizer
 from .text import Vocabulary
 
 

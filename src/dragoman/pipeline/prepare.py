@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 import msgspec
 
-from ..constraints import Compiled
+from ..constraints.matcher import Compiled
 from ..core.engine import Engine, Feature, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema

@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..prompts import Rendered, Renderer
+from ..prompts.render import Rendered, Renderer
 from .admission import Terms
 from .models import TokenBackend
 

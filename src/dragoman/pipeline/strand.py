@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.events import ChoiceFinished, Event, ReasoningDelta, sampled
+from ..core.events import ChoiceFinished, Event, ReasoningDelta, TextDelta, sampled
 from ..core.syntax import Parser
 from .stops import StopStage
 
@@ -26,7 +26,10 @@ class Strand:
         if self._stops is not None:
             out = [after for before in out for after in self._stops.feed(before)]
         for made in out:
-            self._count(made)
+            if type(made) is TextDelta:
+                self.tokens += len(made.tokens)
+            else:
+                self._count(made)
         return out
 
     def _count(self, event: Event) -> None:

@@ -30,6 +30,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces: dict[int, Piece] = {}
+        self._deltas: dict[int, TextDelta] = {}
 
     def piece(self, id: int) -> Piece:
         known = self._pieces.get(id)
@@ -43,6 +44,19 @@ class Vocabulary:
         whole = text.encode() == data
         token = Token(id, text, raw=None if whole else data, special=self._tokenizer.is_special(id))
         return Piece(token, data, text if whole else None)
+
+    def delta(self, id: int) -> TextDelta | None:
+        """What the id says by itself, as an event of choice 0; None where it needs its neighbours or says nothing.
+
+        Events are values, so that one serves every answer: this is the way of nearly every token.
+        """
+        known = self._deltas.get(id)
+        if known is None:
+            piece = self.piece(id)
+            if not piece.text or piece.token.special:
+                return None
+            known = self._deltas[id] = TextDelta(0, piece.text, (piece.token,))
+        return known
 
     def token(self, id: int, score: Score | None = None) -> Token:
         """The token as it is reported, with what the model thought of it."""
@@ -71,6 +85,11 @@ class Detokenizer:
         self._keep = keep
         self._skip_special = skip_special
         self._incomplete = b""
+
+    @property
+    def incomplete(self) -> bool:
+        """A character has begun and not ended."""
+        return bool(self._incomplete)
 
     def feed(self, id: int) -> str:
         """The text that this id releases; "" while a character is incomplete."""
@@ -186,6 +205,10 @@ class TextAssembler:
         stops = self._stops
         if stops is None and not self._waiting:
             self._count += 1
+            if score is None and self._choice == 0 and not self._detokenizer.incomplete:
+                plain = self._vocabulary.delta(id)
+                if plain is not None:
+                    return plain
             text = self._detokenizer.feed(id)
             if text:
                 return TextDelta(self._choice, text, (self._vocabulary.token(id, score),))

@@ -24,6 +24,7 @@ class TokenRun:
         self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
         self._started = False
         self._cached: int | None = None
+        self._unfinished = len(job.requests)
         # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
         self._held: list[TokenOutput] | None = [] if job.scored else None
 
@@ -36,10 +37,10 @@ class TokenRun:
         try:
             for request in self._job.requests:
                 engine.add(request, self._mailbox.put)
-            while not all(strand.finished for strand in self._strands):
-                batch: list[Event] = []
-                for output in await self._mailbox.take():
-                    batch += self._read(output)
+            while self._unfinished:
+                await self._mailbox.arrival()
+                outputs = self._mailbox.take()
+                batch = self._read(outputs[0]) if len(outputs) == 1 else self._read_all(outputs)
                 if batch:
                     yield batch
             yield [Finished(self._usage())]
@@ -48,10 +49,13 @@ class TokenRun:
                 if not self._strands[choice].finished:
                     engine.abort(id)
 
+    def _read_all(self, outputs: list[TokenOutput]) -> list[Event]:
+        return [event for output in outputs for event in self._read(output)]
+
     def _read(self, output: TokenOutput) -> list[Event]:
+        if type(output) is Sampled and self._held is None:  # nearly always
+            return self._token(self._index[output.id], output.token, output.score)
         match output:
-            case Sampled(id, token, score) if self._held is None:
-                return self._token(self._index[id], token, score)
             case Scheduled(_, cached):
                 return self._scheduled(cached)
             case PromptScored(_, scores):
@@ -98,6 +102,7 @@ class TokenRun:
         if strand.finished:
             return []
         if self._job.nothing_to_say:
+            # Its scores have come, else it would have been closed when it was scheduled.
             return self._say_nothing()
         delta = self._texts[choice].feed(token, score)
         if delta is None:
@@ -115,6 +120,7 @@ class TokenRun:
 
     def _close(self, choice: int, reason: FinishReason, stop: int | None) -> list[Event]:
         strand = self._strands[choice]
+        self._unfinished -= 1
         return [event for last in self._texts[choice].close(reason, stop) for event in strand.feed(last)]
 
     def _usage(self) -> Usage:

@@ -20,7 +20,7 @@ from starlette.types import Receive, Send
 
 from ..core.errors import DragomanError, EngineError
 from ..core.events import Event
-from ..core.reply import Fold, Reply
+from ..core.reply import Fold
 from ..dialects.base import Writer
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,6 @@ class Answer:
     ) -> None:
         self._batches, self._writer, self._stream = batches, writer, stream
         self._headers, self._refuse, self._patience = headers, refuse, patience
-        self._fold = None if stream else Fold()
         self._begun = False
         self._writing_since: float | None = None
         self._last_write = 0.0
@@ -88,32 +87,32 @@ class Answer:
 
     async def _run(self) -> None:
         try:
-            async for batch in self._batches:
-                await self._pass_on(batch)
-            await self._finish()
+            await (self._pass_on() if self._stream else self._gather())
         except DragomanError as error:
             await self._fail(error)
         except Exception as error:
             await self._fail(unexpected(error))
 
-    async def _pass_on(self, batch: list[Event]) -> None:
-        if self._fold is not None:
-            for event in batch:
-                self._fold.feed(event)
-            return
-        feed = self._writer.feed
-        said = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
-        if not self._begun:
-            await self._begin()
-        if said:
-            await self._write(said)
-
-    async def _finish(self) -> None:
-        if self._fold is not None:
-            reply: Reply = self._fold.reply()
-            await self._whole(200, self._headers, self._writer.full(reply))
-            return
+    async def _pass_on(self) -> None:
+        """The hot path: a batch of events, nearly always one, becomes one write."""
+        feed, send, now = self._writer.feed, self._send, self._now
+        async for batch in self._batches:
+            said = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
+            if not self._begun:
+                await self._begin()
+            if said:
+                # As `_write`, without the cost of one more coroutine a token.
+                self._last_write = self._writing_since = now()
+                await send({"type": "http.response.body", "body": said, "more_body": True})
+                self._writing_since = None
         await self._write(self._writer.end, more=False)
+
+    async def _gather(self) -> None:
+        fold = Fold()
+        async for batch in self._batches:
+            for event in batch:
+                fold.feed(event)
+        await self._whole(200, self._headers, self._writer.full(fold.reply()))
 
     async def _fail(self, error: DragomanError) -> None:
         self.outcome.error = error

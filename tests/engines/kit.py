@@ -1,0 +1,89 @@
+"""What every engine must hold to, whatever it is: asked through the pipeline, judged by the canonical events.
+
+An engine joins by one more `Subject` in `test_kit.py`; what it says in its capabilities that it cannot do is skipped
+with that reason, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+
+from dragoman.core.engine import Feature
+from dragoman.core.events import Event, Started, sampled
+from dragoman.core.grammar import check
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.reply import Fold, Reply
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.pipeline.admission import Terms
+from dragoman.pipeline.models import ServedModel
+from dragoman.pipeline.run import admit
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A started model."""
+
+    model: ServedModel
+
+    def needs(self, *features: Feature) -> None:
+        """Skip what this engine says that it cannot do."""
+        missing = [feature.value for feature in features if feature not in self.model.capabilities.features]
+        if missing:
+            pytest.skip(f"this engine declares that it has no {', '.join(missing)}")
+
+    def needs_parameters(self, *names: str) -> None:
+        missing = sorted(set(names) - self.model.capabilities.parameters)
+        if missing:
+            pytest.skip(f"this engine declares that it does not honour {', '.join(missing)}")
+
+    def request(self, text: str = "Tell me a story.", **fields: object) -> GenerateRequest:
+        return GenerateRequest(self.model.name, prompt=talk(text), **fields)  # pyright: ignore[reportArgumentType]
+
+    async def events(self, request: GenerateRequest) -> list[Event]:
+        run = await admit(self.model, [request], terms())
+        return list(check([event async for batch in run.batches for event in batch]))
+
+    async def reply(self, request: GenerateRequest) -> Reply:
+        return fold(await self.events(request))
+
+
+def talk(text: str) -> Conversation:
+    return Conversation((Message(Role.USER, (Text(text),)),))
+
+
+def terms() -> Terms:
+    """Sequences need names of their own among those that run at once."""
+    number = next(_numbers)
+    calls = count()
+    return Terms(
+        answer_id=f"kit-{number}",
+        new_id=lambda: f"call_{number}_{next(calls)}",
+        now=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def fold(events: list[Event]) -> Reply:
+    folded = Fold()
+    for event in events:
+        folded.feed(event)
+    return folded.reply()
+
+
+def ids(reply: Reply, choice: int = 0) -> list[int]:
+    return [token.id for token in reply.choices[choice].tokens]
+
+
+def count_tokens(events: list[Event]) -> int:
+    return sum(len(sampled(event)) for event in events)
+
+
+def prompt_tokens(events: list[Event]) -> int:
+    started = events[0]
+    assert isinstance(started, Started)
+    return started.prompt_tokens
