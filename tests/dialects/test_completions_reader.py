@@ -1,0 +1,97 @@
+"""What the fields of Completions mean, beside those that chat has too."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.errors import Unsupported
+from dragoman.core.request import Limits, Regex
+from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.completions.parameters import COMPLETIONS
+
+from .asking import OPTIONS, VLLM, completions, completions_refusal, completions_request
+
+
+def prompts(prompt: object) -> tuple[object, ...]:
+    return tuple(request.prompt for request in completions(prompt=prompt).requests)
+
+
+def test_the_four_forms_of_a_prompt():
+    assert prompts("a") == ("a",)
+    assert prompts(["a", "b"]) == ("a", "b")
+    assert prompts([1, 2]) == ((1, 2),)
+    assert prompts([[1, 2], [3]]) == ((1, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, [], [[]], [[1], []], ["a", 1], ["a", [1]], [1, [1]], [True], [1.5], [-1], [2**31], {"a": 1}, 3]
+)
+def test_other_prompts_are_refused(prompt: object):
+    assert str(completions_refusal(prompt=prompt).param).startswith("prompt")
+
+
+def test_many_prompts_are_bounded():
+    assert len(completions(prompt=["x"] * 2_048).requests) == 2_048
+    assert completions_refusal(prompt=["x"] * 2_049).param == "prompt"
+    assert completions_refusal(prompt=["x"] * 2_000, n=100).param == "n"
+    assert len(prompts([7] * 5_000)) == 1
+
+
+def test_the_length_is_16_where_nothing_was_said():
+    assert completions_request().limits == Limits(max_tokens=16)
+    assert completions_request(max_tokens=None).limits.max_tokens == 16
+    assert completions_request(max_tokens=-1).limits.max_tokens is None
+
+
+def test_no_token_at_all_needs_an_echo_or_prompt_logprobs():
+    assert completions_request(max_tokens=0, echo=True).limits.max_tokens == 0
+    assert completions_request(max_tokens=0, prompt_logprobs=1).limits.max_tokens == 0
+    assert completions_refusal(max_tokens=0).param == "max_tokens"
+
+
+def test_an_echo_has_the_logprobs_of_the_answer():
+    request = completions_request(echo=True, logprobs=1)
+    assert (request.return_prompt, request.logprobs, request.prompt_logprobs) == (True, 1, 1)
+    assert completions_request(logprobs=1).prompt_logprobs is None
+    assert completions_request(echo=True, logprobs=1, prompt_logprobs=3).prompt_logprobs == 3
+
+
+def test_logprobs_are_bounded_by_the_profile():
+    assert completions_request(logprobs=5).logprobs == 5
+    assert completions_refusal(OPTIONS, logprobs=6).param == "logprobs"
+    assert completions(VLLM, logprobs=20).requests[0].logprobs == 20
+    assert isinstance(completions_refusal(VLLM, logprobs=-1), Unsupported)
+    assert completions_refusal(logprobs=True).param == "logprobs"
+
+
+def test_best_of():
+    assert completions_request(n=2, best_of=3).best_of == 3
+    assert completions_request(best_of=0).best_of is None
+    assert completions_refusal(n=3, best_of=2).param == "best_of"
+    assert completions_refusal(best_of=21).param == "best_of"
+    assert completions_refusal(best_of=2, stream=True).param == "best_of"
+    assert completions(n=2, best_of=2, stream=True).stream
+
+
+def test_the_middle_cannot_be_filled_in():
+    assert completions_refusal(suffix="x").code == "unsupported_parameter"
+    assert completions_request(suffix="").prompt == "hello"
+
+
+def test_text_prompts_begin_as_the_tokenizer_has_it():
+    assert completions_request().add_special_tokens
+    assert not completions_request(add_special_tokens=False).add_special_tokens
+
+
+def test_constraints_are_those_of_chat():
+    assert completions_request(guided_regex="a+").constraint == Regex("a+")
+
+
+def test_null_is_the_same_as_nothing_in_every_optional_field():
+    nulls = {row.name: None for row in COMPLETIONS.rows if row.name != "prompt"}
+    assert completions(**nulls).requests == completions().requests
+    assert completions(**nulls).warnings == ()
+
+
+def test_a_model_is_needed_where_there_is_no_default():
+    assert completions_refusal(ReaderOptions()).param == "model"

@@ -1,0 +1,53 @@
+"""The list of models satisfies both vendors' SDKs and looks as vLLM's where that is wanted."""
+
+from __future__ import annotations
+
+import json
+
+from openai.pagination import SyncPage
+from openai.types import Model
+
+from dragoman.dialects.base import Profile
+from dragoman.dialects.models import ModelCard, model_list, model_object
+
+CARD = ModelCard("org/tiny", 1700000000, max_model_len=1024)
+
+
+def test_one_model_is_openais_and_anthropics_at_once():
+    assert Model.model_validate_json(model_object(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
+    assert json.loads(model_object(CARD, Profile.OPENAI)) == {
+        "id": "org/tiny",
+        "object": "model",
+        "created": 1700000000,
+        "owned_by": "dragoman",
+        "type": "model",
+        "display_name": "org/tiny",
+        "created_at": "2023-11-14T22:13:20Z",
+        "lifecycle": "active",
+        "max_input_tokens": 1024,
+        "max_tokens": 1024,
+        "max_model_len": 1024,
+    }
+
+
+def test_a_list_names_its_first_and_last():
+    listed = model_list((CARD, ModelCard("b", 1)), Profile.OPENAI)
+    assert [model.id for model in SyncPage[Model].model_validate_json(listed).data] == ["org/tiny", "b"]
+    body = json.loads(listed)
+    assert (body["object"], body["has_more"], body["first_id"], body["last_id"]) == ("list", False, "org/tiny", "b")
+
+
+def test_an_empty_list_is_a_list():
+    body = json.loads(model_list((), Profile.OPENAI))
+    assert (body["data"], body["first_id"]) == ([], None)
+
+
+def test_vllm_shows_roots_and_permissions():
+    """The keys of the recorded answer of vLLM 0.33 are all there."""
+    body = json.loads(model_object(CARD, Profile.VLLM))
+    assert set(body) >= {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
+    assert (body["root"], body["parent"]) == ("org/tiny", None)
+    assert set(body["permission"][0]) == {
+        "id", "object", "created", "allow_create_engine", "allow_sampling", "allow_logprobs", "allow_search_indices",
+        "allow_view", "allow_fine_tuning", "organization", "group", "is_blocking",
+    }  # fmt: skip

@@ -1,0 +1,77 @@
+"""/tokenize and /detokenize."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import FunctionTool, Message, Role, Text
+from dragoman.core.request import Conversation
+from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.tokenize import (
+    TokenizeCall,
+    detokenize_answer,
+    read_detokenize,
+    read_tokenize,
+    tokenize_answer,
+)
+
+from .asking import HELLO, OPTIONS, WEATHER
+
+
+def tokenize(**fields: object) -> TokenizeCall:
+    return read_tokenize(msgspec.json.encode(fields), OPTIONS)
+
+
+def test_a_text_begins_as_the_tokenizer_has_it():
+    assert tokenize(prompt="x") == TokenizeCall("tiny", "x", True, False)
+    assert not tokenize(prompt="x", add_special_tokens=False).add_special_tokens
+    assert tokenize(prompt="x", return_token_strs=True).return_token_strs
+
+
+def test_messages_are_rendered_as_chat_renders_them():
+    call = tokenize(messages=HELLO, tools=[WEATHER], add_generation_prompt=False, chat_template_kwargs={"a": 1})
+    assert isinstance(call.prompt, Conversation)
+    assert call.prompt.messages == (Message(Role.USER, (Text("hello"),)),)
+    assert call.prompt.tools == (FunctionTool("weather", None, '{"type":"object"}'),)
+    assert call.prompt.template.kwargs == '{"a":1}'
+    assert not call.prompt.template.add_generation_prompt
+    assert not call.add_special_tokens
+
+
+def test_unknown_fields_are_named():
+    assert tokenize(prompt="x", y=1).unknown == ("y",)
+    assert read_detokenize(b'{"tokens":[1],"y":1}', OPTIONS).unknown == ("y",)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "x", "messages": HELLO}, "prompt"),
+        ({"prompt": 3}, "prompt"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_neither_and_both_are_refused(body: object, param: str):
+    with pytest.raises(RequestError) as caught:
+        read_tokenize(msgspec.json.encode(body), OPTIONS)
+    assert caught.value.param == param
+
+
+def test_detokenize():
+    assert read_detokenize(b'{"tokens":[1,2]}', OPTIONS).tokens == (1, 2)
+    for bad in (b'{"tokens":[-1]}', b'{"tokens":["1"]}', b'{"tokens":null}', b"{}"):
+        with pytest.raises(RequestError, match="tokens"):
+            read_detokenize(bad, OPTIONS)
+    with pytest.raises(RequestError, match="model"):
+        read_detokenize(b'{"tokens":[1]}', ReaderOptions())
+
+
+def test_answers_are_those_of_vllm():
+    assert tokenize_answer([529, 526], 1024) == b'{"count":2,"max_model_len":1024,"tokens":[529,526],"token_strs":null}'
+    assert json.loads(tokenize_answer([1], 9, ["\ud800"]))["token_strs"] == ["?"]
+    assert detokenize_answer('a"b') == b'{"prompt":"a\\"b"}'
