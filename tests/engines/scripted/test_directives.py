@@ -46,6 +46,7 @@ def _brief(part: Part) -> tuple[str, ...]:
         ('[[say "a ]] \\n b"]]', [("say", "a ]] \n b")]),
         ('[[say "a" and b]]', [("say", '"a" and b')]),
         ("[[say a] b]]", [("say", "a] b")]),
+        ('[[say "a]] b', [("say", '"a')]),
         ("[[tool f]]", [("tool", "f", "{}")]),
         ('[[tool f {"a": [[1]], "b": "]]"}]]', [("tool", "f", '{"a": [[1]], "b": "]]"}')]),
         ('[[tool f {"a":  1} ]][[tool g {}]]', [("tool", "f", '{"a":  1}'), ("tool", "g", "{}")]),

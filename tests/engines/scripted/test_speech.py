@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from dragoman.core.errors import ContextTooLong, RequestError
 from dragoman.core.events import (
+    ChoiceFinished,
+    Finished,
     FinishReason,
     PromptTokens,
     Started,
@@ -18,9 +20,23 @@ from dragoman.core.events import (
     Usage,
     sampled,
 )
-from dragoman.core.message import CustomTool, FunctionTool, Reasoning, Text
-from dragoman.core.request import Conversation, GenerateRequest, JsonObject, Limits, ReasoningOptions
-from dragoman.engines.scripted import Call, Counts, Entry, Refuse, Say, Script, Think, Wait
+from dragoman.core.message import (
+    CustomTool,
+    FunctionTool,
+    Image,
+    Message,
+    Reasoning,
+    Refusal,
+    Remote,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from dragoman.core.request import Conversation, GenerateRequest, Limits, ReasoningOptions
+from dragoman.engines.scripted import Call, Counts, Entry, Fail, Refuse, Say, Script, Think, Wait
+from dragoman.engines.scripted.performance import perform
+from dragoman.engines.scripted.prompt import Prompt, transcript
 from dragoman.engines.scripted.script import Chunks, Part
 
 from .asking import Naps, ask, chat, engine, events, user
@@ -85,33 +101,9 @@ async def test_a_limit_cuts_the_tokens_and_loses_none(text: str, limit: int, chu
     assert text.startswith(choice.text())
 
 
-@given(text=st.text("ab ", max_size=20), stops=st.lists(st.text("ab ", min_size=1, max_size=3), min_size=1, max_size=3))
-async def test_a_stop_string_ends_the_text_however_it_is_cut(text: str, stops: list[str]):
-    found = min(((text.find(s) + len(s), text.find(s), s) for s in stops if s in text), default=None)
-    for chunks in ("tokens", "characters", "whole"):
-        script = Script((Entry((Say(text), Say("!")), chunks=chunks),))
-        choice = (await ask(engine(script), chat(limits=Limits(stop=tuple(stops))))).choices[0]
-        assert (choice.text(), choice.stop) == ((text + "!", None) if found is None else (text[: found[1]], found[2]))
-
-
-async def test_a_stop_string_stays_if_wanted_and_keeps_its_tokens():
-    limits = Limits(stop=("cd",), include_stop=True)
-    choice = (await ask(engine(Script.of(Say("abcdefgh"))), chat(limits=limits))).choices[0]
-    assert (choice.text(), len(choice.tokens)) == ("abcd", 2)
-
-
-async def test_a_stop_string_that_the_limit_cuts_off_is_no_stop():
-    limits = Limits(max_tokens=1, stop=("cd",))
-    choice = (await ask(engine(Script.of(Say("abcdef"))), chat(limits=limits))).choices[0]
-    assert (choice.text(), choice.reason, choice.stop) == ("abc", FinishReason.LENGTH, None)
-
-
-async def test_neither_json_nor_reasoning_nor_arguments_are_searched_for_stops():
-    limits = Limits(stop=("}",))
-    script = Script.of(Think("}"), Call("f", "{}"), Say("ok"))
-    assert (await ask(engine(script), chat(tools=["f"], limits=limits))).choices[0].text() == "ok"
-    request = chat(limits=limits, constraint=JsonObject())
-    assert (await ask(engine(Script.of(Say('{"a": {}}'))), request)).choices[0].text() == '{"a": {}}'
+def test_stop_strings_are_left_to_the_pipeline():
+    """They would be searched part by part here, where the reader sees one text."""
+    assert "stop" not in engine().capabilities.parameters
 
 
 async def test_logprobs_say_that_it_was_certain():
@@ -220,3 +212,28 @@ async def test_an_empty_part_says_nothing(part: Part):
 def tokens(text: str) -> tuple[Token, ...]:
     vocabulary = Triples()
     return tuple(Token(id, vocabulary.decode([id])) for id in vocabulary.encode(text, special=False))
+
+
+@pytest.mark.parametrize("parts", [(Fail(),), (Say("abc"), Fail())])
+def test_nothing_comes_after_a_failure(parts: tuple[Part, ...]):
+    request = chat(choices=2)
+    steps = perform(request, Entry(parts), Prompt("", ()), tokenizer=Triples(), new_id=lambda: "", max_model_len=None)
+    *before, last = steps
+    assert isinstance(last, Fail)
+    assert not any(isinstance(step, Fail | ChoiceFinished | Finished) for step in before)
+
+
+def test_every_word_of_a_conversation_counts():
+    call = ToolCall("call_1", "f", '{"a": 1}')
+    answer = ToolResult("call_1", (Text("42"), Image(Remote("http://localhost/x.png"))))
+    conversation = Conversation(
+        (
+            Message(Role.USER, (Text("Look:"), Image(Remote("http://localhost/x.png")))),
+            Message(Role.ASSISTANT, (Reasoning("Hm"), Text("So"), call, Refusal("No"))),
+            Message(Role.TOOL, (answer,)),
+        ),
+        (FunctionTool("f", "Finds.", "{}"), CustomTool("c", None, "lark", "start: x"), FunctionTool("g")),
+    )
+    assert transcript(conversation) == (
+        'tool: f Finds. {}\ntool: c start: x\ntool: g\nuser: Look:\nassistant: Hm So f {"a": 1} No\ntool: 42'
+    )

@@ -48,8 +48,6 @@ PARAMETERS = frozenset(
         "repetition_penalty",
         "seed",
         "max_tokens",
-        "stop",
-        "include_stop",
     }
 )
 MAX_LOGPROBS = 20

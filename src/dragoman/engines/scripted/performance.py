@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from ...core.engine import Tokenizer
 from ...core.events import Event, Finished, PromptTokens, Started, Usage
 from ...core.message import CustomTool
-from ...core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
+from ...core.request import Conversation, GenerateRequest
 from .obey import check
 from .prompt import Prompt
 from .script import Entry, Fail, Part, Think, Wait
@@ -59,14 +59,12 @@ def _allowed(reply: tuple[Part, ...], request: GenerateRequest) -> tuple[Part, .
 
 
 def _rules(request: GenerateRequest, left: int | None) -> Rules:
-    """left: tokens that the context has room for. A stop string never cuts JSON that was asked for."""
+    """left: tokens that the context has room for."""
     prompt = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
     asked = [limit for limit in (request.limits.max_tokens, left) if limit is not None]
     return Rules(
         max_tokens=min(asked, default=None),
         max_reasoning=prompt.reasoning.budget,
-        stop=() if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop,
-        include_stop=request.limits.include_stop,
         logprobs=request.logprobs,
         custom=frozenset(tool.name for tool in prompt.tools if isinstance(tool, CustomTool)),
     )

@@ -28,23 +28,14 @@ Step = Delta | ChoiceFinished | Wait | Fail
 class Rules(Struct, frozen=True):
     """What the request asks of every choice.
 
-    max_tokens, max_reasoning: None is no limit. stop: only visible text is searched. custom: names of free-form tools.
+    max_tokens, max_reasoning: None is no limit. custom: names of free-form tools. Stop strings are not said here:
+    the pipeline finds them, as it does for engines of tokens.
     """
 
     max_tokens: int | None = None
     max_reasoning: int | None = None
-    stop: tuple[str, ...] = ()
-    include_stop: bool = False
     logprobs: int | None = None
     custom: frozenset[str] = frozenset()
-
-
-class _Stop(Struct, frozen=True):
-    """A stop string in a text. start, end: bytes of the text."""
-
-    text: str
-    start: int
-    end: int
 
 
 class Speech:
@@ -57,7 +48,6 @@ class Speech:
         self._chunks: Chunks = chunks
         self._new_id = new_id
         self._end: FinishReason | None = None
-        self._stopped_by: str | None = None
         self._loose: tuple[Token, ...] = ()
         """Tokens that have been said and released no text yet, such as half a character at the limit."""
         self.completion = self.reasoning = 0
@@ -69,13 +59,12 @@ class Speech:
                 return
             if self._end is not None:
                 break
-        yield ChoiceFinished(self._choice, self._end or finish, self._stopped_by, self._loose)
+        yield ChoiceFinished(self._choice, self._end or finish, tokens=self._loose)
 
     def _part(self, part: Part) -> Iterator[Step]:
         match part:
             case Say(pieces):
-                stop = _first_stop(joined(pieces), self._rules.stop)
-                return self._pour(pieces, lambda text, tokens: TextDelta(self._choice, text, tokens), stop=stop)
+                return self._pour(pieces, lambda text, tokens: TextDelta(self._choice, text, tokens))
             case Think(pieces):
                 return self._think(pieces)
             case Refuse(pieces):
@@ -112,37 +101,21 @@ class Speech:
         self,
         pieces: Pieces,
         event: Callable[[str, tuple[Token, ...]], Delta],
-        *,
-        stop: _Stop | None = None,
         most: int | None = None,
     ) -> Iterator[Step]:
-        """Say a text up to a stop string. most: tokens after which the part ends and the next one begins."""
+        """Say a text. most: tokens after which the part ends and the next one begins."""
         spelling = spell(joined(pieces), self._tokenizer, self._rules.logprobs)
-        wanted = len(spelling.tokens) if stop is None else spelling.tokens_until(stop.end)
-        wanted = wanted if most is None else min(wanted, most)
+        wanted = len(spelling.tokens) if most is None else min(len(spelling.tokens), most)
         count = self._allowed(wanted)
-        end = spelling.written(count)
         if count < wanted:
             self._end = FinishReason.LENGTH
-        elif stop is not None:
-            self._end, self._stopped_by = FinishReason.STOP, stop.text
-            end = stop.end if self._rules.include_stop else stop.start
         self.completion += count
         carried = 0
-        for cut in spelling.cuts(borders(spelling, pieces, self._chunks), count=count, end=end):
+        for cut in spelling.cuts(borders(spelling, pieces, self._chunks), count=count):
             carried += len(cut.tokens)
             tokens, self._loose = (*self._loose, *cut.tokens), ()
             yield event(cut.text, tokens)
         self._loose += spelling.tokens[carried:count]
-
-
-def _first_stop(text: str, stops: tuple[str, ...]) -> _Stop | None:
-    """The stop string that is complete first; of two that end together the longer."""
-    found = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-    if not found:
-        return None
-    end, start, stop = min(found)
-    return _Stop(stop, len(text[:start].encode()), len(text[:end].encode()))
 
 
 def together(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:

@@ -26,10 +26,6 @@ class Spelling(Struct, frozen=True):
     tokens: tuple[Token, ...]
     ends: tuple[int, ...]
 
-    def tokens_until(self, end: int) -> int:
-        """How many tokens it takes to have written the first `end` bytes."""
-        return next((count for count, at in enumerate(self.ends, 1) if at >= end), len(self.ends)) if end else 0
-
     def written(self, count: int) -> int:
         """How many bytes are whole characters when `count` tokens have been said."""
         at = len(self.data) if count >= len(self.ends) else (self.ends[count - 1] if count else 0)
@@ -37,9 +33,9 @@ class Spelling(Struct, frozen=True):
             at -= 1
         return at
 
-    def cuts(self, borders: Iterator[int], *, count: int, end: int) -> Iterator[Cut]:
-        """The first `end` bytes cut at `borders`, each piece with the tokens, of the first `count`, that end in it."""
-        start = said = 0
+    def cuts(self, borders: Iterator[int], *, count: int) -> Iterator[Cut]:
+        """What the first `count` tokens write, cut at `borders`; each piece with the tokens that end in it."""
+        start, said, end = 0, 0, self.written(count)
         for border in (*(at for at in borders if 0 < at < end), end):
             until = said
             while until < count and self.ends[until] <= border:

@@ -1,0 +1,77 @@
+"""What holds for every script and every request: the stream is legal, and no token is lost or made up."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.engine import Tokenizer
+from dragoman.core.events import Started
+from dragoman.core.grammar import check
+from dragoman.core.reply import Fold
+from dragoman.core.request import Limits, ReasoningOptions
+from dragoman.engines import tiny
+from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, Think, Wait
+from dragoman.engines.scripted.script import Chunks, Part
+from dragoman.prompts.tokenizer import load_tokenizer
+
+from .asking import ask, chat, engine, events
+from .triples import Triples
+
+TEXTS = st.text("aé😀 \n<|im_end|>", max_size=12)
+PIECES = TEXTS | st.lists(TEXTS, max_size=4).map(tuple)
+PARTS = st.lists(
+    st.one_of(
+        st.builds(Say, PIECES),
+        st.builds(Think, PIECES),
+        st.builds(Refuse, PIECES),
+        st.builds(Call, st.just("f"), PIECES),
+        st.builds(Wait, st.floats(0, 1)),
+    ),
+    max_size=5,
+).map(tuple)
+CHUNKS: st.SearchStrategy[Chunks] = st.sampled_from(["tokens", "words", "characters", "whole"])
+EMBEDDED = load_tokenizer(tiny.embedded())
+
+
+@given(
+    parts=PARTS,
+    chunks=CHUNKS,
+    choices=st.integers(1, 3),
+    max_tokens=st.none() | st.integers(0, 30),
+    budget=st.none() | st.integers(0, 5),
+    tokenizer=st.sampled_from([Triples(), EMBEDDED]),
+)
+async def test_every_stream_is_legal_and_counts_its_tokens(
+    parts: tuple[Part, ...],
+    chunks: Chunks,
+    choices: int,
+    max_tokens: int | None,
+    budget: int | None,
+    tokenizer: Tokenizer,
+):
+    request = chat(
+        tools=["f"],
+        choices=choices,
+        limits=Limits(max_tokens),
+        reasoning=ReasoningOptions(budget=budget),
+    )
+    playing = engine(Script((Entry(parts, chunks=chunks, pace=0.1),)), tokenizer=tokenizer)
+    fold, said = Fold(), await events(playing, request)
+    for event in check(said):
+        fold.feed(event)
+    reply = fold.reply()
+    assert isinstance(said[0], Started)
+    assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
+    for choice in reply.choices:
+        assert max_tokens is None or len(choice.tokens) <= max_tokens
+        assert not any(token.special for token in choice.tokens)
+
+
+@given(text=st.text("aé😀 \n<|im_end|></think>"), chunks=CHUNKS)
+async def test_the_tokens_of_a_text_are_those_of_its_vocabulary(text: str, chunks: Chunks):
+    playing = engine(Script((Entry((Say(text),), chunks=chunks),)), tokenizer=EMBEDDED)
+    choice = (await ask(playing)).choices[0]
+    assert choice.text() == text
+    assert [token.id for token in choice.tokens] == EMBEDDED.encode(text, special=False)
+    assert b"".join(token.utf8 for token in choice.tokens).decode() == text
