@@ -80,6 +80,7 @@ class ChatWriter:
         self._waiting = False
         self._choices: list[_Said] = []
         self._openings: list[bytes] = []
+        self._text_openings: list[bytes] = []
         self._closing = b""
         self._counter = Counter()
 
@@ -97,7 +98,7 @@ class ChatWriter:
     def feed(self, event: Event) -> bytes:
         if self._plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
-            return self._openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
+            return self._text_openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
         if self._waiting:
             prompt = event if isinstance(event, PromptTokens) else None
             return self._roles(prompt) + self._event(event)
@@ -139,7 +140,8 @@ class ChatWriter:
 
     def _start(self, event: Started) -> bytes:
         before, after = self._envelope.affixes()
-        self._openings = [b'%s{"index":%d,"delta":{"content":' % (before, i) for i in range(event.choices)]
+        self._openings = [b'%s{"index":%d,"delta":{' % (before, i) for i in range(event.choices)]
+        self._text_openings = [opening + b'"content":' for opening in self._openings]
         self._closing = b'},"logprobs":null,"finish_reason":null%s}%s' % (self._token_ids(()), after)
         self._choices = [_Said() for _ in range(event.choices)]
         self._counter = Counter(event.prompt_tokens, event.cached_tokens)
@@ -176,6 +178,8 @@ class ChatWriter:
         self._keep(choice, tokens, refusal)
         if not isinstance(field, bytes) or not field:
             return b""
+        if self._plain:
+            return self._openings[choice] + field + self._closing
         return self._chunk(choice, b"{%s}" % field, b"null")
 
     def _finish(self, event: ChoiceFinished) -> bytes:
