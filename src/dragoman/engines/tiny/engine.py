@@ -213,8 +213,8 @@ def load(
     most = model.config.max_positions
     if max_model_len is not None and not 1 < max_model_len <= most:
         raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
-    if max_num_seqs < 1 or max_num_batched_tokens < 1:
-        raise EngineError("max_num_seqs and max_num_batched_tokens must be at least 1")
+    if not 1 <= max_num_seqs <= max_num_batched_tokens:
+        raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")
     scheduler = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

@@ -89,5 +89,6 @@ def _disallowed(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
 
 
 def _unpacked(mask: bytes, vocab: int) -> NDArray[np.bool_]:
-    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=vocab, bitorder="little")
-    return bits.view(np.bool_)
+    # Padded here: numpy's own padding leaves memory as it was where the mask is empty.
+    packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
+    return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)

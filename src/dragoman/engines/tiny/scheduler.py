@@ -17,7 +17,8 @@ from .sequence import Sequence
 
 
 class SchedulerConfig(Struct, frozen=True):
-    """Limits of a step. max_step_pairs: query-key pairs of prompts' pieces, so that a piece late in a long
+    """Limits of a step: max_num_batched_tokens is at least max_num_seqs, so that all that decode do so in every
+    step. max_step_pairs: query-key pairs of prompts' pieces, so that a piece late in a long
     prompt takes no longer than an early one, and the others' decoding does not stutter.
     """
 
@@ -121,7 +122,8 @@ class Scheduler:
     def _schedule_running(self, budget: _Budget) -> list[Chunk]:
         chunks: dict[int, Chunk] = {}
         out: set[int] = set()
-        for sequence in self._running.copy():
+        # Those that decode before those with a piece of their prompt to compute: they must not have to wait.
+        for sequence in sorted(self._running, key=_has_more_than_one):
             if sequence.key in out:
                 continue
             count = budget.share(sequence, sequence.num_computed_tokens)
@@ -205,3 +207,7 @@ class Scheduler:
 
 def _next(sequence: Sequence, count: int) -> Chunk:
     return Chunk(sequence, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
+
+
+def _has_more_than_one(sequence: Sequence) -> bool:
+    return sequence.num_tokens - sequence.num_computed_tokens > 1

@@ -1,0 +1,22 @@
+"""Models that tests share: they hold weights only, and no state of a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.engines.tiny import embedded
+from dragoman.engines.tiny.model import Llama, read_model
+
+from .models import make_model
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Llama:
+    """A random Llama of 96 tokens."""
+    return make_model(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def packaged() -> Llama:
+    """The model that comes with the package."""
+    return read_model(embedded())

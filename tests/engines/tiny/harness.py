@@ -1,0 +1,166 @@
+"""Runs requests through the tiny engine and collects what they are told, with a thread or without one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+
+from dragoman.core.engine import (
+    Ended,
+    Failed,
+    PromptScored,
+    Sampled,
+    Scheduled,
+    Score,
+    TokenOutput,
+    TokenRequest,
+)
+from dragoman.core.request import Sampling
+from dragoman.engines.tiny import SchedulerConfig, TinyEngine, seeded
+from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.sequence import Sequence
+from dragoman.engines.tiny.stepper import Stepper
+
+GREEDY = Sampling(temperature=0)
+PLAIN = SchedulerConfig()
+
+
+class Told(list[TokenOutput]):
+    """What one sequence was told, in order."""
+
+    @property
+    def tokens(self) -> list[int]:
+        return [output.token for output in self if isinstance(output, Sampled)]
+
+    @property
+    def scores(self) -> list[Score | None]:
+        return [output.score for output in self if isinstance(output, Sampled)]
+
+    @property
+    def cached(self) -> list[int]:
+        return [output.cached_tokens for output in self if isinstance(output, Scheduled)]
+
+    @property
+    def prompt(self) -> list[PromptScored]:
+        return [output for output in self if isinstance(output, PromptScored)]
+
+    @property
+    def end(self) -> Ended | Failed | None:
+        last = self[-1] if self else None
+        return last if isinstance(last, (Ended, Failed)) else None
+
+    @property
+    def answer(self) -> list[TokenOutput]:
+        """All but what depends on the cache: this must never depend on anything else."""
+        return [output for output in self if not isinstance(output, Scheduled)]
+
+
+class Bench:
+    """A stepper and the sequences that were given to it; every step is taken by hand."""
+
+    def __init__(
+        self, model: Llama, limits: SchedulerConfig = PLAIN, *, num_kv_tokens: int = 4096, max_model_len: int = 0
+    ) -> None:
+        self._model = model
+        self._max_model_len = max_model_len or model.config.max_positions
+        self.stepper = Stepper(model, limits, num_kv_tokens)
+        self.sequences: list[Sequence] = []
+        self.told: list[Told] = []
+
+    def add(self, request: TokenRequest) -> Told:
+        key = len(self.sequences)
+        vocab, most = self._model.config.vocab, self._max_model_len
+        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded)
+        self.sequences.append(sequence)
+        self.told.append(Told())
+        self.stepper.scheduler.add(sequence)
+        return self.told[key]
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            for output in self.stepper.step():
+                self.told[output.key].append(output.output)
+
+    def finish(self) -> None:
+        while self.stepper.scheduler.has_work:
+            self.step()
+
+
+def alone(model: Llama, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Told:
+    """What the request is told if nothing else runs."""
+    bench = Bench(model, limits)
+    told = bench.add(request)
+    bench.finish()
+    return told
+
+
+class Client:
+    """Talks to a started engine and waits for what it says."""
+
+    def __init__(self, engine: TinyEngine) -> None:
+        self.engine = engine
+        self._said = asyncio.Event()
+
+    def send(self, request: TokenRequest) -> Told:
+        told = Told()
+
+        def deliver(output: TokenOutput) -> None:
+            told.append(output)
+            self._said.set()
+
+        self.engine.add(request, deliver)
+        return told
+
+    async def ends(self, *streams: Told) -> None:
+        """Wait until all of them have ended."""
+        await self.until(*streams, tokens=None)
+
+    async def until(self, *streams: Told, tokens: int | None) -> None:
+        """Wait until each has so many tokens, or has ended; None waits for the end."""
+        while not all(_reached(stream, tokens) for stream in streams):
+            self._said.clear()
+            await asyncio.wait_for(self._said.wait(), 30)
+
+    async def ask(self, request: TokenRequest) -> Told:
+        told = self.send(request)
+        await self.ends(told)
+        return told
+
+
+@asynccontextmanager
+async def started(engine: TinyEngine) -> AsyncGenerator[Client]:
+    await engine.start()
+    try:
+        yield Client(engine)
+    finally:
+        await engine.stop()
+
+
+class Only:
+    """A Matcher: at each step one of the given tokens, then the end. It may be told to fail instead."""
+
+    def __init__(self, steps: Iterable[Iterable[int]], *, fail_at: int | None = None) -> None:
+        self._steps = [frozenset(step) for step in steps]
+        self._place = 0
+        self._fail_at = fail_at
+
+    def mask(self) -> bytes:
+        if self._place == self._fail_at:
+            raise ArithmeticError("a grammar that cannot go on")
+        bits = sum(1 << token for token in self._steps[self._place])
+        return bits.to_bytes(32, "little")
+
+    def advance(self, token: int) -> bool:
+        if token not in self._steps[self._place]:
+            return False
+        self._place += 1
+        return True
+
+    @property
+    def finished(self) -> bool:
+        return self._place == len(self._steps)
+
+
+def _reached(stream: Told, tokens: int | None) -> bool:
+    return stream.end is not None or (tokens is not None and len(stream.tokens) >= tokens)

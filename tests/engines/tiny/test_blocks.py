@@ -1,0 +1,129 @@
+"""The laws of the block pool, under any order of use."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dragoman.engines.tiny.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash
+
+SIZE = 12
+
+
+def name(number: int) -> bytes:
+    return block_hash(b"", [number])
+
+
+class Pool(RuleBasedStateMachine):
+    """A pool beside a slow account of what should be in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(SIZE + 1)
+        self.users: list[list[int]] = []
+        self.names: dict[int, bytes] = {}
+        """What each block is cached under."""
+        self.queue: list[int] = []
+        """Cached blocks that nobody holds, the one to go first in front."""
+
+    def held(self, block: int) -> int:
+        return sum(user.count(block) for user in self.users)
+
+    @rule(count=st.integers(1, 4))
+    def allocate(self, count: int) -> None:
+        if count > self.pool.free:
+            return
+        plain = self.pool.free - len(self.queue)
+        taken = self.pool.allocate(count)
+        assert not any(self.held(block) for block in taken), "a held block was given away"
+        evicted = [block for block in taken if block in self.names]
+        assert evicted == self.queue[: max(0, count - plain)], "not the longest unused were evicted"
+        for block in evicted:
+            self.queue.remove(block)
+            del self.names[block]
+        self.users.append(taken)
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        user = self.users.pop(data.draw(st.integers(0, len(self.users) - 1)))
+        self.pool.release(user)
+        self.queue += [block for block in reversed(user) if block in self.names and not self.held(block)]
+
+    @precondition(lambda self: self.users)
+    @rule(data=st.data(), number=st.integers(0, 8))
+    def cache(self, data: st.DataObject, number: int) -> None:
+        block = data.draw(st.sampled_from([block for user in self.users for block in user]))
+        self.pool.cache(block, name(number))
+        if block not in self.names and name(number) not in self.names.values():
+            self.names[block] = name(number)
+
+    @precondition(lambda self: self.names)
+    @rule(data=st.data())
+    def share(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(sorted(self.names)))
+        assert self.pool.find([self.names[block]]) == [block]
+        assert self.pool.idle([block]) == (not self.held(block))
+        self.pool.hold([block])
+        if block in self.queue:
+            self.queue.remove(block)
+        self.users.append([block])
+
+    @rule()
+    def forget(self) -> None:
+        self.pool.forget()
+        self.names, self.queue = {}, []
+
+    @invariant()
+    def every_block_is_either_free_or_held(self) -> None:
+        held = {block for user in self.users for block in user}
+        assert NULL_BLOCK not in held
+        assert self.pool.free == SIZE - len(held) == SIZE - self.pool.size + self.pool.idle(range(1, SIZE + 1))
+        assert self.pool.idle(held) == 0
+
+    @invariant()
+    def what_is_cached_is_found_and_nothing_else(self) -> None:
+        cached = {name: block for block, name in self.names.items()}
+        for number in range(9):
+            block = cached.get(name(number))
+            assert self.pool.find([name(number)]) == ([] if block is None else [block])
+
+
+TestPool = Pool.TestCase
+
+
+def test_a_prefix_is_found_up_to_its_first_gap() -> None:
+    pool = BlockPool(8)
+    blocks = pool.allocate(3)
+    for block, number in zip(blocks, (0, 1, 3), strict=True):
+        pool.cache(block, name(number))
+    assert pool.find(name(number) for number in range(4)) == blocks[:2]
+
+
+def test_the_tail_of_a_sequence_goes_before_its_head() -> None:
+    pool = BlockPool(4)
+    blocks = pool.allocate(3)
+    for number, block in enumerate(blocks):
+        pool.cache(block, name(number))
+    pool.release(blocks)
+    assert pool.allocate(1) == blocks[2:]
+    assert pool.find([name(0), name(1)]) == blocks[:2]
+
+
+def test_too_many_blocks_cannot_be_had() -> None:
+    with pytest.raises(KeyError):
+        BlockPool(3).allocate(3)
+
+
+def test_a_hash_names_the_tokens_all_before_them_and_the_salt() -> None:
+    chain = block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
+    assert chain == block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
+    others = [
+        block_hash(block_hash(root_hash("salt"), [1, 2]), [3, 4]),
+        block_hash(block_hash(root_hash(""), [1, 5]), [3, 4]),
+        block_hash(block_hash(root_hash(""), [1, 2]), [4, 3]),
+        block_hash(root_hash(""), [3, 4]),
+    ]
+    assert len({chain, *others}) == 5
+    assert root_hash("\ud800") != root_hash("")

@@ -1,0 +1,194 @@
+"""Sampling, every parameter against a slow and obvious reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.request import Sampling
+from dragoman.engines.tiny.sampler import NOTHING, sample
+from dragoman.engines.tiny.sampling import SamplingState
+
+VOCAB = 24
+PROMPT = (1, 2, 3, 2)
+LOGITS = st.lists(st.floats(-6, 6, width=32), min_size=VOCAB, max_size=VOCAB)
+TIED = st.lists(st.sampled_from([-1.0, 0.5, 0.75, 3.0]), min_size=VOCAB, max_size=VOCAB)
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.3, 0.77, 1.0, 1.9]),
+    top_p=st.sampled_from([1.0, 0.93, 0.61, 0.07]),
+    top_k=st.sampled_from([0, 1, 2, 7, VOCAB, 1000]),
+    min_p=st.sampled_from([0.0, 0.013, 0.31, 1.0]),
+    presence_penalty=st.sampled_from([0.0, 0.7, -1.1]),
+    frequency_penalty=st.sampled_from([0.0, 0.4, -0.3]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    logit_bias=st.sampled_from([(), ((3, 5.0), (4, -100.0), (3, 0.5))]),
+    allowed_token_ids=st.sampled_from([None, tuple(range(2, VOCAB))]),
+    bad_words=st.sampled_from([(), ((9,), (5, 6), (4, 5, 7), (8, 6), (6,) * 9)]),
+)
+Ids = tuple[int, ...]
+OUTPUTS = st.sampled_from([(), (5,), (4, 5), (4, 5, 5, 11)])
+CHANCE = st.floats(0, 1, exclude_max=True)
+
+
+def always(chance: float) -> Callable[[int | None], Callable[[], float]]:
+    return lambda seed: lambda: chance
+
+
+def state(sampling: Sampling, *, output: Ids = (), chance: float = 0.5, **request: object) -> SamplingState:
+    asked = TokenRequest(id="a", prompt=PROMPT, max_tokens=9, sampling=sampling)
+    made = SamplingState(replace(asked, **request), VOCAB, always(chance))
+    for token in output:
+        made.observe(token)
+    return made
+
+
+def rows(*logits: list[float]) -> NDArray[np.float32]:
+    return np.array(logits, np.float32)
+
+
+def reference(logits: list[float], sampling: Sampling, output: Ids) -> list[float]:
+    """The probability of every token, by vLLM's definitions, one after the other."""
+    z = list(logits)
+    for id in range(VOCAB):
+        if sampling.allowed_token_ids is not None and id not in sampling.allowed_token_ids:
+            z[id] = -math.inf
+    for *start, last in sampling.bad_words:
+        if len(start) <= len(output) and list(output[len(output) - len(start) :]) == start:
+            z[last] = -math.inf
+    for id, bias in sampling.logit_bias:
+        z[id] += bias
+    for id in {*PROMPT, *output}:
+        z[id] = z[id] / sampling.repetition_penalty if z[id] > 0 else z[id] * sampling.repetition_penalty
+    for id in set(output):
+        z[id] -= sampling.frequency_penalty * output.count(id) + sampling.presence_penalty
+    z = [value / sampling.temperature for value in z]
+    best = max(z)
+    z = [value if math.exp(value - best) >= sampling.min_p else -math.inf for value in z]
+    if 0 < sampling.top_k < VOCAB:
+        least = sorted(z, reverse=True)[sampling.top_k - 1]
+        z = [value if value >= least else -math.inf for value in z]
+    p = [math.exp(value - best) for value in z]
+    if sampling.top_p < 1:
+        p = nucleus(p, sampling.top_p)
+    return [value / sum(p) for value in p]
+
+
+def nucleus(p: list[float], top_p: float) -> list[float]:
+    kept = [0.0] * len(p)
+    before = 0.0
+    for id in sorted(range(len(p)), key=lambda id: (-p[id], id)):
+        if before >= top_p * sum(p):
+            break
+        kept[id] = p[id]
+        before += p[id]
+    return kept
+
+
+def draw(p: list[float], chance: float) -> int:
+    """The inverse distribution, in the order of ids. Draws too near a border say nothing."""
+    bounds = np.cumsum(p)
+    assume(np.abs(bounds - chance).min() > 1e-5)
+    return int(np.searchsorted(bounds, chance))
+
+
+@given(LOGITS, SAMPLINGS, OUTPUTS, CHANCE)
+def test_parameters_mean_what_the_reference_says(
+    logits: list[float], sampling: Sampling, output: Ids, chance: float
+) -> None:
+    expected = draw(reference(logits, sampling, output), chance)
+    assert sample(rows(logits), [state(sampling, output=output, chance=chance)], [None]) == [expected]
+
+
+@given(TIED, st.sampled_from([0, 3, 9]), st.sampled_from([1.0, 0.83, 0.41]), CHANCE)
+def test_ties_go_to_the_lower_id_where_top_p_cuts_and_all_stay_where_top_k_does(
+    logits: list[float], top_k: int, top_p: float, chance: float
+) -> None:
+    sampling = Sampling(top_k=top_k, top_p=top_p)
+    expected = draw(reference(logits, sampling, ()), chance)
+    assert sample(rows(logits), [state(sampling, chance=chance)], [None]) == [expected]
+
+
+@given(LOGITS, SAMPLINGS, OUTPUTS)
+def test_greedy_takes_the_best_of_what_is_left(logits: list[float], sampling: Sampling, output: Ids) -> None:
+    greedy = replace(sampling, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
+    p = reference(logits, replace(greedy, temperature=1.0), output)
+    assume(sorted(p)[-1] - sorted(p)[-2] > 1e-6)
+    assert sample(rows(logits), [state(greedy, output=output)], [None]) == [p.index(max(p))]
+
+
+@given(st.lists(st.tuples(LOGITS, SAMPLINGS, OUTPUTS, CHANCE), min_size=2, max_size=6))
+def test_rows_do_not_touch_each_other(asked: list[tuple[list[float], Sampling, Ids, float]]) -> None:
+    def states() -> list[SamplingState]:
+        return [state(sampling, output=output, chance=chance) for _, sampling, output, chance in asked]
+
+    logits = rows(*(row for row, *_ in asked))
+    before = logits.copy()
+    together = sample(logits, states(), [None] * len(asked))
+    assert np.array_equal(logits, before)
+    apart = [sample(logits[row : row + 1], [one], [None])[0] for row, one in enumerate(states())]
+    assert together == apart
+
+
+def test_a_temperature_near_zero_is_greedy() -> None:
+    logits = [0.0, 1.0, 1.001, *[0.0] * (VOCAB - 3)]
+    assert sample(rows(logits), [state(Sampling(temperature=9e-6), chance=0.0)], [None]) == [2]
+    assert sample(rows(logits), [state(Sampling(temperature=1.1e-5), chance=0.5)], [None]) == [2]
+
+
+def test_stop_tokens_wait_for_min_tokens() -> None:
+    logits = [0.0] * 5 + [9.0, 8.0, 7.0] + [0.0] * (VOCAB - 8)
+    waiting = state(Sampling(temperature=0), min_tokens=2, stop_token_ids=frozenset({5, 6, 999}))
+    assert sample(rows(logits), [waiting], [None]) == [7]
+    waiting.observe(7)
+    assert sample(rows(logits), [waiting], [None]) == [7]
+    waiting.observe(7)
+    assert sample(rows(logits), [waiting], [None]) == [5]
+
+
+def test_a_mask_may_be_longer_or_shorter_than_the_vocabulary() -> None:
+    logits = [float(id) for id in range(VOCAB)]
+    greedy = state(Sampling(temperature=0))
+    assert sample(rows(logits), [greedy], [b"\xff" * 40]) == [VOCAB - 1]
+    assert sample(rows(logits), [greedy], [b"\x03"]) == [1]
+    assert sample(rows(logits), [greedy], [b"\x01\x01"]) == [8]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=1.2)
+    other = state(Sampling(temperature=0))
+    logits = rows([1.0] * VOCAB, [*[0.0] * 4, 9.0, *[0.0] * (VOCAB - 5)])
+    assert sample(logits, [state(sampling), other], [b"", None]) == [NOTHING, 4]
+    assert sample(logits, [state(replace(sampling, allowed_token_ids=())), other], [None, None]) == [NOTHING, 4]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_numbers_that_are_none_are_survived(temperature: float) -> None:
+    sampling = Sampling(temperature=temperature)
+    assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NOTHING]
+    certain = replace(sampling, logit_bias=((4, math.inf), (5, 1e300), (6, -math.inf)))
+    assert sample(rows([0.0] * VOCAB), [state(certain, chance=0.0)], [None]) == [4]
+
+
+@pytest.mark.parametrize("chance", [0.0, 1 - 2**-53])
+def test_the_ends_of_chance_hit_possible_tokens(chance: float) -> None:
+    mask = sum(1 << id for id in (3, 4, 20)).to_bytes(3, "little")
+    logits = np.random.default_rng(0).standard_normal((1, VOCAB), np.float32)
+    assert sample(logits, [state(Sampling(), chance=chance)], [mask]) == [3 if chance == 0 else 20]
+
+
+def test_greedy_sequences_draw_nothing() -> None:
+    def never(seed: int | None) -> Callable[[], float]:
+        raise AssertionError("chance was asked for")
+
+    request = TokenRequest(id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3))
+    assert SamplingState(request, VOCAB, never).plain
