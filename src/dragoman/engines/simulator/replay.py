@@ -44,7 +44,7 @@ class StepLog(Struct):
 
 
 class Replayed(Struct, frozen=True):
-    """timings: in the order of the workload. gaps: seconds between consecutive tokens of a request, over all."""
+    """timings: of what was answered, in the order of the workload. gaps: seconds between consecutive tokens of a request, over all."""
 
     timings: list[Timing]
     steps: list[StepLog]
@@ -97,13 +97,14 @@ def replay(
     *,
     frontend_seconds: float = 0.0,
     route: Route = first_replica,
+    until: frozenset[str] | None = None,
 ) -> Replayed:
     """Serve the whole workload with fresh cores.
 
-    frontend_seconds: from the client's sending to the engine's queue. Raises RequestError for a request that can
-    never run.
+    frontend_seconds: from the client's sending to the engine's queue. until: stop when all of these requests are
+    answered; those that are not then have no timing. Raises RequestError for a request that can never run.
     """
-    return _Replay(workload, cores, frontend_seconds, route).run()
+    return _Replay(workload, cores, frontend_seconds, route).run(until)
 
 
 class _Track:
@@ -135,6 +136,7 @@ class _Replay:
         self._workload, self._cores, self._frontend, self._route = workload, cores, frontend, route
         self._tracks: dict[Running, _Track] = {}
         self._done: dict[str, _Track] = {}
+        self._missing: set[str] = set()
         self._log = [StepLog.empty() for _ in cores]
         self._gaps = array("d")
         self._due: list[tuple[float, int]] = []
@@ -146,15 +148,17 @@ class _Replay:
             else:
                 self._followers.setdefault(request.after, []).append((number, request))
 
-    def run(self) -> Replayed:
-        while self._arrivals or self._due:
+    def run(self, until: frozenset[str] | None) -> Replayed:
+        self._missing = set(until) if until is not None else {request.id for request in self._workload}
+        while self._missing:
             if self._arrivals and (not self._due or self._arrivals[0][0] + self._frontend <= self._due[0][0]):
                 arrival, _, request = heappop(self._arrivals)
                 self._arrive(request, arrival)
             else:
                 now, replica = heappop(self._due)
                 self._step(replica, now)
-        return Replayed([self._done[request.id].timing() for request in self._workload], self._log, self._gaps)
+        answered = [self._done[request.id] for request in self._workload if request.id in self._done]
+        return Replayed([track.timing() for track in answered], self._log, self._gaps)
 
     def _arrive(self, request: Request, arrival: float) -> None:
         replica = self._route(request, self._cores)
@@ -187,6 +191,7 @@ class _Replay:
 
     def _finish(self, track: _Track) -> None:
         self._done[track.request.id] = track
+        self._missing.discard(track.request.id)
         for number, request in self._followers.pop(track.request.id, ()):
             heappush(self._arrivals, (track.last + request.arrival_s, number, request))
 
