@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from .anthropic.parameters import COUNT_TOKENS, MESSAGES
 from .chat.parameters import CHAT
 from .completions.parameters import COMPLETIONS
 from .support import Support
 from .tokenize.parameters import DETOKENIZE, TOKENIZE
 
-SUPPORT: tuple[Support, ...] = (*CHAT.rows, *COMPLETIONS.rows, *TOKENIZE.rows, *DETOKENIZE.rows)
+SUPPORT: tuple[Support, ...] = (
+    *CHAT.rows,
+    *COMPLETIONS.rows,
+    *MESSAGES.rows,
+    *COUNT_TOKENS.rows,
+    *TOKENIZE.rows,
+    *DETOKENIZE.rows,
+)

@@ -1,0 +1,105 @@
+"""Anthropic's error envelope, and the statuses where it differs from the core's. Knows no HTTP beyond that.
+
+The envelope has no place for a field's name: the message begins with it, in the words of Anthropic's own validator.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from ...core.errors import ContextTooLong, DragomanError, Unsupported
+from ..errors import MAX_MESSAGE
+from ..text import line_safe, printable
+
+OVERLOADED = 529
+"""Anthropic's own status for what is 503 elsewhere."""
+
+_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    OVERLOADED: "overloaded_error",
+}
+# What fields of the core are called here, where the error comes from behind the reader.
+_NAMES = {
+    "thinking_token_budget": "thinking.budget_tokens",
+    "response_format": "output_config.format",
+    "continue_final_message": "messages",
+}
+_INDEX = re.compile(r"\[(\d+)\]")
+_MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
+_INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
+
+
+class ThreadDetails(Struct, frozen=True):
+    """What makes the official SDK send the whole conversation again, without `thread`."""
+
+    error_code: str = "thread_unsupported_request"
+    unsupported: tuple[str, ...] = ("thread",)
+
+
+class ThreadUnsupported(Unsupported):
+    """A conversation that the server shall remember. Ignoring that would lose all earlier turns in silence."""
+
+    details = ThreadDetails()
+
+    def __init__(self) -> None:
+        super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
+
+
+class _Error(Struct, frozen=True):
+    type: str
+    message: str
+    details: ThreadDetails | UnsetType = UNSET
+
+
+class _Envelope(Struct, frozen=True, kw_only=True):
+    type: str = "error"
+    error: _Error
+    request_id: str | UnsetType = UNSET
+
+
+def anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
+    """The JSON body of an answer with status `anthropic_status(error)`, or the payload of an `error` event."""
+    message = printable(_message(error))
+    if len(message) > MAX_MESSAGE:
+        message = message[:MAX_MESSAGE] + "..."
+    details = error.details if isinstance(error, ThreadUnsupported) else UNSET
+    id = UNSET if request_id is None else request_id
+    said = _Error(_type(error.status), message, details)
+    return line_safe(msgspec.json.encode(_Envelope(error=said, request_id=id)))
+
+
+def anthropic_status(error: DragomanError) -> int:
+    return OVERLOADED if error.status == 503 else error.status
+
+
+def _type(status: int) -> str:
+    return _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+def _message(error: DragomanError) -> str:
+    if isinstance(error, ContextTooLong):
+        # The wording that Claude Code, LangChain and LiteLLM look for. At least one token of the answer has to fit too.
+        return f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
+    if error.param is None:
+        return error.message
+    path = _path(error.param)
+    if found := _MISSING.fullmatch(error.message):
+        return f"{path}: Field required{'.' if found.group(1) else ''}{found.group(1)}"
+    found = _INVALID.fullmatch(error.message)
+    return f"{path}: {found.group(1) if found else error.message}"
+
+
+def _path(param: str) -> str:
+    """`messages[0].content` is `messages.0.content` here."""
+    return _INDEX.sub(r".\1", _NAMES.get(param, param))

@@ -1,0 +1,77 @@
+"""Messages and the system prompt to the core's turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from ...core.errors import RequestError
+from ...core.message import Message, Part, Role, ToolCall, ToolResult
+from ..body import one_of
+from .blocks import read_content, read_system
+from .wire import ContentBlock, WireMessage
+
+ROLES = ("user", "assistant", "system")
+
+
+class History(Struct, frozen=True):
+    """prefilled: the last message is the assistant's, and the answer goes on with it."""
+
+    messages: tuple[Message, ...]
+    prefilled: bool
+
+
+def read_history(messages: Sequence[WireMessage], system: str | list[ContentBlock] | None) -> History:
+    """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.
+
+    Raises RequestError with the path of the offending field.
+    """
+    told = tuple(read_system(system))
+    first = (Message(Role.SYSTEM, told),) if told else ()
+    turns = tuple(_turns(_parts(messages)))
+    if not turns:
+        raise RequestError("at least one message with content is required", param="messages")
+    last = turns[-1]
+    prefilled = last.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    if prefilled and any(isinstance(part, ToolCall) for part in last.parts):
+        raise RequestError(
+            "tool_use blocks need a user message with their tool_result blocks behind them",
+            param=f"messages[{len(messages) - 1}]",
+        )
+    return History((*first, *turns), prefilled)
+
+
+def _parts(messages: Sequence[WireMessage]) -> Iterator[tuple[Role, Part]]:
+    """Every part with the role that says it, in order."""
+    last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+    for i, message in enumerate(messages):
+        role = Role(one_of(message.role, ROLES, f"messages[{i}].role"))
+        if message.clear_at is not None:
+            one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+        if message.content is None and message.output_config is not None:
+            continue
+        for part in read_content(message.content, message.role, f"messages[{i}].content"):
+            if message.clear_at != "next_user_message" or i > last_user:
+                yield (Role.TOOL if isinstance(part, ToolResult) else role), part
+
+
+def _turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
+    names: dict[str, str] = {}
+    speaker, said = Role.USER, list[Part]()
+    for role, part in parts:
+        if said and (role is not speaker or role is Role.TOOL):
+            yield _turn(speaker, said, names)
+            said = []
+        if isinstance(part, ToolCall):
+            names[part.id] = part.name
+        speaker = role
+        said.append(part)
+    if said:
+        yield _turn(speaker, said, names)
+
+
+def _turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
+    """A result is given its tool's name."""
+    first = parts[0]
+    return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)

@@ -1,0 +1,135 @@
+"""A Messages body as it comes: shapes and bounds alone. `blocks`, `messages`, `tools` and `reader` know what it means.
+
+`cache_control` may stand anywhere and is nowhere read: caching is automatic.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Raw, Struct
+
+from ..fields import AtLeastOne, CountOrRest, Decoding
+
+
+class Source(Struct, frozen=True):
+    """Where an image or a document is; `type` says which of the other fields is meant."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+    file_id: str | None = None
+    content: str | list[ContentBlock] | None = None
+
+
+class ContentBlock(Struct, frozen=True):
+    """One block of a message's content; `type` says which of the other fields is meant."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    source: Source | str | None = None
+    content: str | list[ContentBlock] | dict[str, Any] | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Raw = Raw()
+    tool_use_id: str | None = None
+    tool_name: str | None = None
+    is_error: bool | None = None
+    title: str | None = None
+    context: str | None = None
+    url: str | None = None
+    citations: Raw = Raw()
+    tool: ToolChange | None = None
+
+
+class ToolChange(Struct, frozen=True):
+    """What a `tool_addition` or `tool_removal` is about: a reference by name, or a definition."""
+
+    type: str
+    name: str | None = None
+    definition: WireTool | None = None
+
+
+class WireTool(Struct, frozen=True):
+    type: str | None = None
+    name: str | None = None
+    description: str | None = None
+    input_schema: Raw = Raw()
+    strict: bool | None = None
+    allowed_callers: list[str] | None = None
+    input_examples: list[Raw] | None = None
+    display_width_px: int | None = None
+    display_height_px: int | None = None
+
+
+class WireToolChoice(Struct, frozen=True):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct, frozen=True):
+    type: str
+    budget_tokens: AtLeastOne | None = None
+    display: str | None = None
+
+
+class OutputFormat(Struct, frozen=True):
+    type: str
+    schema: Raw = Raw()
+
+
+class OutputConfig(Struct, frozen=True):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class WireMessage(Struct, frozen=True):
+    """clear_at, output_config: only messages of the system have them."""
+
+    role: str
+    content: str | list[ContentBlock] | None = None
+    clear_at: str | None = None
+    output_config: OutputConfig | None = None
+
+
+class Edit(Struct, frozen=True):
+    type: str
+    keep: Raw = Raw()
+
+
+class ContextManagement(Struct, frozen=True):
+    edits: list[Edit] | None = None
+
+
+class Prompting(Struct, frozen=True, kw_only=True):
+    """What makes the prompt; count_tokens takes these too."""
+
+    model: str | None = None
+    messages: Annotated[list[WireMessage], Meta(min_length=1, max_length=100_000)]
+    system: str | list[ContentBlock] | None = None
+    tools: list[WireTool] | None = None
+    tool_choice: WireToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    context_management: ContextManagement | None = None
+    thread: Raw = Raw()
+    chat_template: str | None = None
+    chat_template_kwargs: Raw = Raw()
+
+
+class Metadata(Struct, frozen=True):
+    user_id: str | None = None
+
+
+class MessagesBody(Decoding, frozen=True, kw_only=True):
+    """The rest of a Messages body, beside `Prompting`."""
+
+    max_tokens: CountOrRest
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
