@@ -115,3 +115,7 @@ class CustomInput:
             return held
         self._over = True
         return self._string.end()
+
+
+def arguments_of(*, custom: bool) -> Arguments:
+    return CustomInput() if custom else FunctionArguments()

@@ -14,6 +14,7 @@ from enum import Enum
 from ..core.events import (
     ChoiceFinished,
     Event,
+    FinishReason,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -48,6 +49,11 @@ class Buffer:
 
     def __len__(self) -> int:
         return self._end - self._taken
+
+    @property
+    def taken(self) -> int:
+        """Where the buffer begins, in characters from the beginning of the stream."""
+        return self._taken
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
         if self._single:
@@ -170,7 +176,7 @@ class TextParser(ABC):
                 self._out.append(self._with_owed(event))
             case ChoiceFinished(choice, reason, stop, tokens):
                 self._choice = choice
-                self._finish()
+                self._finish(reason)
                 self._out.append(ChoiceFinished(choice, reason, stop, (*self._settle(), *tokens)))
             case _:
                 self._out.append(event)
@@ -203,8 +209,8 @@ class TextParser(ABC):
         """Read text[at:], the unread end of the buffer, in the present state; return how far, or `_again`."""
 
     @abstractmethod
-    def _finish(self) -> None:
-        """The choice ends: release what is held."""
+    def _finish(self, reason: FinishReason | None) -> None:
+        """The choice ends: release what is held. reason: None where it is only interrupted."""
 
     @abstractmethod
     def _interrupt(self) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
+from ..core.events import Event, FinishReason, TextDelta, ToolCallDelta
 from ..core.message import CustomTool, Tool
 from ..core.syntax import JsonValue, ParseContext, Parser, Piece, Verbatim
-from .arguments import Arguments, CustomInput, FunctionArguments
-from .base import Found, Lead, TextParser
-from .json_text import ObjectReader, Seen, string
+from .base import Found, Lead
+from .calls import Call, CallParser
+from .json_text import Seen
 from .marks import Marks
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -55,7 +55,7 @@ class HermesFormat:
         return HermesParser(context, self._opens, self._closes, self._single)
 
 
-class HermesParser(TextParser):
+class HermesParser(CallParser):
     """Between calls (only white space so far), in text, in a call, behind its JSON.
 
     Until its name is known a call is held; from then on its arguments stream. What turns out not to be a call of a
@@ -64,16 +64,13 @@ class HermesParser(TextParser):
     """
 
     def __init__(self, context: ParseContext, opens: Marks, closes: Marks, single: Collection[str]) -> None:
-        super().__init__(single)
-        self._tools = {tool.name: isinstance(tool, CustomTool) for tool in context.tools}
-        self._new_id = context.new_id
+        super().__init__(context, single)
         self._opens = opens
         self._closes = closes
         self._state: Callable[[HermesParser, str, int], int] = HermesParser._between
         self._lead = Lead(OPEN)
         self._search = 0
         self._called = False
-        self._call = Call(self._tools)
 
     def _quick(self, event: TextDelta) -> Event | None:
         if self._state is HermesParser._in_text and not self._search and not self._opens.occurs(event.text):
@@ -107,7 +104,7 @@ class HermesParser(TextParser):
         return end
 
     def _begin_call(self, at: int) -> int:
-        self._call = Call(self._tools)
+        self._call = Call(self._tools, ("name",), ("arguments", "parameters"))
         self._state = HermesParser._in_call
         return at
 
@@ -122,12 +119,7 @@ class HermesParser(TextParser):
 
     def _in_call(self, text: str, at: int) -> int:
         call = self._call
-        begun = call.begun
-        at, seen = call.read(text, at)
-        if call.begun:
-            self._stream(call, self._read(text, at), first=not begun)
-        elif call.undeclared or seen is Seen.BAD:
-            self._release(TextDelta, self._read(text, at))
+        at, seen = self._read_call(text, at)
         match seen:
             case Seen.MORE:
                 pass
@@ -138,22 +130,8 @@ class HermesParser(TextParser):
             case _ if call.begun:
                 self._state, self._lead = HermesParser._behind, Lead(CLOSE)
             case _:
-                self._release(TextDelta, self._read(text, at))
                 self._to_text()
         return at
-
-    def _stream(self, call: Call, n: int, *, first: bool) -> None:
-        """Pass on what the call has to say; its n characters have been read."""
-        if first:
-            self._release(self._start, n)
-        else:
-            self._drop(n)
-        arguments = call.arguments()
-        if arguments:
-            self._out.append(ToolCallDelta(self._choice, arguments, self._settle()))
-
-    def _start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        return ToolCallStart(choice, self._new_id(), self._call.name, tokens, self._call.custom)
 
     def _in_malformed(self, text: str, at: int) -> int:
         """No JSON any more: the arguments are what is there, up to the closing mark."""
@@ -177,11 +155,10 @@ class HermesParser(TextParser):
         self._drop(self._read(text, at))
         return at
 
-    def _finish(self) -> None:
+    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
         held = len(self._buffer)
         if self._state is HermesParser._in_call and self._call.begun:
-            self._call.end()
-            self._stream(self._call, held, first=False)
+            self._end_call()
         elif self._state is HermesParser._in_malformed:
             self._release(ToolCallDelta, held)
         elif self._state is HermesParser._behind or (self._called and self._only_blanks()):
@@ -194,115 +171,5 @@ class HermesParser(TextParser):
 
     def _interrupt(self) -> None:
         if self._buffer or self._state not in (HermesParser._between, HermesParser._in_text):
-            self._finish()
+            self._finish(None)
             self._to_text()
-
-
-class Call:
-    """What has been read of one call: its name, and its arguments as they come.
-
-    tools: the declared ones, and whether each is a custom tool.
-    """
-
-    def __init__(self, tools: dict[str, bool]) -> None:
-        self._tools = tools
-        self._object = ObjectReader()
-        self._name: list[str] | None = None
-        self._raw: list[str] = []
-        self._arguments: Arguments | None = None
-        self._out: list[str] = []
-        self._reads = ""
-        self.name = ""
-        self.begun = False
-        """The name is known and declared."""
-        self.custom = False
-        self.undeclared = False
-        self.complete = False
-        """The arguments are all there."""
-        self._seen_arguments = False
-
-    def read(self, text: str, at: int) -> tuple[int, Seen]:
-        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is no JSON or no name."""
-        while True:
-            start, reads = at, self._reads
-            at, seen = self._object.read(text, at)
-            if reads:
-                self._take(reads, text[start:at])
-            match seen:
-                case Seen.VALUE:
-                    self._reads = self._role()
-                case Seen.END:
-                    self._reads = ""
-                    if not self._ended(reads):
-                        return at, Seen.BAD
-                case Seen.CLOSE:
-                    self._close()
-                    return at, seen
-                case Seen.BAD:
-                    self.end()
-                    return at, seen
-                case Seen.MORE:
-                    return at, seen
-                case Seen.KEY:
-                    pass
-
-    def _role(self) -> str:
-        """What the value that begins is to the call; of each kind only the first one counts."""
-        key = self._object.key
-        if key == "name" and not self._name:
-            self._name = []
-            return "name"
-        if key in ("arguments", "parameters") and not self._seen_arguments:
-            self._seen_arguments = True
-            return "arguments"
-        return ""
-
-    def _take(self, role: str, raw: str) -> None:
-        if role == "name" and self._name is not None:
-            self._name.append(raw)
-        elif self._arguments is not None:
-            self._out.append(self._arguments.read(raw))
-        elif not self.undeclared:
-            self._raw.append(raw)
-
-    def _ended(self, role: str) -> bool:
-        """A value is over; False if it was to be the name and is none."""
-        if role == "name":
-            name = string("".join(self._name or ()))
-            if name is None:
-                return False
-            self._named(name)
-        elif role == "arguments":
-            self.complete = True
-            if self._arguments is not None:
-                self._out.append(self._arguments.end())
-        return True
-
-    def _named(self, name: str) -> None:
-        self.name = name
-        self.begun = name in self._tools
-        self.undeclared = not self.begun
-        if self.begun:
-            self.custom = self._tools[name]
-            self._arguments = CustomInput() if self.custom else FunctionArguments()
-            self._out.append(self._arguments.read("".join(self._raw)))
-            if self.complete:
-                self._out.append(self._arguments.end())
-        self._raw.clear()
-
-    def _close(self) -> None:
-        if self._arguments is not None and not self.complete:
-            self.complete = True
-            self._out.append(self._arguments.end())
-
-    def arguments(self) -> str:
-        """What has come of the arguments since this was last asked."""
-        out = "".join(self._out)
-        self._out.clear()
-        return out
-
-    def end(self) -> None:
-        """Nothing more will come, although the object is not closed."""
-        if self._arguments is not None and self._seen_arguments and not self.complete:
-            self._out.append(self._arguments.end())
-            self.complete = self._arguments.over

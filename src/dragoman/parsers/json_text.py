@@ -20,6 +20,12 @@ _CLOSERS = {"{": "}", "[": "]"}
 _NO_VALUE = frozenset(",:]}")
 
 
+def blanks(text: str, at: int) -> int:
+    """Where the white space from `at` on ends."""
+    found = _BLANKS.match(text, at)
+    return at if found is None else found.end()
+
+
 class Seen(Enum):
     """What a reader has come to."""
 
@@ -118,8 +124,7 @@ class ObjectReader:
         """Read on from `at` until something is seen: its position, and what it is."""
         while True:
             if not self.in_value and self._expects is not ObjectReader._in_key:
-                blanks = _BLANKS.match(text, at)
-                at = blanks.end() if blanks else at
+                at = blanks(text, at)
             if at >= len(text):
                 return at, Seen.MORE
             before = self._expects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ..core.events import Event, ReasoningDelta, TextDelta
+from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ThoughtSyntax
 from .base import Found, Lead, TextParser
 from .marks import Marks
@@ -133,11 +133,11 @@ class ThinkParser(TextParser):
         self._release(TextDelta, len(self._buffer))
         return len(text)
 
-    def _finish(self) -> None:
+    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
         inside = self._opened or self._state is ThinkParser._inside
         self._release(ReasoningDelta if inside else TextDelta, len(self._buffer))
 
     def _interrupt(self) -> None:
         if self._buffer:
-            self._finish()
+            self._finish(None)
             self._state = ThinkParser._answer
