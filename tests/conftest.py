@@ -1,10 +1,13 @@
-"""How hard hypothesis looks: `quick` by default, `ci`, or `long`, by `--hypothesis-profile` or DRAGOMAN_HYPOTHESIS."""
+"""How hard hypothesis looks: `quick` by default, `ci`, or `long`, by `--hypothesis-profile` or DRAGOMAN_HYPOTHESIS.
+
+`mutants` only wants to know whether something fails, not the least example of it.
+"""
 
 from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -13,4 +16,7 @@ settings.register_profile(
 )
 settings.register_profile("ci", max_examples=500, deadline=None, database=None, suppress_health_check=_PATIENT)
 settings.register_profile("long", max_examples=10_000, deadline=None, suppress_health_check=_PATIENT)
+settings.register_profile(
+    "mutants", settings.get_profile("quick"), max_examples=100, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "quick"))

@@ -40,7 +40,7 @@ def test_every_error_of_the_core_has_a_body():
     while pending:
         kind = pending.pop()
         pending += kind.__subclasses__()
-        if kind is not errors.ContextTooLong:
+        if kind is not errors.ContextTooLong and kind.__module__ == errors.__name__:
             for profile in Profile:
                 assert set(json.loads(openai_error(kind("m"), profile))["error"]) == {
                     "message",

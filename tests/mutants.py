@@ -1,0 +1,390 @@
+"""Rebuild real bugs of comparable servers, one at a time, and see that the tests notice: `python tests/mutants.py`.
+
+Each row changes one place of a copy of the tree and runs the tests named in it; the text to change must be there
+exactly once, or the row is out of date and this fails. Exit status 1 if a bug went unnoticed. Not collected by pytest.
+
+    python tests/mutants.py             all
+    python tests/mutants.py chat 17     those whose file or description has "chat" in it, and number 17
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("src", "tests", "pyproject.toml")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis", ".pytest_cache")
+TIMEOUT = 300
+
+
+class Mutant(NamedTuple):
+    """bug: what it was, and whose. file: below src/dragoman. tests: those that are to notice it."""
+
+    bug: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+CHAT, COMPLETIONS, GOLDEN = "tests/laws/test_chat.py", "tests/laws/test_completions.py", "tests/golden"
+TRAPS, CLIENTS, BODY = "tests/dialects/test_traps.py", "tests/dialects/test_clients.py", "tests/dialects/test_body.py"
+READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_parameters.py"
+FUZZ = "tests/dialects/test_fuzz.py"
+
+MUTANTS = (
+    # The chat writer.
+    Mutant(
+        "no role chunks at the start: choices appear as their texts come (LightLLM, vLLM)",
+        "dialects/chat/writer.py",
+        'return b"" if self._waiting else self._roles(None)',
+        'return b""',
+        (CHAT,),
+    ),
+    Mutant(
+        "the stream has no logprobs although the object has (xPyD-sim)",
+        "dialects/chat/writer.py",
+        'self._logprobs(held) if held else b"null"',
+        'b"null"',
+        (CHAT,),
+    ),
+    Mutant(
+        "the tail's tokens have no logprobs in the object",
+        "dialects/chat/writer.py",
+        "told += [(False, token) for token in choice.tail]",
+        "told += []",
+        (CHAT,),
+    ),
+    Mutant(
+        "tokens that released no text are lost",
+        "dialects/chat/writer.py",
+        "held, said.held = said.held, []",
+        "held, said.held = said.held[-1:], []",
+        (CHAT,),
+    ),
+    Mutant(
+        "a refusal's tokens are listed as content",
+        "dialects/chat/writer.py",
+        "content = [token for refusal, token in told if not refusal]",
+        "content = [token for _, token in told]",
+        (CHAT,),
+    ),
+    Mutant(
+        "finish_reason stays stop after a tool call, in the stream",
+        "dialects/chat/writer.py",
+        "reason = self._reason(event.reason, self._choices[event.choice].calls > 0)",
+        "reason = self._reason(event.reason, False)",
+        (CHAT,),
+    ),
+    Mutant(
+        "tool_calls also when cut by length, in the object alone (vLLM)",
+        "dialects/chat/writer.py",
+        "reason = self._reason(choice.reason, choice.called_tools) + self._stop(choice.stop)",
+        "reason = (b'\"tool_calls\"' if choice.called_tools else self._reason(choice.reason, False))"
+        " + self._stop(choice.stop)",
+        (CHAT,),
+    ),
+    Mutant(
+        "tool_calls also when cut by length, everywhere (vllm#53269)",
+        "dialects/chat/writer.py",
+        "if reason is not FinishReason.STOP or not called or self._view.named_choice:",
+        "if not called or self._view.named_choice:",
+        (TRAPS, GOLDEN),
+    ),
+    Mutant(
+        "a named function finishes as tool_calls (vllm#25054)",
+        "dialects/chat/writer.py",
+        "if reason is not FinishReason.STOP or not called or self._view.named_choice:",
+        "if reason is not FinishReason.STOP or not called:",
+        (TRAPS, GOLDEN),
+    ),
+    Mutant(
+        "all parallel calls are number 0 (litellm#33678, vercel/ai#14277)",
+        "dialects/chat/writer.py",
+        "return pieces.call_start(event, said.calls - 1)",
+        "return pieces.call_start(event, 0)",
+        (CHAT,),
+    ),
+    Mutant(
+        "arguments go to the call before",
+        "dialects/chat/writer.py",
+        "return pieces.call_arguments(event.arguments, said.calls - 1, said.custom)",
+        "return pieces.call_arguments(event.arguments, max(0, said.calls - 2), said.custom)",
+        (CHAT,),
+    ),
+    Mutant(
+        "the name is repeated in later deltas (lmstudio-bug-tracker#649)",
+        "dialects/chat/pieces.py",
+        """return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, quoted(text))""",
+        """return b'"tool_calls":[{"index":%d,"%s":{"name":"","%s":%s}}]' % (index, kind, field, quoted(text))""",
+        (CHAT,),
+    ),
+    Mutant(
+        "an empty list of calls in every message (vllm#53255)",
+        "dialects/chat/pieces.py",
+        "if calls and not legacy:",
+        "if not legacy:",
+        (CHAT,),
+    ),
+    Mutant(
+        "reasoning under one name in the stream and under two in the object (vllm#42664)",
+        "dialects/chat/writer.py",
+        "shown = text and pieces.reasoning(self._view.reasoning_fields, quoted(text))",
+        "shown = text and pieces.reasoning(self._view.reasoning_fields[:1], quoted(text))",
+        (CHAT,),
+    ),
+    Mutant(
+        "hidden reasoning shows in the object",
+        "dialects/chat/pieces.py",
+        "if names and (thought or profile is Profile.VLLM):\n        fields.append(reasoning(names,",
+        'if thought or profile is Profile.VLLM:\n        fields.append(reasoning(names or ("reasoning",),',
+        (CHAT,),
+    ),
+    # What surrounds the choices.
+    Mutant(
+        "a usage chunk that nobody asked for (LangChain.js doubles the tokens: litellm#28735)",
+        "dialects/envelope.py",
+        'return self.chunk(b"", usage) if self._view.include_usage else b""',
+        'return self.chunk(b"", usage)',
+        (CHAT,),
+    ),
+    Mutant(
+        "usage counts events, not tokens (xPyD-sim)",
+        "dialects/envelope.py",
+        "self._completion += len(tokens)",
+        "self._completion += 1",
+        (CHAT,),
+    ),
+    Mutant(
+        "no usage: null on the chunks before the last",
+        "dialects/envelope.py",
+        "null_usage = view.include_usage and view.profile is Profile.OPENAI",
+        "null_usage = False",
+        (TRAPS, GOLDEN),
+    ),
+    Mutant(
+        "[DONE] after a hidden error",
+        "dialects/envelope.py",
+        'return b"data: %s\\n\\n" % openai_error(error, self._view.profile)',
+        'return b"data: %s\\n\\n" % openai_error(error, self._view.profile) + DONE',
+        (CLIENTS, GOLDEN),
+    ),
+    Mutant(
+        "an abort looks like a complete answer",
+        "dialects/envelope.py",
+        "return b'\"length\"'",
+        "return b'\"stop\"'",
+        (GOLDEN,),
+    ),
+    Mutant(
+        "text with U+2028 breaks clients that read lines",
+        "dialects/text.py",
+        "return data if data.isascii() else line_safe(data)",
+        "return data",
+        (CHAT,),
+    ),
+    Mutant(
+        "a logprob of minus infinity becomes null",
+        "dialects/text.py",
+        "return value if value is not None and math.isfinite(value) else UNLIKELY",
+        "return UNLIKELY if value is None else value",
+        (CHAT,),
+    ),
+    Mutant(
+        "error bodies without param",
+        "dialects/errors.py",
+        "class _Error(Struct, frozen=True):",
+        "class _Error(Struct, frozen=True, omit_defaults=True, rename={'param': 'parameter'}):",
+        (GOLDEN, "tests/dialects/test_errors.py"),
+    ),
+    # The Completions writer.
+    Mutant(
+        "an echo goes to the choices of the first prompt",
+        "dialects/completions/writer.py",
+        "mine = range(event.prompt * self._each, (event.prompt + 1) * self._each)",
+        "mine = range(self._each)",
+        (COMPLETIONS,),
+    ),
+    Mutant(
+        "offsets begin anew in every chunk",
+        "dialects/completions/writer.py",
+        "scores = self._logprobs(said.offsets, prompt, held)",
+        "scores = self._logprobs(self._offsets(), prompt, held)",
+        (COMPLETIONS,),
+    ),
+    Mutant(
+        "the echoed prompt's first token has a logprob",
+        "dialects/logprobs.py",
+        "rows.append(self._row(token, offset) if rows else Row(offset, self._name(token), None, None))",
+        "rows.append(self._row(token, offset))",
+        (CLIENTS,),
+    ),
+    Mutant(
+        "the sampled token is not among its alternatives (lm-eval's is_greedy)",
+        "dialects/logprobs.py",
+        "for other in (*token.top[: self._top], token):",
+        "for other in token.top[: self._top] or (token,):",
+        (COMPLETIONS,),
+    ),
+    Mutant(
+        "more alternatives than were asked for",
+        "dialects/logprobs.py",
+        "for other in token.top[:top]\n    ]",
+        "for other in token.top\n    ]",
+        (CLIENTS, GOLDEN),
+    ),
+    # The readers.
+    Mutant(
+        "a body of nothing but brackets",
+        "dialects/body.py",
+        "> MAX_DEPTH and _depth(data) > MAX_DEPTH:",
+        "> MAX_DEPTH and _depth(data) > 10_000_000:",
+        (BODY,),
+    ),
+    Mutant(
+        "bytes that are no UTF-8 pass where nobody looks",
+        "dialects/body.py",
+        "if not data.isascii():",
+        "if not data:",
+        (BODY, FUZZ),
+    ),
+    Mutant(
+        "a client's value is echoed at any length (vLLM's 23.6 MB of errors)",
+        "dialects/body.py",
+        'return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."',
+        "return repr(value)",
+        (BODY,),
+    ),
+    Mutant(
+        "unsupported fields are ignored in silence",
+        "dialects/support.py",
+        "raise Unsupported(f\"'{name}' is not supported here: {row.note}.\", param=name)",
+        "pass",
+        (PARAMETERS,),
+    ),
+    Mutant(
+        "file: URLs are taken (LightLLM)",
+        "dialects/media.py",
+        'if scheme in ("http", "https"):',
+        'if scheme in ("http", "https", "file"):',
+        (READER,),
+    ),
+    Mutant(
+        "a function that was never declared can be forced",
+        "dialects/chat/tools.py",
+        "if not any(tool.name == name and isinstance(tool, kind) for tool in tools):",
+        "if not tools:",
+        (READER,),
+    ),
+    Mutant(
+        "one hosted tool refuses the whole request (llama.cpp#20156)",
+        "dialects/chat/tools.py",
+        'warnings.append(f"{at}: tools of type {echo(hosted)} cannot be run here; it was left out")',
+        "raise missing(at)",
+        (TRAPS,),
+    ),
+    Mutant(
+        "max_completion_tokens is overruled by the old name",
+        "dialects/chat/reader.py",
+        "most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens",
+        "most = body.max_completion_tokens if body.max_tokens is None else body.max_tokens",
+        (READER,),
+    ),
+    Mutant(
+        "-1 is a length like any other",
+        "dialects/chat/reader.py",
+        "return None if most == -1 else most",
+        "return most",
+        (READER,),
+    ),
+    Mutant(
+        "only one name of replayed reasoning is read",
+        "dialects/chat/messages.py",
+        "thought = message.reasoning or message.reasoning_content",
+        "thought = message.reasoning",
+        (TRAPS,),
+    ),
+)
+
+
+def main(wanted: list[str]) -> int:
+    _check_up_to_date()
+    chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
+    tests = sorted({test for _, mutant in chosen for test in mutant.tests})
+    with _copy() as tree:
+        if failed := _failures(tree, tuple(tests)):
+            print(f"the tests fail without any mutant: {', '.join(failed)}")
+            return 1
+    missed = 0
+    for i, mutant in chosen:
+        before = time.monotonic()
+        with _copy() as tree:
+            _apply(tree, mutant)
+            failed = _failures(tree, mutant.tests)
+        missed += not failed
+        word = "CAUGHT" if failed else "MISSED"
+        print(f"{i:2} {word} {time.monotonic() - before:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} caught")
+    return 1 if missed else 0
+
+
+def _check_up_to_date() -> None:
+    for i, mutant in enumerate(MUTANTS):
+        found = (ROOT / "src/dragoman" / mutant.file).read_text().count(mutant.old)
+        if found != 1:
+            raise SystemExit(f"mutant {i} ({mutant.bug}): its text is {found} times in {mutant.file}, expected once")
+
+
+def _is_wanted(number: int, mutant: Mutant, wanted: list[str]) -> bool:
+    return not wanted or any(word == str(number) or word in f"{mutant.file} {mutant.bug}" for word in wanted)
+
+
+@contextmanager
+def _copy() -> Generator[Path]:
+    """A copy of the tree in a directory of its own, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="dragoman-mutant-") as directory:
+        tree = Path(directory)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, tree / name, ignore=LEFT_OUT)
+            else:
+                shutil.copy(source, tree / name)
+        yield tree
+
+
+def _apply(tree: Path, mutant: Mutant) -> None:
+    path = tree / "src/dragoman" / mutant.file
+    path.write_text(path.read_text().replace(mutant.old, mutant.new))
+
+
+def _failures(tree: Path, tests: tuple[str, ...]) -> list[str]:
+    """Names of the tests that failed; those that could not even be collected count too."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "DRAGOMAN_HYPOTHESIS": "mutants"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ["no end"]
+    return list(_names(done.stdout)) or ([done.stdout + done.stderr] if done.returncode else [])
+
+
+def _names(output: str) -> Iterator[str]:
+    for found in re.finditer(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE):
+        yield found.group(1).split("::")[-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
