@@ -167,7 +167,7 @@ class _TokenPreparation:
             max_tokens=max(1, max_tokens),
             sampling=sampling_of(self.model, self.backend, request),
             min_tokens=min(limits.min_tokens, max_tokens),
-            stop_token_ids=frozenset(limits.stop_token_ids) | (frozenset() if limits.ignore_eos else self.backend.eos),
+            stop_token_ids=self._stop_ids(),
             logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
             matcher=None if compiled is None else compiled.matcher(),
@@ -177,6 +177,10 @@ class _TokenPreparation:
             extras=request.extras.items(),
         )
         return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
+
+    def _stop_ids(self) -> frozenset[int]:
+        asked = frozenset(self.request.limits.stop_token_ids)
+        return asked if self.request.limits.ignore_eos else asked | self.backend.eos
 
     def _candidate(self, first: TokenRequest, choice: int, compiled: Compiled | None) -> TokenRequest:
         """Choice k of a seeded request has the seed plus k, as in vLLM: choice 0 says what it says alone."""
