@@ -88,6 +88,21 @@ class Buffer:
         """All that is held; costs its length."""
         return "".join(self._pieces)[self._cut :]
 
+    def peek(self, n: int) -> str:
+        """The next n characters, which stay."""
+        out, cut = "", self._cut
+        for piece in self._pieces:
+            out += piece[cut : cut + n - len(out)]
+            if len(out) == n:
+                break
+            cut = 0
+        return out
+
+    def skip(self, n: int) -> None:
+        """n characters went by without being held, while nothing was."""
+        self._end += n
+        self._taken += n
+
     def is_mark(self, mark: str, unread: int) -> bool:
         """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
 
@@ -189,12 +204,16 @@ class TextParser(ABC):
                 return [quick]
         self._choice = event.choice
         self._buffer.push(event.text, event.tokens)
-        text, at = event.text, 0
+        self._read_on(event.text, 0)
+        return self._collect()
+
+    def _read_on(self, text: str, at: int) -> None:
+        """Read text[at:], the unread end of the buffer."""
         while at < len(text):
             at = self._step(text, at)
-            if at < 0:  # what is to be read again began in an earlier delta
-                text, at = self._buffer.text(), 0
-        return self._collect()
+            if at < 0:  # what is to be read next began in an earlier delta
+                whole = self._buffer.text()
+                text, at = whole, at + len(whole) - len(text)
 
     def _collect(self) -> list[Event]:
         out, self._out = self._out, []
@@ -206,7 +225,11 @@ class TextParser(ABC):
 
     @abstractmethod
     def _step(self, text: str, at: int) -> int:
-        """Read text[at:], the unread end of the buffer, in the present state; return how far, or `_again`."""
+        """Read text[at:], the unread end of the buffer, in the present state.
+
+        Returns where to go on: how far was read, or an earlier position (negative: in an earlier delta) from which to
+        read again in the state that was entered.
+        """
 
     @abstractmethod
     def _finish(self, reason: FinishReason | None) -> None:

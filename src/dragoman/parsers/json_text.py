@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from types import MappingProxyType
 
 import msgspec
 
@@ -16,7 +17,7 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 _IN_STRING = re.compile(r'["\\]')
 _IN_BRACKETS = re.compile(r'["{}\[\]]')
 _SCALAR_ENDS = re.compile(r"[,\]} \t\r\n]")
-_CLOSERS = {"{": "}", "[": "]"}
+_CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _NO_VALUE = frozenset(",:]}")
 
 
@@ -193,7 +194,9 @@ def string(raw: str) -> str | None:
         return None
 
 
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_ESCAPES = MappingProxyType(
+    {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"},
+)
 _PLAIN = re.compile(r'[^"\\]+')
 _UNICODE = re.compile(r"\\u[0-9a-fA-F]{4}")
 

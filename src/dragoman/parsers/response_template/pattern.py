@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -59,8 +60,10 @@ MOST_COPIES = 500
 """What a counted repetition may be unrolled to."""
 
 _ESCAPED_CLASSES = frozenset("dDsSwW")
-_ESCAPED_CHARS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
-_HEX = {"x": 2, "u": 4, "U": 8}
+_ESCAPED_CHARS = MappingProxyType(
+    {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"},
+)
+_HEX = MappingProxyType({"x": 2, "u": 4, "U": 8})
 _COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from .pattern import Begin, Chars, Either, End, Group, Node, Repeat, Row, Unsupported
+from .pattern import Begin, Chars, Either, End, Group, Node, Repeat, Row, Unsupported, literals
 
 MOST_INSTRUCTIONS = 5000
 
@@ -56,6 +56,8 @@ class Program:
     """Several patterns as one program. Immutable once made; searches over it are `Search`."""
 
     def __init__(self, patterns: Sequence[Node]) -> None:
+        self.literals = tuple(text for node in patterns for text in literals(node))
+        """The fixed texts in the patterns."""
         self.code: list[Instruction] = []
         self.groups: list[str] = []
         """The name of each group, by its number."""
@@ -235,6 +237,13 @@ class Search:
     def pending(self) -> int:
         """The text before this position belongs to no match any more."""
         return min((thread.start for thread in self._threads), default=self._position)
+
+    def passes(self, text: str) -> bool:
+        """Whether this text can have no part in a match; it is then counted as read."""
+        if self._threads or self._best is not None or self._program.first.search(text) is not None:
+            return False
+        self._position += len(text)
+        return True
 
     def read(self, text: str, at: int) -> Matched | None:
         """Read on from text[at:] until a match is certain; None if it is not by the end of the text."""
