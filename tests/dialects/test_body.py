@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
 from dragoman.dialects.chat import read_chat
@@ -137,12 +140,44 @@ def test_ordinary_depth_is_fine():
     read_chat(json.dumps({"messages": HELLO, "chat_template_kwargs": schema, "x": [[[]]] * 200}).encode(), OPTIONS)
 
 
-def test_reading_time_grows_no_faster_than_the_body():
-    """A body of nothing but brackets, the worst there is for the depth check: a megabyte in well under a second."""
-    body = HEAD + b'"x":[' + b",".join([b'[[{"a":[]}]]'] * 80_000) + b"]}"
+@pytest.mark.parametrize("unit", [b"[]", b'[[{"a":[]}]]', b"[" * 120 + b"]" * 120, b'"[\\\\"', b'"\\""'])
+def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
+    """A megabyte of what the depth check likes least, in well under a second."""
+    body = HEAD + b'"x":[' + b",".join([unit] * (1_000_000 // len(unit))) + b"]}"
     before = time.process_time()
     read_chat(body, OPTIONS)
     assert time.process_time() - before < 2
+
+
+def test_the_number_of_arrays_and_objects_is_bounded():
+    assert "1000000 arrays" in refusal(HEAD + b'"x":[' + b"[]," * 1_000_001 + b"[]]}").message
+
+
+@given(
+    st.recursive(
+        st.text('[]{}"\\a', max_size=4),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('[]{}"\\', max_size=3), inner, max_size=3),
+        max_leaves=20,
+    ),
+    st.integers(120, 130),
+)
+def test_depth_is_counted_exactly(inner: object, around: int):
+    text = json.dumps(inner)
+    deep = depth(inner) + around + 1 > 128
+    body = HEAD + (f'"pad":{[[]] * 130},"x":' + "[" * around + text + "]" * around + "}").encode()
+    try:
+        read_chat(body, OPTIONS)
+    except RequestError:
+        assert deep
+    else:
+        assert not deep
+
+
+def depth(value: object) -> int:
+    if isinstance(value, list | dict):
+        inner = cast(dict[str, object], value).values() if isinstance(value, dict) else cast(list[object], value)
+        return 1 + max(map(depth, inner), default=0)
+    return 0
 
 
 def test_a_huge_value_is_not_echoed():
