@@ -17,6 +17,7 @@ from dragoman.core.errors import DragomanError, EngineError
 from dragoman.core.events import Event
 from dragoman.core.grammar import Grammar
 from dragoman.core.reply import Fold
+from dragoman.dialects.anthropic import MessagesView, MessagesWriter
 from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatView, ChatWriter
 from dragoman.dialects.completions import CompletionsView, CompletionsWriter
@@ -25,6 +26,7 @@ CASES = Path(__file__).parent / "cases"
 _decode = msgspec.json.Decoder(Event).decode
 
 Make = Callable[[], Writer]
+VIEW = MessagesView(sign=lambda thought: f"signed {len(thought)}")
 
 
 class Golden(Struct, frozen=True):
@@ -72,6 +74,10 @@ def _completions(case: str, *, error: DragomanError | None = None, **view: objec
         yield Golden(case, name, lambda shown=shown: CompletionsWriter(_header("cmpl-1"), shown), error)
 
 
+def _messages(case: str, view: MessagesView = VIEW, *, error: DragomanError | None = None) -> Iterator[Golden]:
+    yield Golden(case, "messages", lambda: MessagesWriter(_header("msg_1"), view), error)
+
+
 def _header(id: str) -> Header:
     return Header(id, 1700000000, "org/model", "fp_1")
 
@@ -81,22 +87,31 @@ FAILURE = EngineError("The engine stopped.")
 GOLDEN: tuple[Golden, ...] = (
     *_chat("stop"),
     *_completions("stop"),
+    *_messages("stop"),
     *_chat("length"),
     *_completions("length"),
+    *_messages("length"),
     *_chat("stop-string"),
     *_completions("stop-string"),
+    *_messages("stop-string"),
     *_chat("stop-token"),
     *_completions("stop-token"),
+    *_messages("stop-token"),
     *_chat("empty"),
     *_completions("empty"),
+    *_messages("empty"),
     *_chat("content-filter"),
     *_completions("content-filter"),
+    *_messages("content-filter"),
     *_chat("abort"),
     *_completions("abort"),
+    *_messages("abort"),
     *_chat("error", error=FAILURE),
     *_completions("error", error=FAILURE),
+    *_messages("error", error=FAILURE),
     *_chat("line-ends"),
     *_completions("line-ends"),
+    *_messages("line-ends"),
     *_chat("two-choices"),
     *_completions("two-choices"),
     *_chat("usage", include_usage=True),
@@ -112,14 +127,24 @@ GOLDEN: tuple[Golden, ...] = (
     *_completions("echo", echo=True, logprobs=1),
     *_completions("two-prompts", echo=True),
     *_chat("reasoning"),
+    *_messages("reasoning"),
     *_chat("reasoning-hidden", reasoning_fields=(), logprobs=0),
     *_chat("refusal", logprobs=0),
+    *_messages("refusal"),
     *_chat("tool-call"),
+    *_messages("tool-call"),
     *_chat("parallel-calls"),
+    *_messages("parallel-calls"),
     *_chat("text-then-call"),
+    *_messages("text-then-call"),
     *_chat("custom-call"),
     *_chat("named-call", named_choice=True),
     *_chat("legacy-call", legacy_functions=True),
     *_chat("call-cut-off"),
+    *_messages("call-cut-off"),
     *_chat("service-tier", service_tier=True),
+    *_messages("thought-omitted", MessagesView(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")),
+    *_messages("context-full", MessagesView(max_tokens=100)),
+    *_messages("call-no-json"),
+    *_messages("thought-call-text"),
 )

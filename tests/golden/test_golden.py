@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dragoman.conformance import chat, completions
+from dragoman.conformance import anthropic, chat, completions
 
 from .renderings import CASES, GOLDEN, Golden
 
@@ -27,6 +27,15 @@ def test_every_file_belongs_to_a_case():
     wanted = {path for golden in GOLDEN for path, _ in golden.files()}
     events = {CASES / f"{golden.case}.events.jsonl" for golden in GOLDEN}
     assert set(CASES.glob("*")) == wanted | events
+
+
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer == "messages"], ids=name)
+def test_agreed_messages_keep_the_grammar_of_the_wire(golden: Golden):
+    for path, _ in golden.files():
+        if path.suffix == ".sse":
+            anthropic.check_stream(path.read_bytes())
+        else:
+            anthropic.check_object(json.loads(path.read_bytes()))
 
 
 @pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name)

@@ -179,8 +179,8 @@ class MessagesWriter:
                 return self._think(text)
             case ToolCallStart(id=id, name=name):
                 self._called = True
-                block = _ToolUseBlock(self._blocks, id, name)
-                return self._begin(block) + block.add("")
+                closed = self._close(cut=False)
+                return closed + self._begin(_ToolUseBlock(self._blocks, id, name), "")
             case ToolCallDelta(arguments=text):
                 return self._open.add(text) if self._open is not None and text else b""
 
@@ -201,24 +201,23 @@ class MessagesWriter:
             return b""
         if self._text is not None:
             return self._text.add(text)
-        block = _TextBlock(self._blocks)
-        begun = self._begin(block)
-        self._text = block
-        return begun + block.add(text)
+        closed = self._close(cut=False)
+        self._text = _TextBlock(self._blocks)
+        return closed + self._begin(self._text, text)
 
     def _think(self, text: str) -> bytes:
         if not text:
             return b""
         if isinstance(self._open, _ThinkingBlock):
             return self._open.add(text)
-        block = _ThinkingBlock(self._blocks, self._view)
-        return self._begin(block) + block.add(text)
+        closed = self._close(cut=False)
+        return closed + self._begin(_ThinkingBlock(self._blocks, self._view), text)
 
-    def _begin(self, block: _Block) -> bytes:
-        before = self._close(cut=False)
+    def _begin(self, block: _Block, text: str) -> bytes:
+        """Open a block; none is. text: the first of it."""
         self._open = block
         payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._blocks, block.start)
-        return before + _event(b"content_block_start", payload)
+        return _event(b"content_block_start", payload) + block.add(text)
 
     def _close(self, *, cut: bool) -> bytes:
         """cut: the answer was cut off within this block."""
@@ -252,7 +251,7 @@ class MessagesWriter:
         return b'{"type":"thinking","thinking":%s,"signature":%s}' % (quoted(shown), quoted(self._view.sign(part.text)))
 
     def _stop(self, reason: FinishReason, stop: str | int | None, called: bool, refused: bool, usage: Usage) -> bytes:
-        matched = stop if reason is FinishReason.STOP and isinstance(stop, str) else None
+        matched = stop if reason is FinishReason.STOP and isinstance(stop, str) and not refused else None
         word = self._stop_reason(reason, matched, called, refused, usage)
         said = b'"stop_reason":"%s","stop_sequence":%s' % (word, quoted_or_null(matched))
         if word != b"refusal":
