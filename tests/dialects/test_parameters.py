@@ -48,6 +48,13 @@ def test_a_row_says_what_happens(row: Support):
             assert call(**{row.name: STRANGE}).unknown == ()
 
 
+def test_unknown_fields_are_named_but_not_at_length():
+    assert chat(foo=1, bar=None).unknown == ("foo", "bar")
+    many = chat(**{f"{i}" + "x" * 1_000: i for i in range(1_000)}).unknown
+    assert len(many) == 32
+    assert all(len(name) == 64 for name in many)
+
+
 # From OpenAI's OpenAPI document 2.3.0 and vLLM 0.33.
 OPENAI_CHAT = """metadata top_logprobs temperature top_p user safety_identifier prompt_cache_key prompt_cache_retention
 prompt_cache_options messages model service_tier modalities verbosity reasoning_effort max_completion_tokens

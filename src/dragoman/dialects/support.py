@@ -10,6 +10,9 @@ from msgspec import Raw, Struct
 from ..core.errors import Unsupported
 from .body import json_value
 
+MAX_NAME, MAX_UNKNOWN = 64, 32
+"""Of the fields that nobody knows: characters of a name that are told, and how many names."""
+
 
 class Status(StrEnum):
     HONOURED = "honoured"
@@ -49,12 +52,12 @@ class Rules:
         for name, raw in fields.items():
             row = self._rows.get(name)
             if row is None:
-                unknown.append(name)
+                unknown.append(name[:MAX_NAME])
             elif row.status in (Status.REFUSED, Status.WARNED) and not _harmless(row, raw):
                 if row.status is Status.REFUSED:
                     raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
                 warnings.append(f"{name}: {row.note}")
-        return warnings, tuple(unknown)
+        return warnings, tuple(unknown[:MAX_UNKNOWN])
 
 
 def _harmless(row: Support, raw: Raw) -> bool:

@@ -2,52 +2,10 @@
 
 from __future__ import annotations
 
-from ..support import Rules, Support, accepted, honoured, refused, warned
+from ..shared import SHARED_HONOURED, shared_hints
+from ..support import Rules, accepted, honoured, refused, warned
 
 DIALECT = "chat"
-
-SHARED_HONOURED = (
-    ("model", "optional where the server has a default model"),
-    ("stream", ""),
-    ("stream_options", "include_usage, continuous_usage_stats; include_obfuscation: true is refused"),
-    ("n", ""),
-    ("metadata", "checked: at most 16 keys of 64 characters with values of 512; it changes nothing"),
-    ("service_tier", "there is one tier: the answer says `default`, and a warning if another one was asked for"),
-    ("temperature", "0 to 2; 0 is greedy"),
-    ("top_p", ""),
-    ("top_k", "0 and -1 are off"),
-    ("min_p", ""),
-    ("presence_penalty", ""),
-    ("frequency_penalty", ""),
-    ("repetition_penalty", ""),
-    ("seed", "a signed 64-bit integer"),
-    ("logit_bias", "keys are token ids, values -100 to 100"),
-    ("allowed_token_ids", ""),
-    ("bad_words", ""),
-    ("max_tokens", "-1 and null are the rest of the context"),
-    ("min_tokens", ""),
-    ("stop", "a string or a list; how many is a setting of the server"),
-    ("stop_token_ids", ""),
-    ("include_stop_str_in_output", ""),
-    ("ignore_eos", ""),
-    ("truncate_prompt_tokens", "keeps the last so many; -1 what fits"),
-    ("response_format", "text, json_object, json_schema; at most one constraint a request"),
-    ("structured_outputs", "json, regex, choice, grammar, json_object; structural_tag is refused"),
-    ("guided_json", "as structured_outputs.json"),
-    ("guided_regex", "as structured_outputs.regex"),
-    ("guided_choice", "as structured_outputs.choice"),
-    ("guided_grammar", "as structured_outputs.grammar"),
-    ("prompt_logprobs", "not with stream; -1 is refused"),
-    ("return_token_ids", "in both profiles"),
-    ("return_tokens_as_token_ids", ""),
-    ("skip_special_tokens", ""),
-    ("add_special_tokens", ""),
-    ("priority", "lower runs first"),
-    ("request_id", "becomes the end of the answer's id"),
-    ("cache_salt", ""),
-    ("kv_transfer_params", "for engines that say they honour it"),
-    ("vllm_xargs", "for engines that say they honour it"),
-)
 
 _HONOURED = (
     ("messages", "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts"),
@@ -70,30 +28,6 @@ _HONOURED = (
     ("return_prompt_text", ""),
     ("verbosity", "checked; low and high give a warning, since no model here is told"),
 )
-
-
-def shared_hints(dialect: str) -> tuple[Support, ...]:
-    """Fields of both endpoints that the struct does not have."""
-    return (
-        *accepted(dialect, "user", "safety_identifier", note="identifies the end user; nothing here depends on it"),
-        *accepted(dialect, "session_id", note="a hint for routers"),
-        *accepted(dialect, "guided_decoding_backend", "guided_whitespace_pattern", note="there is one backend here"),
-        *warned(dialect, "stream_interval", "every token is sent as soon as it is there", 1),
-        *refused(dialect, "use_beam_search", "there is no beam search", False),
-        *refused(dialect, "length_penalty", "there is no beam search", 1.0, 1),
-        *refused(dialect, "early_stopping", "there is no beam search", False),
-        *refused(dialect, "watermarking", "answers are not watermarked", False),
-        *refused(dialect, "spaces_between_special_tokens", "the tokenizer's own decoding is used", True),
-        *refused(dialect, "truncation_side", "prompts are cut at the left", "left"),
-        *refused(dialect, "logprob_token_ids", "logprobs are those of the most likely tokens", []),
-        *refused(dialect, "repetition_detection", "there is none"),
-        *refused(dialect, "return_weight_versions", "weights have no versions", False),
-        *refused(dialect, "routed_experts_prompt_start", "routed experts are not reported", 0),
-        *refused(dialect, "return_token_offsets", "offsets are not reported", False),
-        *refused(dialect, "mm_payload", "media payloads are not returned", "tensors"),
-        *refused(dialect, "return_mm_kwargs", "media payloads are not returned", False),
-        *refused(dialect, "ec_transfer_params", "there is no encoder cache to transfer"),
-    )
 
 
 _OTHERS = (

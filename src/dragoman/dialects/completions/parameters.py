@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..chat.parameters import SHARED_HONOURED, shared_hints
+from ..shared import SHARED_HONOURED, shared_hints
 from ..support import Rules, honoured, refused
 
 DIALECT = "completions"

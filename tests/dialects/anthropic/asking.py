@@ -1,0 +1,59 @@
+"""Short ways to ask the readers of Messages something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import Message, Part
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.dialects.anthropic import CountCall, anthropic_error, read_count_tokens, read_messages
+from dragoman.dialects.base import Call, ReaderOptions
+
+Json = dict[str, Any]
+OPTIONS = ReaderOptions(default_model="tiny")
+HELLO = [{"role": "user", "content": "hello"}]
+WEATHER = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+
+
+def messages(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+    return read_messages(msgspec.json.encode({"max_tokens": 100, "messages": HELLO, **fields}), options)
+
+
+def request(**fields: object) -> GenerateRequest:
+    return messages(**fields).requests[0]
+
+
+def conversation(**fields: object) -> Conversation:
+    prompt = request(**fields).prompt
+    assert isinstance(prompt, Conversation)
+    return prompt
+
+
+def turns(*said: object, **fields: object) -> tuple[Message, ...]:
+    return conversation(messages=said, **fields).messages
+
+
+def parts(*blocks: object, role: str = "user") -> tuple[Part, ...]:
+    """What the blocks of one message are, an answer before it if it is the assistant's."""
+    (turn,) = turns({"role": role, "content": blocks})
+    return turn.parts
+
+
+def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        messages(options, **fields)
+    return caught.value
+
+
+def told(**fields: object) -> str:
+    """The message that the client reads."""
+    error = msgspec.json.decode(anthropic_error(refusal(**fields)))
+    return error["error"]["message"]
+
+
+def count(**fields: object) -> CountCall:
+    return read_count_tokens(msgspec.json.encode({"messages": HELLO, **fields}), OPTIONS)

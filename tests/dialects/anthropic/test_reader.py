@@ -1,0 +1,266 @@
+"""What each field of a Messages body means."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
+from dragoman.core.request import Extras, JsonSchema, Limits, ReasoningOptions, Regex, SamplingOptions, TemplateOptions
+from dragoman.dialects.anthropic import (
+    MessagesView,
+    MessagesWriter,
+    ThreadUnsupported,
+    count_tokens_answer,
+    read_messages,
+)
+from dragoman.dialects.base import Header, ReaderOptions
+
+from .asking import HELLO, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+PREFILL = [*HELLO, {"role": "assistant", "content": "The answer is ("}]
+
+
+def test_the_smallest_body():
+    call = messages()
+    assert (call.stream, call.id_prefix, call.warnings, call.unknown) == (False, "msg_", (), ())
+    assert call.requests[0].model == "tiny"
+    assert call.requests[0].limits == Limits(max_tokens=100)
+    assert conversation().messages == (Message(Role.USER, (Text("hello"),)),)
+
+
+def test_sampling():
+    assert request(temperature=0.5, top_p=0.9, top_k=-1).sampling == SamplingOptions(0.5, 0.9, 0)
+    assert refusal(temperature=3).param == "temperature"
+
+
+def test_where_an_answer_ends():
+    limits = request(max_tokens=5, stop_sequences=["a", "b"], min_tokens=2, ignore_eos=True).limits
+    assert limits == Limits(5, 2, ("a", "b"), ignore_eos=True)
+    assert refusal(stop_sequences=["a"] * 17).param == "stop_sequences"
+    assert refusal(stop_sequences=[""]).param == "stop_sequences"
+    assert refusal(max_tokens=1, min_tokens=2).param == "min_tokens"
+
+
+def test_max_tokens_has_to_be_given():
+    with pytest.raises(RequestError) as caught:
+        read_messages(msgspec.json.encode({"messages": HELLO}), OPTIONS)
+    assert caught.value.param == "max_tokens"
+    assert refusal(max_tokens=None).param == "max_tokens"
+
+
+def test_max_tokens_may_be_nothing_or_all_that_is_left():
+    assert request(max_tokens=0).limits.max_tokens == 0
+    assert request(max_tokens=-1).limits.max_tokens is None
+
+
+def test_what_vllm_adds_is_honoured_here_too():
+    asked = request(
+        min_p=0.1,
+        repetition_penalty=1.1,
+        seed=3,
+        priority=2,
+        cache_salt="s",
+        structured_outputs={"regex": "a+"},
+        kv_transfer_params={"a": 1},
+        chat_template_kwargs={"x": 1},
+    )
+    assert (asked.sampling.min_p, asked.sampling.repetition_penalty, asked.sampling.seed) == (0.1, 1.1, 3)
+    assert (asked.priority, asked.cache_salt) == (2, "s")
+    assert asked.constraint == Regex("a+")
+    assert asked.extras == Extras(kv_transfer_params='{"a":1}')
+    assert conversation(chat_template_kwargs={"x": 1}).template.kwargs == '{"x":1}'
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ("Be brief.", ("Be brief.",)),
+        ([{"type": "text", "text": "A"}, {"type": "text", "text": "B"}], ("A", "B")),
+        ("", ()),
+        ([], ()),
+        (None, ()),
+    ],
+)
+def test_the_system_prompt_is_the_first_message(system: object, said: tuple[str, ...]):
+    first, *_ = turns(*HELLO, system=system)
+    assert first.role is (Role.SYSTEM if said else Role.USER)
+    assert not said or first.parts == tuple(Text(text) for text in said)
+
+
+def test_a_billing_header_is_no_part_of_the_prompt():
+    """It differs in every request: with it no prefix could ever be found in a cache."""
+    blocks = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.329; cch=1a2b3;"},
+        {"type": "text", "text": "You are Claude Code."},
+    ]
+    assert turns(*HELLO, system=blocks)[0].parts == (Text("You are Claude Code."),)
+
+
+def test_a_last_message_of_the_assistant_is_continued():
+    asked = conversation(messages=PREFILL)
+    assert asked.template == TemplateOptions(add_generation_prompt=False, continue_final_message=True)
+    assert asked.messages[-1] == Message(Role.ASSISTANT, (Text("The answer is ("),))
+
+
+@pytest.mark.parametrize("nothing", ["", []])
+def test_an_empty_last_message_of_the_assistant_is_none(nothing: object):
+    asked = conversation(messages=[*HELLO, {"role": "assistant", "content": nothing}])
+    assert asked.template == TemplateOptions()
+    assert [message.role for message in asked.messages] == [Role.USER]
+
+
+def test_calls_without_results_cannot_be_continued():
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    assert told(messages=[*HELLO, {"role": "assistant", "content": [call]}]).startswith("messages.1: tool_use blocks")
+
+
+def test_a_format():
+    assert request(output_config={"format": FORMAT}).constraint == JsonSchema(msgspec.json.encode(SCHEMA).decode())
+    assert request(output_format=FORMAT).constraint == request(output_config={"format": FORMAT}).constraint
+    assert refusal(output_config={"format": {"type": "json"}}).param == "output_config.format.type"
+    assert refusal(output_config={"format": {"type": "json_schema"}}).param == "output_config.format.schema"
+    assert refusal(output_config={"format": FORMAT}, structured_outputs={"regex": "a"}).param
+
+
+def test_a_format_begins_at_the_beginning():
+    """What was prefilled is not seen by the grammar: the answer as a whole would not follow it."""
+    assert refusal(messages=PREFILL, output_config={"format": FORMAT}).param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("thinking", "meant"),
+    [
+        (None, ReasoningOptions()),
+        ({"type": "enabled", "budget_tokens": 2000}, ReasoningOptions(enabled=True, budget=2000)),
+        ({"type": "adaptive"}, ReasoningOptions(enabled=True)),
+        ({"type": "disabled"}, ReasoningOptions(enabled=False)),
+        ({"type": "between_tools"}, ReasoningOptions(enabled=False)),
+    ],
+)
+def test_thinking(thinking: object, meant: ReasoningOptions):
+    assert conversation(thinking=thinking).reasoning == meant
+
+
+def test_thinking_between_tools_is_thinking_about_a_result():
+    said = [
+        *HELLO,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
+    ]
+    assert conversation(messages=said, thinking={"type": "between_tools"}).reasoning.enabled is True
+
+
+def test_the_templates_own_switch_says_it_more_exactly():
+    kwargs = {"enable_thinking": False}
+    assert conversation(chat_template_kwargs=kwargs, thinking={"type": "adaptive"}).reasoning.enabled is False
+
+
+def test_thinking_that_is_none():
+    assert refusal(thinking={"type": "enabled"}).param == "thinking.budget_tokens"
+    assert refusal(thinking={"type": "sometimes"}).param == "thinking.type"
+    assert refusal(thinking={"type": "adaptive", "display": "loud"}).param == "thinking.display"
+
+
+def test_effort():
+    assert conversation(output_config={"effort": "xhigh"}).reasoning.effort == "xhigh"
+    assert refusal(output_config={"effort": "some"}).param == "output_config.effort"
+
+
+def test_a_message_of_the_system_can_change_the_effort():
+    changed = [*HELLO, {"role": "system", "output_config": {"effort": "low"}}]
+    asked = conversation(messages=changed, output_config={"effort": "high"})
+    assert asked.reasoning.effort == "low"
+    assert [message.role for message in asked.messages] == [Role.USER]
+
+
+def test_what_the_view_shows():
+    def view(**fields: object) -> MessagesView:
+        writer = messages(**fields).writer(Header("i", 1, "m"))
+        assert isinstance(writer, MessagesWriter)
+        return writer.view
+
+    assert view().max_tokens == 100
+    assert view(max_tokens=-1).max_tokens is None
+    assert view(thinking={"type": "adaptive", "display": "omitted"}).omit_thinking
+    assert not view(thinking={"type": "adaptive", "display": "summarized"}).omit_thinking
+
+
+def test_a_client_can_choose_the_id():
+    head = messages(request_id="abc").writer(Header("msg_1", 1, "m"))
+    assert isinstance(head, MessagesWriter)
+    assert head.header.id == "msg_abc"
+
+
+def test_threads_are_refused():
+    assert isinstance(refusal(thread={"type": "create"}), ThreadUnsupported)
+    assert messages(thread=None).warnings == ()
+
+
+def test_edits_of_the_conversation_are_not_made_and_this_is_said():
+    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    assert messages(context_management=keep).warnings == ()
+    clear = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}]}
+    assert len(messages(context_management=clear).warnings) == 2
+
+
+def test_a_model_has_to_be_named_where_there_is_no_default():
+    assert refusal(ReaderOptions()).param == "model"
+
+
+def test_unknown_fields_are_named():
+    assert messages(surprise=1).unknown == ("surprise",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": []}, "messages: "),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages: at least one message"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: "),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.type: Field required"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text: Field required"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.content: expected "),
+        ({"max_tokens": "many"}, "max_tokens: expected an integer"),
+        ({"max_tokens": -2}, "max_tokens: expected an integer >= -1"),
+        ({"system": [{"type": "image"}]}, "system.0.type: 'image'. Supported values are: 'text'."),
+        ({"service_tier": "best"}, "service_tier: 'best'."),
+        ({"metadata": {"user_id": 5}}, "metadata.user_id: expected a string"),
+    ],
+)
+def test_the_message_names_the_field(fields: dict[str, object], message: str):
+    assert told(**fields).startswith(message)
+
+
+def test_explicit_nulls_are_nothing():
+    names = "system tools tool_choice thinking output_config stop_sequences metadata service_tier temperature top_p top_k"
+    asked = messages(**dict.fromkeys(names.split()), stream=None, context_management=None, thread=None)
+    assert asked.requests == messages().requests
+    assert (asked.warnings, asked.unknown) == ((), ())
+
+
+def test_counting_takes_what_makes_the_prompt():
+    counted = count(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
+    asked = conversation(system="s", tools=[WEATHER], tool_choice={"type": "any"}, thinking={"type": "adaptive"})
+    assert counted.conversation == asked
+    assert counted.conversation.tool_choice == ToolChoice("required")
+    assert counted.conversation.tools == (FunctionTool("weather", None, _text(WEATHER["input_schema"])),)
+    assert (counted.model, counted.warnings, counted.unknown) == ("tiny", (), ())
+
+
+def _text(schema: object) -> str:
+    return msgspec.json.encode(schema).decode()
+
+
+def test_counting_takes_a_whole_request_too():
+    assert count(max_tokens=5, temperature=1, stream=True, mcp_servers=[{}], surprise=1).unknown == ("surprise",)
+    assert count_tokens_answer(42) == b'{"input_tokens":42}'
+
+
+def test_counting_a_part_of_a_thread_would_be_wrong():
+    with pytest.raises(ThreadUnsupported):
+        count(thread={"type": "continue", "previous_message_id": "msg_1"})
