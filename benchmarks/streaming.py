@@ -65,7 +65,7 @@ def bare(tokens: int, tick: float) -> App:
         head = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         loop = asyncio.get_running_loop()
-        for _ in range(tokens):
+        for _token in range(tokens):
             due: asyncio.Future[None] = loop.create_future()
             ticker.watch(lambda due=due: due.set_result(None))
             await due

@@ -51,7 +51,8 @@ async def test_reasoning_and_calls_are_told_apart() -> None:
     assert message.model_extra["reasoning_content"] == "Hmm."
     assert message.content == "I add."
     assert message.tool_calls is not None
-    assert message.tool_calls[0].to_dict()["function"]["name"] == "add"
+    assert message.tool_calls[0].type == "function"
+    assert message.tool_calls[0].function.name == "add"
     assert reply.choices[0].finish_reason == "tool_calls"
 
 

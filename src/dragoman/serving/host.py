@@ -17,9 +17,12 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
-    """Names to answer for; `*` means all. Bound to loopback (or to a socket file) only local names are."""
+    """Names to answer for besides this machine's own; `*` means all.
+
+    Bound to loopback, or to a socket file, there are no others unless they are configured.
+    """
     if configured:
-        return tuple(name.lower() for name in configured)
+        return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
     return LOOPBACK_NAMES if bind is None or is_loopback(bind) else ("*",)
 
 
@@ -40,7 +43,7 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     if "*" in allowed:
         return
     name = _name(hosts[0]).lower()
-    if name not in allowed and not (allowed == LOOPBACK_NAMES and is_loopback(name)):
+    if name not in allowed and not is_loopback(name):
         raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
 
 

@@ -1,0 +1,110 @@
+"""Writes the tables of the docs out of the code: `python docs/generate.py`; with --check it only tells what is stale.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->` in a page of this folder.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from dragoman.core.engine import Capabilities, Feature
+from dragoman.core.request import Limits, SamplingOptions
+from dragoman.dialects.parameters import SUPPORT
+from dragoman.launch import build_models
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import FIELDS, Field, Settings
+
+DOCS = Path(__file__).parent
+_TABLE = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def parameters(dialect: str) -> Iterable[str]:
+    """Every parameter that a dialect knows, and what becomes of it."""
+    yield "| parameter | status | |"
+    yield "| --- | --- | --- |"
+    for row in SUPPORT:
+        if row.dialect == dialect:
+            yield f"| `{row.name}` | {row.status} | {_cell(row.note)} |"
+
+
+def engines() -> Iterable[str]:
+    """What each engine can do, from its own capabilities."""
+    can = {name: _capabilities(name) for name in ("tiny", "scripted")}
+    yield f"| | {' | '.join(can)} |"
+    yield f"| --- |{' --- |' * len(can)}"
+    for feature in Feature:
+        marks = ("yes" if feature in each.features else "no" for each in can.values())
+        yield f"| {feature.value.replace('_', ' ')} | {' | '.join(marks)} |"
+    for name in (*SamplingOptions.__struct_fields__, *Limits.__struct_fields__):
+        marks = ("yes" if name in each.parameters or name in _PIPELINE else "no" for each in can.values())
+        yield f"| `{name}` | {' | '.join(marks)} |"
+
+
+_PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
+"""Honoured for every engine by the pipeline."""
+
+
+def _capabilities(model: str) -> Capabilities:
+    return next(iter(build_models(Settings(model=model), SystemClock()))).capabilities
+
+
+def settings() -> Iterable[str]:
+    """Every setting, by group."""
+    yield "| option | environment | default | |"
+    yield "| --- | --- | --- | --- |"
+    for field in FIELDS:
+        flag = "MODEL" if field.name == "model" else field.flag
+        if field.default is True:
+            flag = field.off_flag
+        yield f"| `{flag}` | `{field.variable}` | {_default(field)} | {_cell(field.option.help)} |"
+
+
+def _default(field: Field) -> str:
+    if isinstance(field.default, bool):
+        return "on" if field.default else "off"
+    if field.default is None or field.default == () or not isinstance(field.default, str | int | float):
+        return ""
+    return f"`{field.default}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+TABLES: dict[str, Callable[[], Iterable[str]]] = {
+    "chat": lambda: parameters("chat"),
+    "completions": lambda: parameters("completions"),
+    "tokenize": lambda: parameters("tokenize"),
+    "detokenize": lambda: parameters("detokenize"),
+    "engines": engines,
+    "settings": settings,
+}
+
+
+def renewed(page: str) -> str:
+    """The page with its tables as the code has them now."""
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3]
+
+    return _TABLE.sub(table, page)
+
+
+def main() -> int:
+    stale: list[str] = []
+    for file in sorted(DOCS.glob("*.md")):
+        page = file.read_text(encoding="utf-8")
+        new = renewed(page)
+        if new != page:
+            stale.append(file.name)
+            if "--check" not in sys.argv:
+                file.write_text(new, encoding="utf-8")
+    print(f"stale: {', '.join(stale)}" if stale else "all tables are as the code has them")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
