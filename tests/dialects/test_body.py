@@ -149,6 +149,15 @@ def test_reading_time_grows_no_faster_than_the_body(unit: bytes):
     assert time.process_time() - before < 2
 
 
+def test_reading_time_grows_no_faster_than_the_number_of_messages():
+    """Every result looks for its call: among 20,000 open ones of another name."""
+    call, result = '{"role":"assistant","function_call":{"name":"a"}}', '{"role":"function","name":"b","content":"x"}'
+    body = f'{{"messages":[{",".join([call] * 20_000 + [result] * 20_000)}]}}'.encode()
+    before = time.process_time()
+    read_chat(body, OPTIONS)
+    assert time.process_time() - before < 3
+
+
 def test_the_number_of_arrays_and_objects_is_bounded():
     assert "1000000 arrays" in refusal(HEAD + b'"x":[' + b"[]," * 1_000_001 + b"[]]}").message
 

@@ -6,17 +6,21 @@ import msgspec
 import pytest
 
 from dragoman.core.errors import RequestError
+from dragoman.core.events import (
+    ChoiceFinished,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
 from dragoman.core.request import Extras, JsonSchema, Limits, ReasoningOptions, Regex, SamplingOptions, TemplateOptions
-from dragoman.dialects.anthropic import (
-    MessagesView,
-    MessagesWriter,
-    ThreadUnsupported,
-    count_tokens_answer,
-    read_messages,
-)
-from dragoman.dialects.base import Header, ReaderOptions
+from dragoman.dialects.anthropic import ThreadUnsupported, count_tokens_answer, read_messages
+from dragoman.dialects.base import ReaderOptions
 
+from ..asking import streamed
 from .asking import HELLO, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -177,22 +181,28 @@ def test_a_message_of_the_system_can_change_the_effort():
     assert [message.role for message in asked.messages] == [Role.USER]
 
 
-def test_what_the_view_shows():
-    def view(**fields: object) -> MessagesView:
-        writer = messages(**fields).writer(Header("i", 1, "m"))
-        assert isinstance(writer, MessagesWriter)
-        return writer.view
+@pytest.mark.parametrize(
+    ("max_tokens", "told"),
+    [(2, "max_tokens"), (3, "model_context_window_exceeded"), (-1, "model_context_window_exceeded")],
+)
+def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_tokens: int, told: str):
+    ended = (ChoiceFinished(0, FinishReason.LENGTH), Finished(Usage(1, 2)))
+    assert f'"stop_reason":"{told}"' in streamed(messages(max_tokens=max_tokens), Started(1), *ended)
 
-    assert view().max_tokens == 100
-    assert view(max_tokens=-1).max_tokens is None
-    assert view(thinking={"type": "adaptive", "display": "omitted"}).omit_thinking
-    assert not view(thinking={"type": "adaptive", "display": "summarized"}).omit_thinking
+
+@pytest.mark.parametrize(("display", "shown"), [("omitted", False), ("summarized", True), (None, True)])
+def test_the_writer_knows_whether_thoughts_are_shown(display: str | None, shown: bool):
+    call = messages(thinking={"type": "adaptive", "display": display})
+    assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == shown
+
+
+def test_whoever_reads_a_body_says_how_thoughts_are_signed():
+    call = read_messages(msgspec.json.encode({"max_tokens": 5, "messages": HELLO}), OPTIONS, sign=str.upper)
+    assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 
 def test_a_client_can_choose_the_id():
-    head = messages(request_id="abc").writer(Header("msg_1", 1, "m"))
-    assert isinstance(head, MessagesWriter)
-    assert head.header.id == "msg_abc"
+    assert '"id":"msg_abc"' in streamed(messages(request_id="abc"), Started(1))
 
 
 def test_threads_are_refused():
@@ -222,9 +232,9 @@ def test_unknown_fields_are_named():
         ({"messages": [{"role": "user", "content": ""}]}, "messages: at least one message"),
         ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: "),
-        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.type: Field required"),
+        ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages.0.content.0.type: Field required"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text: Field required"),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages.content: expected "),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: expected "),
         ({"max_tokens": "many"}, "max_tokens: expected an integer"),
         ({"max_tokens": -2}, "max_tokens: expected an integer >= -1"),
         ({"system": [{"type": "image"}]}, "system.0.type: 'image'. Supported values are: 'text'."),
@@ -237,7 +247,9 @@ def test_the_message_names_the_field(fields: dict[str, object], message: str):
 
 
 def test_explicit_nulls_are_nothing():
-    names = "system tools tool_choice thinking output_config stop_sequences metadata service_tier temperature top_p top_k"
+    names = (
+        "system tools tool_choice thinking output_config stop_sequences metadata service_tier temperature top_p top_k"
+    )
     asked = messages(**dict.fromkeys(names.split()), stream=None, context_management=None, thread=None)
     assert asked.requests == messages().requests
     assert (asked.warnings, asked.unknown) == ((), ())

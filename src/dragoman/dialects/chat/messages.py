@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -46,7 +47,7 @@ class _History:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        self._legacy: list[str] = []
+        self._open_legacy: dict[str, deque[str]] = {}
 
     def read(self, message: WireMessage, at: str) -> Message:
         match one_of(message.role, ROLES, f"{at}.role"):
@@ -77,16 +78,14 @@ class _History:
         """Legacy calls have no ids: a made-up one ties the next result of that function to it."""
         id = f"call_legacy_{len(self._names)}"
         self._names[id] = call.name
-        self._legacy.append(id)
+        self._open_legacy.setdefault(call.name, deque()).append(id)
         return ToolCall(id, call.name, _arguments(call.arguments, f"{at}.function_call.arguments"))
 
     def _function_result(self, message: WireMessage, at: str) -> Message:
         if not message.name:
             raise missing(f"{at}.name")
-        open_calls = [id for id in self._legacy if self._names[id] == message.name]
-        id = open_calls[0] if open_calls else f"call_legacy_{message.name}"
-        if open_calls:
-            self._legacy.remove(id)
+        open_calls = self._open_legacy.get(message.name)
+        id = open_calls.popleft() if open_calls else f"call_legacy_{message.name}"
         return self._result(message, id, at)
 
     def _result(self, message: WireMessage, call_id: str | None, at: str) -> Message:
@@ -107,7 +106,7 @@ def _said(part: Part) -> str:
 def _required_content(message: WireMessage, at: str) -> tuple[Part, ...]:
     if message.content is None or message.content == []:
         raise RequestError(
-            f"Invalid type for '{at}.content': expected a string or an array of parts with at least one.",
+            f"Invalid type for '{at}.content': expected a string or an array with at least one part.",
             param=f"{at}.content",
             code="invalid_type",
         )
