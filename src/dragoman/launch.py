@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import uvicorn
+from starlette.types import ASGIApp
 
 from .constraints.matcher import Compiler
 from .core.errors import DragomanError
@@ -38,10 +39,17 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     models = build_models(settings, SystemClock())
     app = create_app(models, options=serving_options(settings))
-    config = uvicorn.Config(
+    listener = None if settings.uds is not None else _listen(settings)
+    for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
+        say(line)
+    uvicorn.Server(uvicorn_config(app, settings)).run(sockets=None if listener is None else [listener])
+    return 0
+
+
+def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """Our own log tells of requests, and with their ids; answers do not name the server's software."""
+    return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         uds=settings.uds,
         access_log=False,
         log_level=settings.log_level,
@@ -50,11 +58,6 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    listener = None if settings.uds is not None else _listen(settings)
-    for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
-        say(line)
-    uvicorn.Server(config).run(sockets=None if listener is None else [listener])
-    return 0
 
 
 def _listen(settings: Settings) -> socket.socket:

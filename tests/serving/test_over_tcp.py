@@ -1,0 +1,126 @@
+"""A real uvicorn on a real socket with the embedded model behind it: what only shows there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+import uvicorn
+
+from dragoman.core.engine import Health
+from dragoman.launch import build_models, uvicorn_config
+from dragoman.pipeline.models import Models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+STORY: list[Any] = [{"role": "user", "content": "Tell me a story."}]
+ENDLESS = {"messages": STORY, "max_tokens": 20_000, "ignore_eos": True}
+
+
+@dataclass
+class Served:
+    port: int
+    models: Models
+
+    def client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0)
+
+    @property
+    def health(self) -> Health:
+        return next(iter(self.models)).backend.engine.health()
+
+    async def until(self, *, running: int, waiting: int = 0) -> None:
+        """The engine's thread tells nobody, so this asks until it is so; the test's own limit ends it."""
+        while (self.health.running, self.health.waiting) != (running, waiting):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    async def raw(self, body: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+        return reader, writer
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncGenerator[Served]:
+    settings = Settings(max_num_seqs=2)
+    models = build_models(settings, SystemClock())
+    server = uvicorn.Server(uvicorn_config(create_app(models), settings))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        yield Served(listener.getsockname()[1], models)
+        server.should_exit = True
+        await task
+
+
+async def test_the_sdk_streams_over_tcp(served: Served) -> None:
+    async with served.client() as client:
+        stream = await client.chat.completions.create(model="tiny", messages=STORY, stream=True, temperature=0)
+        said = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        whole = await client.chat.completions.create(model="tiny", messages=STORY, temperature=0)
+    assert "".join(said) == whole.choices[0].message.content
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_while_it_is_answered_frees_its_slot(served: Served, streamed: bool) -> None:
+    _, writer = await served.raw({**ENDLESS, "stream": streamed})
+    await served.until(running=1)
+    writer.close()
+    await served.until(running=0)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_the_queue_is_forgotten(served: Served, streamed: bool) -> None:
+    talking = [await served.raw({**ENDLESS, "stream": True}) for _ in range(2)]
+    await served.until(running=2)
+    _, queued = await served.raw({**ENDLESS, "stream": streamed})
+    await served.until(running=2, waiting=1)
+    queued.close()
+    await served.until(running=2)
+    for _, writer in talking:
+        writer.close()
+    await served.until(running=0)
+
+
+async def test_a_client_that_leaves_in_its_prefill_frees_its_slot(served: Served) -> None:
+    prompt = [{"role": "user", "content": "word " * 9_000}]
+    _, writer = await served.raw({"messages": prompt, "stream": True})
+    await served.until(running=1)
+    writer.close()
+    await served.until(running=0)
+
+
+async def test_a_queued_stream_hears_that_it_is_waited_for(served: Served) -> None:
+    talking = [await served.raw({**ENDLESS, "stream": True}) for _ in range(2)]
+    await served.until(running=2)
+    reader, queued = await served.raw({**ENDLESS, "stream": True})
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for writer in (queued, *(writer for _, writer in talking)):
+        writer.close()
+    await served.until(running=0)
+
+
+async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served) -> None:
+    async with served.client() as client:
+        first = [{"role": "user", "content": "Once upon a time there was a fox. " * 4}]
+        reply = await client.chat.completions.create(model="tiny", messages=first, temperature=0)  # pyright: ignore
+        said: Any = {"role": "assistant", "content": reply.choices[0].message.content}
+        second: Any = [*first, said, {"role": "user", "content": "Thanks!"}]
+        again = await client.chat.completions.create(model="tiny", messages=second, temperature=0)
+    assert reply.usage is not None
+    assert again.usage is not None
+    assert again.usage.prompt_tokens_details is not None
+    cached = again.usage.prompt_tokens_details.cached_tokens or 0
+    assert reply.usage.prompt_tokens // 16 * 16 <= cached < again.usage.prompt_tokens
