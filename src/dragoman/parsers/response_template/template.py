@@ -118,7 +118,7 @@ class _FieldSpec(Struct, forbid_unknown_fields=True):
     repeats: bool = False
     join: str | None = None
     optional: bool = True
-    transform: msgspec.Raw | None = None
+    transform: msgspec.Raw = msgspec.Raw(b"null")
     transform_each: bool = False
 
 
@@ -190,12 +190,12 @@ def _field(name: str, raw: msgspec.Raw) -> Field:
     if spec.join is not None and not spec.repeats:
         raise ValueError(f"{where}: 'join' requires 'repeats'")
     kind = KINDS[name]
+    content = _content(where, spec.content, spec.content_args)
+    transform = _transform(where, spec, opening, closing)
     if kind is Kind.CALLS and opening is None:
         raise ValueError(f"{where}: 'open' or 'open_pattern' is missing")
-    content = _content(where, spec.content, spec.content_args)
-    if kind is not Kind.CALLS and not (isinstance(content, TextContent) and spec.transform is None):
+    if kind is not Kind.CALLS and not (isinstance(content, TextContent) and transform is None):
         raise ValueError(f"{where} must be plain text: content 'text' without a transform")
-    transform = _transform(where, spec, opening, closing)
     shape = _shape(content, transform, spec.transform_each, names(opening.node) if opening else frozenset())
     return Field(
         name=name,
@@ -239,13 +239,13 @@ def _carried_out(where: str, make: Callable[[], Made]) -> Made:
 
 def _transform(where: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None) -> Json:
     captured = frozenset[str]().union(*(names(one.node) for one in (opening, closing) if one is not None))
-    if spec.transform is None:
+    transform = decode(bytes(spec.transform).decode())
+    if transform is None:
         if spec.transform_each:
             raise ValueError(f"{where}: 'transform_each' requires a 'transform'")
         if captured:
             raise ValueError(f"{where}: the groups {sorted(captured)} need a 'transform' that uses them")
         return None
-    transform = decode(bytes(spec.transform).decode())
     try:
         check_transform(transform)
     except ValueError as error:

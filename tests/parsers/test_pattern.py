@@ -1,0 +1,122 @@
+"""The patterns of response templates: Python's meaning, one pass, however the text is cut."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dragoman.parsers.response_template.pattern import Unsupported, can_be_empty, literals, parse, spell
+from dragoman.parsers.response_template.search import Matched, Program, Search, find_all
+
+atoms = st.sampled_from(["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"])
+counts = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}"])
+patterns = st.recursive(
+    atoms,
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map("".join)
+        | st.tuples(inner, inner).map("(?:{0[0]}|{0[1]})".format)
+        | st.tuples(inner, counts).map("(?:{0[0]}){0[1]}".format)
+        | inner.map("(?P<g>{})".format)
+    ),
+    max_leaves=6,
+)
+
+
+def program(source: str) -> Program:
+    """Only what a template may use, and only once named."""
+    assume(source.count("<g>") < 2)
+    try:
+        node = parse(source)
+    except Unsupported:
+        assume(False)
+        raise
+    assume(not can_be_empty(node))
+    return Program([node])
+
+
+def first(compiled: Program, pieces: list[str]) -> Matched | None:
+    search = Search(compiled, 0, first=True)
+    for piece in pieces:
+        found = search.read(piece, 0)
+        if found is not None:
+            return found
+    return search.close()
+
+
+def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], ...]]:
+    captures = ((name, *found.span(name)) for name, part in found.groupdict().items() if part is not None)
+    return found.start(), found.end(), tuple(captures)
+
+
+@given(patterns, st.text("ab< \n", max_size=12))
+def test_it_finds_what_re_finds(source: str, text: str):
+    assume("$" not in source or not text.endswith("\n"))  # there re means the newline, too
+    compiled = program(source)
+    found = first(compiled, [text])
+    expected = re.search(source, text, re.DOTALL)
+    assert (found and (found.start, found.end, found.captures)) == (expected and by_re(expected))
+    if "^" not in source and "$" not in source:
+        every = [(one.start, one.end, one.captures) for one in find_all(compiled, text)]
+        assert every == [by_re(one) for one in re.finditer(source, text, re.DOTALL)]
+
+
+@given(patterns, st.lists(st.text("ab< \n", min_size=1, max_size=4), max_size=5))
+def test_cutting_does_not_matter(source: str, pieces: list[str]):
+    compiled = program(source)
+    assert first(compiled, pieces) == first(compiled, ["".join(pieces)])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)b",
+        r"(a)\1",
+        r"(?P<x>a)(?P=x)",
+        r"\bword\b",
+        "a*+",
+        "(?>a)",
+        "(?i)a",
+        "(a*)*",
+        "a{999}",
+        "(",
+    ],
+)
+def test_what_needs_more_than_one_pass_is_refused(source: str):
+    with pytest.raises(Unsupported):
+        parse(source)
+
+
+def test_the_leftmost_wins_then_the_longest_then_the_first():
+    assert first(Program([parse("bc"), parse("abcd")]), ["xabcd"]) == Matched(1, 1, 5, ())
+    assert first(Program([parse("bc"), parse("abcd")]), ["xabce"]) == Matched(0, 2, 4, ())
+    assert first(Program([parse("ab"), parse("abc")]), ["ab", "c"]) == Matched(1, 0, 3, ())
+    assert first(Program([parse("ab"), parse(r"a\w")]), ["ab"]) == Matched(0, 0, 2, ())
+
+
+def test_a_try_that_takes_too_long_is_given_up():
+    search = Search(Program([parse("<.*?>")]), 0, first=True, longest=10)
+    assert search.read("<" + "a" * 8, 0) is None
+    assert search.pending == 0
+    assert search.read("aaa", 0) is None
+    assert search.pending == 12
+    assert search.read("<a>", 0) == Matched(0, 12, 15, ())
+
+
+@pytest.mark.parametrize(
+    ("source", "spelled", "runs"),
+    [
+        (r"</think>\s*", "</think>", ["</think>"]),
+        (r"(?:^|<think>\s*)", "<think>", ["<think>"]),
+        (r"to=(?P<name>\w+).*?<\|m\|>", "to=f<|m|>", ["to=", "<|m|>"]),
+        (r"<\w+>", None, ["<", ">"]),
+    ],
+)
+def test_a_pattern_is_spelled(source: str, spelled: str | None, runs: list[str]):
+    node = parse(source)
+    assert spell(node, {"name": "f"}) == spelled
+    assert literals(node) == runs
