@@ -106,8 +106,8 @@ def mixture(progress: float) -> tuple[tuple[Maker, float], ...]:
     """The weight of each kind of conversation when this share of the training is done."""
     if progress < 0.07:
         return ((drill, 70.0), (talk, 25.0), (remembered, 5.0))
-    numbers = 16.0 if progress >= 0.5 else 0.0
     last = progress > 0.85
+    numbers = 40.0 if progress > 0.7 else 16.0 if progress >= 0.5 else 0.0
     return (
         (drill, 4.0),
         (talk, 32.0),

@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="the folder of an earlier sitting")
     parser.add_argument("--done", type=float, default=0.0, help="the share of the schedule that it has done")
+    parser.add_argument("--batch", type=int, default=4096, help="tokens in a batch")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
@@ -134,6 +135,7 @@ def main() -> None:
     shape = Shape(hidden=hidden, layers=options.layers, heads=hidden // 32, inner=hidden * 8 // 96 * 32)
     settings = Settings(
         steps=options.steps,
+        batch=options.batch,
         minutes=options.minutes,
         done=options.done,
         seed=options.seed,
