@@ -10,29 +10,34 @@ Pure: measurements in, a fit out. It must not be shown the part of a log that it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from .config import SchedulerConfig
 from .engine_core import EngineCore
-from .latency import LatencyModel
-from .least_squares import Ridge, Vector, solve
+from .latency import LatencyModel, TokenCost
+from .least_squares import Rows, Vector, solve
 from .replay import Replayed, replay
 from .scheduler import Scheduler
 from .timing import Timing
-from .windows import FEATURES, Windows
+from .windows import BASE, CONTEXT, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, Windows
 from .workload import Request
 
 ROUNDS = 10
 SETTLED = 3
 """The last so many rounds are averaged: which step a request falls into jumps, so the rounds end in a small cycle."""
-DAMPING = 0.5
-PRIOR_WEIGHT = 1.0
+STARTS = (0.1, 0.3, 1.0)
 TOTAL_WEIGHT = 10.0
-"""The sums over all requests count as much as so many squared single ones: what is reported is means, and a robust
+"""The means over all requests count as much as so many squared single ones: they are what is reported, and a robust
 fit of single requests alone leaves them biased."""
+PRIOR_WEIGHT = 1.0
+FEWEST = 20
+STRAIGHTNESS = 0.3
+"""How much the curve over the tokens of a step resists bending. Decoding and prefill alone can hardly tell it."""
 
 
 class CalibrationError(ValueError):
@@ -83,7 +88,7 @@ def fit(
     workload: Sequence[Request],
     observed: Sequence[Timing],
     config: SchedulerConfig,
-    prior: Prior = Prior(),
+    prior: Prior,
     rounds: int = ROUNDS,
 ) -> Fit:
     """Coefficients under which the simulated requests take as long as the observed ones.
@@ -93,31 +98,90 @@ def fit(
     config: the server's real settings. Raises CalibrationError.
     """
     _check(workload, observed)
-    ids = frozenset(timing.id for timing in observed)
-    coefficients, residual, history = _start(observed, prior), 0.0, list[Vector]()
+    trials: list[_Trial] = []
+    guess = _start(observed, prior)
+    token = float(guess[TOKENS][-1])
+    for factor in STARTS:
+        start = guess.copy()
+        start[TOKENS] *= factor
+        trials.append(_try(start, workload, observed, config))
+    best, stride = min(trials, key=lambda trial: trial.error), 1.0
+    solved = _solve(best.windows, prior, token)
     for _ in range(rounds):
-        latency, frontend = _model(coefficients)
-        replayed = simulate(workload, config, latency, frontend, until=ids)
-        solved, residual = _solve(Windows(replayed, observed, frontend), prior)
-        coefficients = DAMPING * coefficients + (1 - DAMPING) * solved if history else solved
-        history.append(coefficients)
-    latency, frontend = _model(np.mean(history[-SETTLED:], axis=0))
-    return Fit(latency, frontend, residual)
+        trial = _try((1 - stride) * best.coefficients + stride * solved, workload, observed, config)
+        trials.append(trial)
+        if trial.error < best.error:
+            best, stride = trial, min(1.0, 2 * stride)
+            solved = _solve(best.windows, prior, token)
+        else:
+            stride /= 2
+    trials.sort(key=lambda trial: trial.error)
+    settled = np.mean([trial.coefficients for trial in trials[:SETTLED]], axis=0)
+    return Fit(_model(settled), float(settled[FRONTEND]), best.error)
 
 
-def _solve(windows: Windows, prior: Prior) -> tuple[Vector, float]:
-    expected = {"base": prior.base, "per_context_token": prior.per_context_token, "frontend": prior.frontend}
-    ridges = [
-        Ridge(FEATURES.index(name), value, PRIOR_WEIGHT) for name, value in expected.items() if value is not None
+class _Trial(NamedTuple):
+    coefficients: Vector
+    windows: Windows
+    error: float
+
+
+def _try(
+    coefficients: Vector, workload: Sequence[Request], observed: Sequence[Timing], config: SchedulerConfig
+) -> _Trial:
+    frontend = float(coefficients[FRONTEND])
+    ids = frozenset(timing.id for timing in observed)
+    replayed = simulate(workload, config, _model(coefficients), frontend, until=ids)
+    return _Trial(coefficients, Windows(replayed, observed, frontend), _error(replayed, observed))
+
+
+def _error(replayed: Replayed, observed: Sequence[Timing]) -> float:
+    ours = {timing.id: timing for timing in replayed.timings}
+    pairs = [(ours[timing.id], timing) for timing in observed]
+    ttft = np.array([(x.ttft, y.ttft) for x, y in pairs])
+    decode = np.array([(x.last_token_s-x.first_token_s, y.last_token_s-y.first_token_s) for x, y in pairs])
+    lat = ttft + decode
+    decode = decode[decode.min(axis=1) > 0]
+    single = np.mean([np.minimum(np.abs(np.log(t[:, 0] / t[:, 1])), 1.0).mean() for t in (ttft, decode)])
+    means = np.mean([min(1.0, abs(float(np.log(t[:, 0].mean() / t[:, 1].mean())))) for t in (ttft, lat, decode)])
+    return float(single + means)
+
+
+def _solve(windows: Windows, prior: Prior, token: float) -> Vector:
+    totals = windows.totals()
+    firm = [
+        Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT),
+        _expectations({BASE: prior.base, CONTEXT: prior.per_context_token, FRONTEND: prior.frontend}),
+        _straight(token),
     ]
-    singles, totals = windows.singles(), windows.totals()
-    return solve(singles, totals, total_weight=TOTAL_WEIGHT, ridges=ridges)
+    features, targets = np.vstack([rows.features for rows in firm]), np.concatenate([rows.targets for rows in firm])
+    return solve(windows.singles(), Rows(features, targets))[0]
 
 
-def _model(coefficients: Vector) -> tuple[LatencyModel, float]:
-    named = {name: float(value) for name, value in zip(FEATURES, coefficients, strict=True)}
-    frontend = named.pop("frontend")
-    return LatencyModel(**named), frontend
+def _expectations(expected: Mapping[int, float | None]) -> Rows:
+    """A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared."""
+    known = {column: value for column, value in expected.items() if value is not None}
+    features = np.zeros((len(known), NUM_FEATURES))
+    for row, (column, value) in enumerate(known.items()):
+        features[row, column] = PRIOR_WEIGHT / value
+    return Rows(features, np.full(len(known), PRIOR_WEIGHT))
+
+
+def _straight(token: float) -> Rows:
+    """A row for each bend of the curve; token: about what one costs, in seconds."""
+    slopes = np.eye(NUM_FEATURES)[TOKENS]
+    features = (slopes[:-1] - slopes[1:]) * STRAIGHTNESS / token
+    return Rows(features, np.zeros(len(features)))
+
+
+def _model(coefficients: Vector) -> LatencyModel:
+    curve = zip(KNOTS, coefficients[TOKENS], strict=True)
+    return LatencyModel(
+        base=float(coefficients[BASE]),
+        per_token=tuple(TokenCost(beyond, float(seconds)) for beyond, seconds in curve),
+        per_context_token=float(coefficients[CONTEXT]),
+        per_prefill_pair=float(coefficients[PAIRS]),
+    )
 
 
 def _check(workload: Sequence[Request], observed: Sequence[Timing]) -> None:
@@ -127,16 +191,16 @@ def _check(workload: Sequence[Request], observed: Sequence[Timing]) -> None:
             raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
             raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
-    if len(observed) < 2 * len(FEATURES) or all(timing.output_tokens < 2 for timing in observed):
-        raise CalibrationError(f"at least {2 * len(FEATURES)} requests are needed, some with two or more output tokens")
+    if len(observed) < FEWEST or all(timing.tpot is None for timing in observed):
+        raise CalibrationError(f"at least {FEWEST} requests are needed, some of them with two or more output tokens")
 
 
 def _start(observed: Sequence[Timing], prior: Prior) -> Vector:
     """A first guess: the fastest decoding, the fastest prefill."""
     tpots = [timing.tpot for timing in observed if timing.tpot]
     prefills = [timing.ttft / timing.input_tokens for timing in observed]
-    guess = np.zeros(len(FEATURES))
-    guess[FEATURES.index("base")] = prior.base or 0.7 * float(np.min(tpots))
-    guess[FEATURES.index("per_token")] = float(np.quantile(prefills, 0.05))
-    guess[FEATURES.index("frontend")] = prior.frontend
+    guess = np.zeros(NUM_FEATURES)
+    guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
+    guess[TOKENS] = float(np.quantile(prefills, 0.05))
+    guess[FRONTEND] = prior.frontend
     return guess

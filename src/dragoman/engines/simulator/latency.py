@@ -1,9 +1,15 @@
 """How long a step takes, from what is computed in it. A formula and its coefficients; no clock, no chance of its own.
 
-    seconds = base + per_token * tokens + per_context_token * context + per_prefill_pair * prefill_pairs
-              + per_sequence * sequences,   never less than floor
+    seconds = base
+              + per_token, a curve over the step's tokens
+              + per_context_token * tokens of context read by those that decode
+              + per_prefill_pair * pairs of a query and a key in the prompts' chunks
+              + per_sequence * sequences
+    but never less than floor
 
-Every coefficient is at least 0 and base is more than 0, so no profile can extrapolate to nothing.
+The curve is piecewise linear: the first tokens of a step may cost nothing (the weights have to be read anyway), or
+more than the others (each wakes up further experts). Every coefficient is at least 0 and base is more than 0, so no
+profile can extrapolate to nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +23,8 @@ from msgspec import Struct
 class StepLoad(Struct, frozen=True, gc=False):
     """What one step computes.
 
-    tokens: all that are scheduled. context: cached tokens read by those that decode.
-    prefill_pairs: for each chunk of n > 1 prompt tokens, n * (computed before + n / 2).
+    tokens: all that are scheduled. context: tokens whose keys and values are read by those that decode.
+    prefill_pairs: for each chunk of a prompt, n * (computed before + n / 2).
     sequences: that take part.
     """
 
@@ -32,33 +38,50 @@ StepTime = Callable[[StepLoad], float]
 """Seconds that a step takes; more than 0."""
 
 
+class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds for each token of a step beyond so many, up to where the next one begins."""
+
+    beyond: int
+    seconds: float
+
+
 class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds. base: reading the weights and launching. per_token: the matrix products. per_context_token: reading
-    keys and values. per_prefill_pair: a prompt's attention. floor: the least a step takes."""
+    keys and values. per_prefill_pair: a prompt's attention. floor: the least that a step takes."""
 
     base: float
-    per_token: float = 0.0
+    per_token: tuple[TokenCost, ...] = ()
     per_context_token: float = 0.0
     per_prefill_pair: float = 0.0
     per_sequence: float = 0.0
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.base > 0:
+        if not 0 < self.base < float("inf"):
             raise ValueError("base must be more than 0 seconds: no step is free")
-        for name in self.__struct_fields__[1:]:
-            if not getattr(self, name) >= 0:
+        for name in ("per_context_token", "per_prefill_pair", "per_sequence", "floor"):
+            if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must not be negative")
+        if any(not 0 <= cost.seconds < float("inf") for cost in self.per_token):
+            raise ValueError("per_token must not be negative")
+        begins = [cost.beyond for cost in self.per_token]
+        if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
+            raise ValueError("per_token must begin beyond 0 tokens and go on in ascending order")
 
     def seconds(self, load: StepLoad) -> float:
-        return max(
-            self.floor,
+        """A `StepTime`."""
+        taken = (
             self.base
-            + self.per_token * load.tokens
             + self.per_context_token * load.context
             + self.per_prefill_pair * load.prefill_pairs
-            + self.per_sequence * load.sequences,
+            + self.per_sequence * load.sequences
         )
+        left = load.tokens
+        for cost in reversed(self.per_token):
+            if left > cost.beyond:
+                taken += cost.seconds * (left - cost.beyond)
+                left = cost.beyond
+        return max(self.floor, taken)
 
 
 def noisy(step_time: StepTime, sigma: float, generator: np.random.Generator) -> StepTime:
@@ -68,3 +91,10 @@ def noisy(step_time: StepTime, sigma: float, generator: np.random.Generator) -> 
         return step_time(load) * float(np.exp(generator.normal(-sigma * sigma / 2, sigma)))
 
     return seconds
+
+
+def faster(step_time: StepTime, scale: float) -> StepTime:
+    """The same on a clock that runs `scale` times as fast."""
+    if not scale > 0:
+        raise ValueError("scale must be more than 0")
+    return lambda load: step_time(load) / scale

@@ -7,19 +7,17 @@ who gets a request is told by a `Route`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
 
 from .engine_core import EngineCore, Outcome
 from .hashing import TracedContents
+from .routing import Route, round_robin
 from .sequence import Sequence as Running
 from .timing import Timing
 from .workload import Request
-
-Route = Callable[[Request, Sequence[EngineCore]], int]
-"""Which of the replicas serves this request."""
 
 
 class StepLog(Struct):
@@ -44,33 +42,13 @@ class StepLog(Struct):
 
 
 class Replayed(Struct, frozen=True):
-    """timings: of what was answered, in the order of the workload. gaps: seconds between consecutive tokens of a request, over all."""
+    """timings: of what was answered, in the order of the workload. gaps: seconds between two tokens of a request, for
+    all requests together.
+    """
 
     timings: list[Timing]
     steps: list[StepLog]
     gaps: array[float]
-
-
-def first_replica(request: Request, cores: Sequence[EngineCore]) -> int:
-    """The route when there is only one."""
-    return 0
-
-
-def least_loaded(request: Request, cores: Sequence[EngineCore]) -> int:
-    """The replica with the fewest requests, waiting ones counted four times, as vLLM's data-parallel balancer does."""
-    loads = [4 * core.scheduler.num_waiting + core.scheduler.num_running for core in cores]
-    return loads.index(min(loads))
-
-
-class RoundRobin:
-    """One after the other."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def __call__(self, request: Request, cores: Sequence[EngineCore]) -> int:
-        chosen, self._next = self._next % len(cores), self._next + 1
-        return chosen
 
 
 def sequence_of(request: Request, block_size: int, arrival: float) -> Running:
@@ -96,15 +74,15 @@ def replay(
     cores: Sequence[EngineCore],
     *,
     frontend_seconds: float = 0.0,
-    route: Route = first_replica,
+    route: Route | None = None,
     until: frozenset[str] | None = None,
 ) -> Replayed:
     """Serve the whole workload with fresh cores.
 
-    frontend_seconds: from the client's sending to the engine's queue. until: stop when all of these requests are
+    frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop when all of these requests are
     answered; those that are not then have no timing. Raises RequestError for a request that can never run.
     """
-    return _Replay(workload, cores, frontend_seconds, route).run(until)
+    return _Replay(workload, cores, frontend_seconds, route or round_robin()).run(until)
 
 
 class _Track:
@@ -161,10 +139,10 @@ class _Replay:
         return Replayed([track.timing() for track in answered], self._log, self._gaps)
 
     def _arrive(self, request: Request, arrival: float) -> None:
-        replica = self._route(request, self._cores)
-        core = self._cores[replica]
         queued = arrival + self._frontend
-        sequence = sequence_of(request, core.scheduler.config.block_size, queued)
+        sequence = sequence_of(request, self._cores[0].scheduler.config.block_size, queued)
+        replica = self._route(sequence, self._cores)
+        core = self._cores[replica]
         core.add(sequence)
         self._tracks[sequence] = _Track(request, arrival, replica, sequence)
         if core.due is None:

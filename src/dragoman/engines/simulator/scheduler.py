@@ -101,6 +101,13 @@ class Scheduler:
         """In the order in which they would be admitted."""
         return tuple(self._waiting)
 
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Blocks that hold its beginning already; at least the last token is left to compute."""
+        if not self.config.enable_prefix_caching:
+            return []
+        full = (sequence.num_tokens - 1) // self.config.block_size
+        return self.pool.find(sequence.contents.block_hash(index) for index in range(full))
+
     def check(self, sequence: Sequence) -> None:
         """Raise RequestError for what could never run, so that it does not wedge the queue."""
         if sequence.num_prompt_tokens < 1:
@@ -246,7 +253,7 @@ class Scheduler:
         while self._waiting and len(self._running) < config.max_num_seqs:
             left = config.max_num_batched_tokens - step.num_tokens
             sequence = self._waiting.head
-            hits = self._find(sequence)
+            hits = self.cached_prefix(sequence)
             cached = len(hits) * config.block_size
             count = self._cut(sequence.num_tokens - cached)
             if not left or (count > left and not config.enable_chunked_prefill):
@@ -283,13 +290,6 @@ class Scheduler:
             self.stats.prefix_cache_hits += sequence.num_computed_tokens
         self._running.append(sequence)
         step.admitted.append(sequence)
-
-    def _find(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its beginning; at least the last token is left to compute."""
-        if not self.config.enable_prefix_caching:
-            return []
-        full = (sequence.num_tokens - 1) // self.config.block_size
-        return self.pool.find(sequence.contents.block_hash(index) for index in range(full))
 
     def _publish(self, sequence: Sequence) -> None:
         """Let its full blocks be found, as far as their tokens are known."""

@@ -5,18 +5,20 @@ Turns a replay and the measured times of the same requests into a linear system.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .least_squares import Rows, Vector
+from .least_squares import Matrix, Rows, Vector
 from .replay import Replayed, StepLog
 from .timing import Timing
 
-FEATURES = ("base", "per_token", "per_context_token", "per_prefill_pair", "frontend")
-"""The coefficients that are fitted: those of LatencyModel, and the seconds from the client to the queue."""
+KNOTS = (0, 64, 256)
+"""Where the curve of the cost of a step's tokens may bend: decoding alone, many decoding, prompts."""
+BASE = 0
+TOKENS = slice(1, 1 + len(KNOTS))
+CONTEXT, PAIRS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 4)
+"""Columns of the linear system: the coefficients of LatencyModel, and the seconds from the client to the queue."""
 
 
 class Windows:
@@ -30,7 +32,7 @@ class Windows:
         first = work.until([ours.first_token_s for ours, _ in pairs])
         last = work.until([ours.last_token_s for ours, _ in pairs])
         self._waiting = first - arrived
-        self._waiting[:, FEATURES.index("frontend")] = 1.0
+        self._waiting[:, FRONTEND] = 1.0
         self._decoding = last - first
         self._ttft = np.array([theirs.ttft for _, theirs in pairs])
         self._decode = np.array([theirs.last_token_s - theirs.first_token_s for _, theirs in pairs])
@@ -60,17 +62,25 @@ class _Work:
     """Everything computed from the beginning up to a moment, a column a feature; linear within a step."""
 
     def __init__(self, steps: StepLog) -> None:
-        ones = array("d", [1.0]) * len(steps.ends)
-        nothing = array("d", [0.0]) * len(steps.ends)
-        columns = (ones, steps.tokens, steps.context, steps.prefill_pairs, nothing)
-        self._knots = np.column_stack([steps.begins, steps.ends]).ravel()
-        self._sums = [_knots(np.array(column)) for column in columns]
+        self._moments = np.column_stack([steps.begins, steps.ends]).ravel()
+        self._sums = [_sums(column) for column in _columns(steps)]
 
-    def until(self, times: Sequence[float]) -> NDArray[np.float64]:
-        return np.column_stack([np.interp(times, self._knots, sums) for sums in self._sums])
+    def until(self, times: Sequence[float]) -> Matrix:
+        return np.column_stack([np.interp(times, self._moments, sums) for sums in self._sums])
 
 
-def _knots(column: Vector) -> Vector:
-    """The sum before and after each step."""
+def _columns(steps: StepLog) -> list[Vector]:
+    tokens = np.array(steps.tokens)
+    ends = (*KNOTS[1:], np.inf)
+    columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
+    columns[BASE] = np.ones(len(tokens))
+    columns[TOKENS] = [np.clip(tokens, begin, end) - begin for begin, end in zip(KNOTS, ends, strict=True)]
+    columns[CONTEXT] = np.array(steps.context)
+    columns[PAIRS] = np.array(steps.prefill_pairs)
+    return columns
+
+
+def _sums(column: Vector) -> Vector:
+    """Before and after each step."""
     after = np.cumsum(column)
     return np.column_stack([after - column, after]).ravel()

@@ -1,0 +1,146 @@
+"""A profile: what was simulated, on what, and how well it fits. A YAML file that a person can read and edit.
+
+Profiles ship with the package, named after hardware and model. Knows the file's form; fits nothing.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from .calibrate import Prior, prior_of
+from .config import SchedulerConfig
+from .latency import LatencyModel
+
+SUFFIX = ".yaml"
+
+
+class ProfileError(ValueError):
+    """No such profile, or one that cannot be read; the message names the place."""
+
+
+class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """memory_bandwidth: bytes a second, of one device. tensor_parallel: devices that share every layer."""
+
+    name: str
+    memory_bandwidth: float | None = None
+    tensor_parallel: int = 1
+
+
+class Model(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """weight_bytes: read by a step. kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number."""
+
+    name: str
+    weight_bytes: float | None = None
+    kv_bytes_per_token: int | None = None
+
+
+class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
+    """Simulated less measured, over measured; 0.01 is one per cent too slow."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class HeldOut(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the simulation is off for requests that the fit has not seen."""
+
+    ttft: MetricError
+    latency: MetricError
+    tpot: MetricError
+
+
+class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Where the latencies come from. fitted, held_out: numbers of requests."""
+
+    source: str
+    fitted: int
+    held_out: int
+    error: HeldOut | None = None
+
+
+class Profile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """frontend_seconds: from the client's sending to the engine's queue. noise: sigma of a step's log-normal factor."""
+
+    name: str
+    hardware: Hardware
+    model: Model
+    engine: SchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.001
+    noise: float = 0.0
+    calibration: Calibration | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.frontend_seconds < float("inf") or not 0 <= self.noise < float("inf"):
+            raise ValueError("frontend_seconds and noise must not be negative")
+
+    @property
+    def prior(self) -> Prior:
+        return expected(self.hardware, self.model)
+
+
+def expected(hardware: Hardware, model: Model) -> Prior:
+    """What a fit may expect; nothing where sizes or bandwidth are not told."""
+    if hardware.memory_bandwidth is None or model.weight_bytes is None:
+        return Prior()
+    return prior_of(
+        weight_bytes=model.weight_bytes,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        memory_bandwidth=hardware.memory_bandwidth,
+        tensor_parallel=hardware.tensor_parallel,
+    )
+
+
+def loads(text: str | bytes, place: str = "profile") -> Profile:
+    """Raises ProfileError, which names the place and the field."""
+    try:
+        return msgspec.convert(yaml.safe_load(text), Profile, strict=False)  # YAML 1.1 reads 1e-5 as a text
+    except (yaml.YAMLError, msgspec.ValidationError, UnicodeError) as error:
+        raise ProfileError(f"{place}: {error}") from None
+
+
+def shipped() -> list[str]:
+    """Names of the profiles that come with the package."""
+    folder = files(__package__) / "profiles"
+    return sorted(entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SUFFIX))
+
+
+def load(name: str) -> Profile:
+    """A shipped profile by its name, or any by its path (with a slash or the suffix). Raises ProfileError."""
+    if "/" in name or name.endswith((SUFFIX, ".yml")):
+        try:
+            return loads(Path(name).read_bytes(), name)
+        except OSError as error:
+            raise ProfileError(f"{name}: {error.strerror}") from None
+    if name not in shipped():
+        raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(shipped())}")
+    return loads((files(__package__) / "profiles" / f"{name}{SUFFIX}").read_bytes(), name)
+
+
+NOTES = {
+    "hardware": "memory_bandwidth: bytes a second of one device",
+    "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number",
+    "engine": "vLLM's settings; what is not named here has the default of vLLM",
+    "latency": "seconds of a step = base + per_token (each token of the step beyond so many) + per_context_token\n"
+    "# (each token that a decoding sequence looks back at) + per_prefill_pair (each query and key of a prompt's chunk)",
+    "frontend_seconds": "from the client's sending to the engine's queue",
+    "noise": "standard deviation of the logarithm of a step's random factor",
+    "calibration": "error: (simulated - measured) / measured of the requests that the fit has not seen",
+}
+
+
+def dumps(profile: Profile) -> str:
+    """YAML with a word on every section; `loads` gives the profile back."""
+    sections = msgspec.to_builtins(profile)
+    parts: list[str] = []
+    for name, value in sections.items():
+        note = f"# {NOTES[name]}\n" if name in NOTES else ""
+        parts.append(note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110))
+    return "\n".join(parts)

@@ -1,0 +1,133 @@
+"""What a benchmark tool prints of a run: percentiles, goodput, throughput, cache and preemptions. Numbers and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from .replay import Replayed, StepLog
+from .timing import Timing
+
+
+class Spread(Struct, frozen=True):
+    """Of one quantity, over all requests (or all gaps between tokens). All 0 if there is none."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class Slo(Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds; a request is good if it keeps all that are set."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    latency: float | None = None
+
+    def kept(self, timing: Timing) -> bool:
+        """An answer of one token has no time per output token and keeps any."""
+        pairs = ((self.ttft, timing.ttft), (self.tpot, timing.tpot or 0.0), (self.latency, timing.latency))
+        return all(limit is None or value <= limit for limit, value in pairs)
+
+
+class Report(Struct, frozen=True):
+    """Times in seconds, rates a second, shares from 0 to 1.
+
+    duration: first arrival to last token. ttft, tpot, itl, latency: time to the first token, time per output token
+    after it (a mean a request), gap between two tokens (every one), time to the last token. good: requests within
+    the SLO; None without one. kv_usage: over time, all replicas. cache_hits: share of prompt tokens.
+    """
+
+    requests: int
+    duration: float
+    ttft: Spread
+    tpot: Spread
+    itl: Spread
+    latency: Spread
+    request_rate: float
+    input_token_rate: float
+    output_token_rate: float
+    good: int | None
+    goodput: float | None
+    kv_usage_mean: float
+    kv_usage_max: float
+    running_mean: float
+    waiting_mean: float
+    preemptions: int
+    cache_hits: float
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Percentiles with linear interpolation, as numpy and vLLM's benchmark take them."""
+    found = np.fromiter(values, dtype=np.float64)
+    if not len(found):
+        return Spread(0.0, 0.0, 0.0, 0.0)
+    p50, p90, p99 = np.percentile(found, (50, 90, 99))
+    return Spread(float(found.mean()), float(p50), float(p90), float(p99))
+
+
+def report(replayed: Replayed, slo: Slo | None = None) -> Report:
+    """Of a whole run; at least one request must have been answered."""
+    timings = replayed.timings
+    if not timings:
+        raise ValueError("no request was answered")
+    duration = max(timing.last_token_s for timing in timings) - min(timing.arrival_s for timing in timings)
+    inputs = sum(timing.input_tokens for timing in timings)
+    good = None if slo is None else sum(slo.kept(timing) for timing in timings)
+    usage_max = max((max(log.kv_usage, default=0.0) for log in replayed.steps), default=0.0)
+    return Report(
+        requests=len(timings),
+        duration=duration,
+        ttft=spread(timing.ttft for timing in timings),
+        tpot=spread(timing.tpot for timing in timings if timing.tpot is not None),
+        itl=spread(replayed.gaps),
+        latency=spread(timing.latency for timing in timings),
+        request_rate=len(timings) / duration,
+        input_token_rate=inputs / duration,
+        output_token_rate=sum(timing.output_tokens for timing in timings) / duration,
+        good=good,
+        goodput=None if good is None else good / duration,
+        kv_usage_mean=_over_time(replayed.steps, [log.kv_usage for log in replayed.steps], duration, mean=True),
+        kv_usage_max=usage_max,
+        running_mean=_over_time(replayed.steps, [log.running for log in replayed.steps], duration),
+        waiting_mean=_over_time(replayed.steps, [log.waiting for log in replayed.steps], duration),
+        preemptions=sum(timing.preemptions for timing in timings),
+        cache_hits=sum(timing.cached_tokens for timing in timings) / inputs,
+    )
+
+
+def _over_time(
+    steps: Sequence[StepLog], columns: Sequence[Sequence[float]], duration: float, *, mean: bool = False
+) -> float:
+    """Weighted by the steps' lengths, idle time counting as nothing; summed over the replicas, or their mean."""
+    total = 0.0
+    for log, column in zip(steps, columns, strict=True):
+        lengths: NDArray[np.float64] = np.array(log.ends) - np.array(log.begins)
+        total += float(lengths @ np.array(column)) / duration
+    return total / len(steps) if mean else total
+
+
+def text(found: Report) -> str:
+    """For people, in milliseconds."""
+    lines = [
+        f"requests         {found.requests} in {found.duration:.2f} s",
+        f"throughput       {found.request_rate:.2f} requests/s, {found.input_token_rate:.0f} input tokens/s, "
+        f"{found.output_token_rate:.0f} output tokens/s",
+    ]
+    if found.good is not None and found.goodput is not None:
+        lines.append(f"goodput          {found.goodput:.2f} requests/s ({found.good} within the SLO)")
+    lines.append(f"{'milliseconds':<12}{'mean':>12}{'p50':>12}{'p90':>12}{'p99':>12}")
+    for name, row in (("TTFT", found.ttft), ("TPOT", found.tpot), ("ITL", found.itl), ("latency", found.latency)):
+        values = (row.mean, row.p50, row.p90, row.p99)
+        lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
+    lines += [
+        f"KV cache         {found.kv_usage_mean:.1%} in the mean, {found.kv_usage_max:.1%} at most",
+        f"prefix cache     {found.cache_hits:.1%} of the prompts' tokens",
+        f"running, waiting {found.running_mean:.1f}, {found.waiting_mean:.1f} in the mean",
+        f"preemptions      {found.preemptions}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,149 @@
+"""A scheduler driven step by step under a watchful eye: every law is checked after every step."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from dragoman.engines.simulator.blocks import (
+    NULL_BLOCK,
+    AllBlocksCleared,
+    BlockPool,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.hashing import TokenContents
+from dragoman.engines.simulator.scheduler import Scheduler, Step
+from dragoman.engines.simulator.sequence import Sequence, Status
+
+
+def sequence(
+    id: str, prompt: list[int], max_tokens: int, block_size: int = 4, priority: int = 0, arrival: float = 0.0
+) -> Sequence:
+    """Its outputs are made known in advance: token k of its answer is a number that only it uses."""
+    own = 1000 * (1 + sum(map(ord, id)))
+    contents = TokenContents(block_size, prompt + [own + index for index in range(max_tokens)])
+    return Sequence(
+        id,
+        num_prompt_tokens=len(prompt),
+        max_tokens=max_tokens,
+        contents=contents,
+        priority=priority,
+        arrival=arrival,
+    )
+
+
+def tokens_of(sequence: Sequence, count: int) -> tuple[int, ...]:
+    assert isinstance(sequence.contents, TokenContents)
+    return tuple(sequence.contents.tokens[:count])
+
+
+class Driver:
+    """depth: steps in flight, 2 for asynchronous scheduling."""
+
+    def __init__(self, config: SchedulerConfig, depth: int) -> None:
+        self.config = config
+        self.pool = BlockPool(config.num_gpu_blocks, record=True)
+        self.scheduler = Scheduler(config, self.pool)
+        self.sequences: list[Sequence] = []
+        self.finished: list[str] = []
+        self.admitted: list[str] = []
+        self.got: Counter[str] = Counter()
+        self.computed: Counter[str] = Counter()
+        self.hits = 0
+        self.index: dict[int, bytes] = {}
+        self._depth = depth
+        self._known: set[tuple[int, ...]] = set()
+        self._flights: deque[Step] = deque()
+
+    def add(self, added: Sequence) -> None:
+        self.scheduler.add(added)
+        self.sequences.append(added)
+
+    def abort(self, aborted: Sequence) -> None:
+        held, free = list(aborted.blocks), self.pool.free
+        self.scheduler.finish(aborted)
+        assert self.pool.free == free + sum(self.pool.count(block) == 0 for block in held)
+        self._check()
+
+    def step(self) -> None:
+        """What the engine's loop does: end the oldest step, begin others."""
+        if self._flights:
+            sampled, finished = self.scheduler.update(self._flights.popleft())
+            self.got.update(each.id for each in sampled)
+            self.finished += [each.id for each in finished]
+        while len(self._flights) < self._depth:
+            step = self.scheduler.schedule()
+            self._check_step(step)
+            if not step.num_tokens:
+                break
+            self._flights.append(step)
+        self._check()
+
+    def run(self) -> None:
+        for _ in range(20_000):
+            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights):
+                return
+            self.step()
+        raise AssertionError("this never ends")
+
+    def _check_step(self, step: Step) -> None:
+        assert step.num_tokens <= self.config.max_num_batched_tokens
+        assert step.num_tokens == len(step.decodes) + sum(chunk.num_tokens for chunk in step.chunks)
+        taking_part = [each.id for each in step.decodes] + [chunk.sequence.id for chunk in step.chunks]
+        assert len(taking_part) == len(set(taking_part)), "nobody takes part twice"
+        assert not (step.admitted and step.preempted)
+        threshold = self.config.long_prefill_token_threshold or self.config.max_num_batched_tokens
+        for chunk in step.chunks:
+            assert 0 < chunk.num_tokens <= threshold
+            self.computed[chunk.sequence.id] += chunk.num_tokens
+        self.computed.update(each.id for each in step.decodes)
+        self.admitted += [each.id for each in step.admitted if each.num_preemptions == 0]
+        self._check_hits(step)
+
+    def _check_hits(self, step: Step) -> None:
+        """Found in the cache is only what a step has computed, or a sequence before it in this very step."""
+        for each in step.decodes:
+            self._learn(each, each.num_computed_tokens)
+        for chunk in step.chunks:
+            begins = chunk.num_computed_tokens
+            if chunk.sequence in step.admitted and begins:
+                assert begins % self.config.block_size == 0
+                assert begins < chunk.sequence.num_tokens, "the last token is never found"
+                assert tokens_of(chunk.sequence, begins) in self._known
+                self.hits += 1
+            self._learn(chunk.sequence, begins + chunk.num_tokens)
+
+    def _learn(self, computed: Sequence, count: int) -> None:
+        size = self.config.block_size
+        self._known.update(tokens_of(computed, end) for end in range(size, count + 1, size))
+
+    def _check(self) -> None:
+        self._check_blocks()
+        assert self.scheduler.num_running <= self.config.max_num_seqs
+        for each in self.scheduler.running():
+            assert each.status is Status.RUNNING
+            assert len(each.blocks) == -(-each.num_computed_tokens // self.config.block_size)
+        for each in self.scheduler.waiting():
+            assert each.status in (Status.WAITING, Status.PREEMPTED)
+            assert not each.blocks
+        for event in self.pool.take_events():
+            self._apply(event)
+        assert self.index == self.pool.cached(), "an index that hears all events knows what the pool knows"
+
+    def _check_blocks(self) -> None:
+        holders = Counter(block for each in self.sequences for block in each.blocks)
+        assert NULL_BLOCK not in holders
+        for block in range(1, self.config.num_gpu_blocks):
+            assert self.pool.count(block) == holders[block]
+        assert self.pool.free == self.pool.size - len(holders), "no block is both free and used, none is lost"
+
+    def _apply(self, event: CacheEvent) -> None:
+        match event:
+            case BlockStored(block, name):
+                self.index[block] = name
+            case BlockRemoved(block, name):
+                assert self.index.pop(block) == name
+            case AllBlocksCleared():
+                self.index.clear()

@@ -1,0 +1,100 @@
+"""Whatever is asked in whatever order, the laws of scheduler and blocks hold after every step."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.errors import RequestError
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.sequence import Status
+
+from .driving import Driver, sequence
+
+configs = st.builds(
+    SchedulerConfig,
+    max_num_seqs=st.integers(1, 6),
+    max_num_batched_tokens=st.integers(1, 24),
+    block_size=st.just(4),
+    num_gpu_blocks=st.integers(6, 20),
+    enable_prefix_caching=st.booleans(),
+    long_prefill_token_threshold=st.sampled_from([0, 3, 8]),
+    scheduling_policy=st.sampled_from(["fcfs", "priority"]),
+    scheduler_reserve_full_isl=st.booleans(),
+    watermark=st.sampled_from([0.0, 0.1]),
+)
+prompts = st.lists(st.integers(0, 1), min_size=1, max_size=24)
+asked = st.tuples(prompts, st.integers(1, 12), st.integers(-1, 1))
+pauses = st.integers(0, 3)
+scenarios = st.lists(st.tuples(asked, pauses, st.booleans()), min_size=1, max_size=10)
+
+
+def drive(config: SchedulerConfig, depth: int, scenario: list[tuple[tuple[list[int], int, int], int, bool]]) -> Driver:
+    """Requests with some steps between them; some are aborted on the way."""
+    driver = Driver(config, depth)
+    doomed = None
+    for number, ((prompt, max_tokens, priority), pause, dies) in enumerate(scenario):
+        added = sequence(f"q{number}", prompt, max_tokens, priority=priority, arrival=float(number))
+        try:
+            driver.add(added)
+        except RequestError:
+            continue
+        for _ in range(pause):
+            driver.step()
+        if doomed is not None:
+            driver.abort(doomed)
+        doomed = added if dies else None
+    driver.run()
+    return driver
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios)
+def test_everyone_gets_their_tokens_and_all_blocks_come_back(config, depth, scenario) -> None:
+    driver = drive(config, depth, scenario)
+    assert driver.pool.free == driver.pool.size
+    for each in driver.sequences:
+        assert each.status is Status.FINISHED
+        if each.id in driver.finished:
+            assert driver.got[each.id] == each.max_tokens == each.num_output_tokens
+        else:
+            assert driver.got[each.id] < each.max_tokens, "only the aborted end early"
+    assert len(driver.finished) == len(set(driver.finished))
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios)
+def test_every_token_is_computed_once_unless_its_sequence_was_preempted(config, depth, scenario) -> None:
+    driver = drive(config, depth, scenario)
+    for each in driver.sequences:
+        if each.id not in driver.finished:
+            continue
+        once = each.num_prompt_tokens + each.max_tokens - 1 - (each.num_cached_tokens or 0)
+        if each.num_preemptions == 0:
+            assert driver.computed[each.id] == once
+        else:
+            assert driver.computed[each.id] <= once * (1 + each.num_preemptions)
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios)
+def test_first_come_is_first_served(config, depth, scenario) -> None:
+    driver = drive(config, depth, scenario)
+    if config.scheduling_policy == "fcfs":
+        order = [each.id for each in driver.sequences if each.id in driver.admitted]
+        assert driver.admitted == order
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios)
+def test_the_same_requests_give_the_same_run(config, depth, scenario) -> None:
+    first, second = drive(config, depth, scenario), drive(config, depth, scenario)
+    assert first.finished == second.finished
+    assert first.got == second.got
+    assert first.index == second.index
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios)
+def test_hits_and_preemptions_add_up(config, depth, scenario) -> None:
+    driver = drive(config, depth, scenario)
+    stats = driver.scheduler.stats
+    served = [each for each in driver.sequences if each.num_cached_tokens is not None]
+    assert stats.prefix_cache_hits == sum(each.num_cached_tokens or 0 for each in served)
+    assert stats.prefix_cache_queries == sum(each.num_prompt_tokens for each in served)
+    assert stats.num_preemptions == sum(each.num_preemptions for each in driver.sequences)
