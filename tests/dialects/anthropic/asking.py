@@ -15,8 +15,9 @@ from dragoman.dialects.base import Call, ReaderOptions
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
-HELLO = [{"role": "user", "content": "hello"}]
-WEATHER = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
+NOTHING: Json = {}
+HELLO: list[Json] = [{"role": "user", "content": "hello"}]
+WEATHER: Json = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 
 
 def messages(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:

@@ -21,7 +21,7 @@ from dragoman.dialects.anthropic import ThreadUnsupported, count_tokens_answer, 
 from dragoman.dialects.base import ReaderOptions
 
 from ..asking import streamed
-from .asking import HELLO, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
+from .asking import HELLO, NOTHING, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FORMAT = {"type": "json_schema", "schema": SCHEMA}
@@ -118,7 +118,7 @@ def test_an_empty_last_message_of_the_assistant_is_none(nothing: object):
 
 
 def test_calls_without_results_cannot_be_continued():
-    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}
     assert told(messages=[*HELLO, {"role": "assistant", "content": [call]}]).startswith("messages.1: tool_use blocks")
 
 
@@ -152,7 +152,7 @@ def test_thinking(thinking: object, meant: ReasoningOptions):
 def test_thinking_between_tools_is_thinking_about_a_result():
     said = [
         *HELLO,
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
     ]
     assert conversation(messages=said, thinking={"type": "between_tools"}).reasoning.enabled is True
@@ -269,7 +269,7 @@ def _text(schema: object) -> str:
 
 
 def test_counting_takes_a_whole_request_too():
-    assert count(max_tokens=5, temperature=1, stream=True, mcp_servers=[{}], surprise=1).unknown == ("surprise",)
+    assert count(max_tokens=5, temperature=1, stream=True, mcp_servers=[NOTHING], surprise=1).unknown == ("surprise",)
     assert count_tokens_answer(42) == b'{"input_tokens":42}'
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ...core.errors import RequestError
 from ...core.message import Message, Part, Role, ToolCall, ToolResult
-from ..body import one_of
+from ..body import json_value, one_of
 from .blocks import read_content, read_system
 from .wire import ContentBlock, WireMessage
 
@@ -40,6 +40,13 @@ def read_history(messages: Sequence[WireMessage], system: str | list[ContentBloc
             param=f"messages[{len(messages) - 1}]",
         )
     return History((*first, *turns), prefilled)
+
+
+def wants_citations(messages: Sequence[WireMessage]) -> bool:
+    """Whether a document or a search result asks to be cited. What an earlier answer cited is a list."""
+    blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
+    settings = (json_value(block.citations, "citations") for block in blocks)
+    return any(setting == {"enabled": True} for setting in settings)
 
 
 def _parts(messages: Sequence[WireMessage]) -> Iterator[tuple[Role, Part]]:

@@ -16,7 +16,7 @@ from ..envelope import AnswerId
 from ..fields import model_of, stop_strings
 from ..thinking import thinking_switch
 from .errors import ThreadUnsupported
-from .messages import History, read_history
+from .messages import History, read_history, wants_citations
 from .parameters import COUNT_TOKENS, MESSAGES
 from .tools import Toolbox
 from .wire import Edit, MessagesBody, OutputFormat, Prompting
@@ -74,6 +74,8 @@ def _conversation(body: Prompting, warnings: list[str]) -> Conversation:
     toolbox.change(body.messages)
     for i, edit in enumerate(body.context_management.edits or () if body.context_management else ()):
         _judge_edit(edit, f"context_management.edits[{i}]", warnings)
+    if wants_citations(body.messages):
+        warnings.append("citations: answers cite nothing here")
     history = read_history(body.messages, body.system)
     choice = body.tool_choice
     return Conversation(

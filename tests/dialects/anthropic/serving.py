@@ -1,0 +1,52 @@
+"""The official SDK against our reader and writer, in one process: what a script says is the model's answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import httpx2
+
+from dragoman.core.errors import RequestError
+from dragoman.core.events import Event
+from dragoman.core.message import Message
+from dragoman.core.reply import Fold
+from dragoman.core.request import Conversation
+from dragoman.dialects.anthropic import anthropic_error, anthropic_status, read_messages
+from dragoman.dialects.base import Call, Header
+
+from ...laws.anthropic_sdk import as_stream, client
+from .asking import OPTIONS
+
+Script = Callable[[tuple[Message, ...]], tuple[Event, ...]]
+
+
+class Served:
+    """What was asked so far, and an SDK that asks."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.bodies: list[dict[str, Any]] = []
+        self.sdk: anthropic.Anthropic = client(self._answer)
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        self.bodies.append(json.loads(request.content))
+        try:
+            call = read_messages(request.content, OPTIONS)
+        except RequestError as error:
+            return httpx2.Response(anthropic_status(error), content=anthropic_error(error, "req_1"))
+        return self._written(call)
+
+    def _written(self, call: Call) -> httpx2.Response:
+        prompt = call.requests[0].prompt
+        assert isinstance(prompt, Conversation)
+        writer = call.writer(Header(f"msg_{len(self.bodies)}", 1, "tiny"))
+        events = self._script(prompt.messages)
+        if call.stream:
+            return as_stream(b"".join(writer.feed(event) for event in events) + writer.end)
+        folded = Fold()
+        for event in events:
+            folded.feed(event)
+        return httpx2.Response(200, content=writer.full(folded.reply()), headers={"content-type": "application/json"})

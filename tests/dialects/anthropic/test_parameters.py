@@ -1,0 +1,61 @@
+"""The table of parameters says what the readers do: a row for every field, and every row is true."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.errors import Unsupported
+from dragoman.dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
+from dragoman.dialects.anthropic.wire import MessagesBody, Prompting
+from dragoman.dialects.support import Status, Support
+
+from .asking import count, messages, refusal
+
+STRANGE = {"x": "no value that any field would take for harmless"}
+OTHERS = [row for row in MESSAGES.rows if row.status is not Status.HONOURED]
+COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not Status.HONOURED]
+
+
+def test_what_the_structs_have_is_what_is_honoured():
+    honoured = {row.name for row in MESSAGES.rows if row.status is Status.HONOURED}
+    assert honoured == set(MessagesBody.__struct_fields__) | set(Prompting.__struct_fields__)
+    honoured = {row.name for row in COUNT_TOKENS.rows if row.status is Status.HONOURED}
+    assert honoured == set(Prompting.__struct_fields__)
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_a_row_says_what_happens(row: Support):
+    for harmless in (None, *row.harmless):
+        assert messages(**{row.name: harmless}).warnings == ()
+    match row.status:
+        case Status.REFUSED:
+            error = refusal(**{row.name: STRANGE})
+            assert isinstance(error, Unsupported)
+            assert error.param == row.name
+        case Status.WARNED:
+            (warning,) = messages(**{row.name: STRANGE}).warnings
+            assert warning.startswith(f"{row.name}: ")
+        case _:
+            assert messages(**{row.name: STRANGE}).warnings == ()
+            assert messages(**{row.name: STRANGE}).unknown == ()
+
+
+@pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.name)
+def test_nothing_else_changes_a_count(row: Support):
+    counted = count(**{row.name: STRANGE})
+    assert (counted.warnings, counted.unknown) == ((), ())
+    assert counted.conversation == count().conversation
+
+
+# From anthropic 2.11 (with its betas) and vLLM 0.33.
+ANTHROPIC = """max_tokens messages model billing_policy cache_control compaction container context_management
+diagnostics fallback_credit_token fallbacks inference_geo mcp_servers metadata output_config service_tier speed
+stop_sequences system thinking thread tool_choice tools betas user_profile_id workspace_id stream temperature top_p
+top_k output_format"""
+VLLM = """model messages max_tokens metadata output_config thinking stop_sequences stream system temperature
+tool_choice tools top_k top_p mm_payload return_mm_kwargs cache_salt watermarking kv_transfer_params
+ec_transfer_params vllm_xargs chat_template_kwargs"""
+
+
+def test_every_field_of_anthropic_and_vllm_is_known():
+    assert set(f"{ANTHROPIC} {VLLM}".split()) - {row.name for row in MESSAGES.rows} == set()

@@ -1,0 +1,100 @@
+"""What of a model's arguments goes out, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.dialects.anthropic.tool_input import MAX_DEPTH, ToolInput
+
+
+def pieces(*texts: str, cut: bool = False) -> tuple[list[str], str]:
+    """What each piece lets out, then the end; and the whole."""
+    taken = ToolInput()
+    out = [*(taken.feed(text) for text in texts), taken.end(cut=cut)]
+    return out, taken.value
+
+
+def whole(text: str, cut: bool = False) -> str:
+    return pieces(text, cut=cut)[1]
+
+
+def test_strings_flow_and_everything_else_waits_until_it_is_complete():
+    out, value = pieces('{"na', 'me": "a', 'b"', ', "n": 1', '2, "t": tr', "ue}")
+    assert out == ["{", '"name": "a', 'b"', "", ', "n": 12', ', "t": true', "}"]
+    assert value == '{"name": "ab", "n": 12, "t": true}'
+
+
+@pytest.mark.parametrize("text", ["", " \n", "{}", " { } ", '{"a":{"b":[]}}', '{"a":"\\u00e9\\ud83d\\ude00 \\n"}'])
+def test_json_stays_as_it_was_written(text: str):
+    assert whole(text).strip() == text.strip() or (not text.strip() and whole(text) == "{}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1, "b": "x', '{"a": 1}'),
+        ('{"a": [1, 2', '{"a": [1]}'),
+        ('{"a": ["x", "y', '{"a": ["x"]}'),
+        ('{"a": {"b', '{"a": {}}'),
+        ('{"a": 12', "{}"),
+        ('{"a', "{}"),
+        ("", "{}"),
+    ],
+)
+def test_what_was_cut_off_is_left_out(text: str, value: str):
+    """An SDK that reads the pieces leaves it out too: nothing half said is taken for an argument."""
+    assert whole(text, cut=True) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'{"re": "\d+"}', r'{"re": "\\d+"}'),
+        ('{"a": "x\ny\x01"}', r'{"a": "x\ny\u0001"}'),
+        (r'{"a": "\ud83d."}', r'{"a": "\ufffd."}'),
+        (r'{"a": "\ude00"}', r'{"a": "\ufffd"}'),
+    ],
+)
+def test_strings_that_some_parsers_refuse_are_mended(text: str, value: str):
+    assert whole(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1]", r'{"INVALID_JSON":"[1]"}'),
+        ('"text"', r'{"INVALID_JSON":"\"text\""}'),
+        ("{'a': 1}", r"""{"INVALID_JSON":"{'a': 1}"}"""),
+        ('{"a": 1', r'{"INVALID_JSON":"{\"a\": 1"}'),
+        ('{"a": "x', r'{"a": "x","INVALID_JSON":"{\"a\": \"x"}'),
+        ('{"a": [1, {"b": 2} nothing', r'{"a": [1, {"b": 2}],"INVALID_JSON":"{\"a\": [1, {\"b\": 2} nothing"}'),
+        ('{"a": 1} and so on', r'{"a": 1,"INVALID_JSON":"{\"a\": 1} and so on"}'),
+        ("{} and so on", r'{"INVALID_JSON":"{} and so on"}'),
+        ('{"a": NaN}', r'{"INVALID_JSON":"{\"a\": NaN}"}'),
+        ('{"a": 01}', r'{"INVALID_JSON":"{\"a\": 01}"}'),
+    ],
+)
+def test_what_is_no_json_says_so_and_nothing_is_lost(text: str, value: str):
+    assert whole(text) == value
+
+
+def test_what_is_wrong_stays_wrong_where_it_is_cut_off():
+    assert whole("{'a': 1", cut=True) == r"""{"INVALID_JSON":"{'a': 1"}"""
+
+
+def test_nothing_is_too_deep_or_too_long_for_the_parsers_of_clients():
+    assert "INVALID_JSON" in whole('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
+    assert "INVALID_JSON" in whole('{"a":' + "9" * 5_000 + "}")
+    assert "INVALID_JSON" not in whole('{"a":' + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1) + "}")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": "\\ud83d\\ude00 \\" x", "b": [1.5, -2e3, {"c": null}]}', '{"a" 1}', '{"a": "\\u12']
+)
+def test_how_the_text_is_cut_does_not_matter(text: str):
+    alone = pieces(text)
+    for at in range(len(text)):
+        out, value = pieces(text[:at], text[at:])
+        assert ("".join(out), value) == ("".join(alone[0]), alone[1])
+    out, value = pieces(*text)
+    assert ("".join(out), value) == ("".join(alone[0]), alone[1])
