@@ -2,7 +2,7 @@
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
-#   make test-long                                    the same, with hypothesis searching long
+#   make test-long                                    the properties alone, searched for long
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
@@ -39,7 +39,7 @@ test: $(VENV)/.test
 	$(BIN)/pytest -m "not torch" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest -m "hypothesis and not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
