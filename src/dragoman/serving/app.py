@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
-from ..core.errors import DragomanError
-from ..dialects.base import ReaderOptions
+from ..dialects.anthropic import anthropic_error, anthropic_status, read_messages
+from ..dialects.base import Profile, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
@@ -18,7 +22,7 @@ from ..pipeline.models import Models
 from . import utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
-from .endpoint import Endpoint, Handler, not_found
+from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
 from .service import Service, ServingOptions
@@ -26,12 +30,17 @@ from .service import Service, ServingOptions
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes() -> Table:
-    """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
+def routes(secret: bytes) -> Table:
+    """Every route: who may use it, and its handlers by method. A route cannot be written without its access.
+
+    secret: signs thoughts (see `seal`).
+    """
     public, user = Access.PUBLIC, Access.USER
     return {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
+        "/v1/messages": (user, {"POST": generation(partial(read_messages, sign=partial(seal, secret)))}),
+        "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
         "/tokenize": (user, {"POST": utility.tokenize}),
@@ -62,17 +71,27 @@ def create_app(
         fingerprint=f"dragoman-{__version__}",
     )
 
-    def errors(error: DragomanError) -> bytes:
-        return openai_error(error, options.profile)
-
-    endpoints = [Endpoint(path, *entry, service, errors) for path, entry in routes().items()]
+    envelope = _envelopes(options.profile)
+    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes(secrets.token_bytes(32)).items()]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
-        default=not_found(service, errors),
+        default=not_found(service, envelope),
         lifespan=_lifespan(models),
     )
     return _Http(router)
+
+
+def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
+    """The path decides whose error it is: a 404 beneath /v1/messages is Anthropic's."""
+    openai = Envelope(lambda error, _: openai_error(error, profile), lambda error: error.status)
+    anthropic = Envelope(anthropic_error, anthropic_status)
+    return lambda path: anthropic if path.startswith("/v1/messages") else openai
+
+
+def seal(secret: bytes, thought: str) -> str:
+    """The signature of a thinking block. The secret is this process's own; what comes back is not checked yet."""
+    return base64.b64encode(hmac.digest(secret, thought.encode("utf-8", "surrogatepass"), "sha256")).decode()
 
 
 def _lifespan(models: Models) -> Callable[[object], AbstractAsyncContextManager[None]]:

@@ -27,6 +27,14 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """How a dialect writes an error. body: of an error and the request's id. status: the HTTP status it has there."""
+
+    body: Callable[[DragomanError, str], bytes]
+    status: Callable[[DragomanError], int]
+
+
+@dataclass(frozen=True, slots=True)
 class Http:
     """One HTTP request as a handler sees it."""
 
@@ -36,7 +44,7 @@ class Http:
     path_params: Mapping[str, str]
     id: str
     began: float
-    render: Callable[[DragomanError], bytes]
+    envelope: Envelope
     receive: Receive
 
     async def json(self) -> bytes:
@@ -52,6 +60,7 @@ class Http:
         head = [
             content_type,
             (b"x-request-id", self.id.encode()),
+            (b"request-id", self.id.encode()),
             (b"openai-processing-ms", str(round(elapsed)).encode()),
             (b"openai-version", b"2020-10-01"),
         ]
@@ -65,7 +74,7 @@ class Http:
             head.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
         if error.status == 401:
             head.append((b"www-authenticate", b"Bearer"))
-        return error.status, head, self.render(error)
+        return self.envelope.status(error), head, self.envelope.body(error, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ Handler = Callable[[Http], Awaitable[Whole | Answer]]
 
 
 class Endpoint:
-    """One path. handlers: by method; HEAD is GET without its body. errors: the envelope of the path's dialect."""
+    """One path. handlers: by method; HEAD is GET without its body. envelope: that of a path's dialect."""
 
     def __init__(
         self,
@@ -89,10 +98,10 @@ class Endpoint:
         access: Access,
         handlers: Mapping[str, Handler],
         service: Service,
-        errors: Callable[[DragomanError], bytes],
+        envelope: Callable[[str], Envelope],
     ) -> None:
         self.path, self.access, self.handlers = path, access, handlers
-        self._service, self._errors = service, errors
+        self._service, self._envelope = service, envelope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -104,7 +113,7 @@ class Endpoint:
             scope.get("path_params", {}),
             _request_id(headers, service),
             service.clock.monotonic(),
-            self._errors,
+            self._envelope(scope["path"]),
             receive,
         )
         try:
@@ -142,14 +151,14 @@ class Endpoint:
         return await handler(replace(http, caller=caller))
 
 
-def not_found(service: Service, errors: Callable[[DragomanError], bytes]) -> Endpoint:
+def not_found(service: Service, envelope: Callable[[str], Envelope]) -> Endpoint:
     """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
 
     async def refuse(_: Http) -> Whole | Answer:
         raise NotFound("No such route. See the documentation for those that this server has.")
 
     methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-    return Endpoint("*", Access.USER, dict.fromkeys(methods, refuse), service, errors)
+    return Endpoint("*", Access.USER, dict.fromkeys(methods, refuse), service, envelope)
 
 
 def header_text(text: str) -> bytes:

@@ -7,6 +7,7 @@ import msgspec
 
 from .. import __version__
 from ..core.errors import RequestError, Unsupported
+from ..dialects.anthropic import count_tokens_answer, read_count_tokens
 from ..dialects.models import ModelCard, model_list, model_object
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
 from ..pipeline.models import ServedModel, TokenBackend
@@ -56,6 +57,17 @@ async def tokenize(http: Http) -> Whole | Answer:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
     strings = [_text(model, id) for id in ids] if call.return_token_strs else None
     return Whole(tokenize_answer(ids, model.max_model_len, strings))
+
+
+async def count_tokens(http: Http) -> Whole | Answer:
+    """Exactly what the prompt of the same call would be."""
+    call = read_count_tokens(await http.json(), http.service.reading)
+    refuse_unknown(call.unknown, strict=http.service.options.strict)
+    backend = http.service.models.find(call.model).backend
+    if not isinstance(backend, TokenBackend):
+        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    rendered = await render_conversation(backend, call.conversation, terms(http, http.id))
+    return Whole(count_tokens_answer(len(rendered.ids)))
 
 
 async def detokenize(http: Http) -> Whole | Answer:

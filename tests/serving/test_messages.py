@@ -1,0 +1,106 @@
+"""Anthropic Messages over the whole server, with its official SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+import pytest_asyncio
+
+from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+from tests.serving.house import House, house
+
+HI: Any = [{"role": "user", "content": "hi"}]
+TOOLS: Any = [{"name": "add", "input_schema": {"type": "object"}}]
+ASK = {"model": "m", "max_tokens": 50, "messages": HI}
+
+
+def sdk(it: House) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=it.http(), max_retries=0)
+
+
+async def test_a_whole_message() -> None:
+    entry = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')))
+    message = await sdk(house(entry)).messages.create(model="m", max_tokens=50, messages=HI, tools=TOOLS)
+    assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
+    assert message.stop_reason == "tool_use"
+
+
+async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> None:
+    it = house(Entry((Think("Hmm."), Say("Hello")), repeat=True))
+    async with sdk(it).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
+        streamed = await stream.get_final_message()
+    whole = await sdk(it).messages.create(model="m", max_tokens=50, messages=HI)
+    assert whole.content[0].type == "thinking"
+    assert whole.content[0].signature
+    assert streamed.content[0] == whole.content[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status", "kind"),
+    [
+        ("/v1/messages", "GET", 405, "invalid_request_error"),
+        ("/v1/messages/nope", "POST", 404, "not_found_error"),
+        ("/v1/messages", "POST", 400, "invalid_request_error"),
+    ],
+)
+async def test_errors_beneath_messages_are_anthropics(path: str, method: str, status: int, kind: str) -> None:
+    async with house().http() as client:
+        answer = await client.request(method, path, content=b"{", headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    body = answer.json()
+    assert (body["type"], body["error"]["type"]) == ("error", kind)
+    assert body["request_id"] == answer.headers["request-id"]
+
+
+async def test_without_a_key_the_error_is_anthropics_too() -> None:
+    answer = await house(options=ServingOptions(api_keys=("k",))).post("/v1/messages", ASK)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+async def test_overload_is_a_529() -> None:
+    it = house(Entry((Fail(503, "full"),)))
+    answer = await it.post("/v1/messages", ASK)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (529, "overloaded_error")
+
+
+async def test_a_failure_in_mid_stream_is_an_error_event() -> None:
+    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await it.post("/v1/messages", {**ASK, "stream": True})
+    assert answer.text.strip().split("\n\n")[-1].startswith("event: error\n")
+
+
+@pytest_asyncio.fixture
+async def embedded() -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(max_model_len=2048), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await models.stop()
+
+
+async def test_counted_tokens_are_the_usage_of_the_call(embedded: httpx2.AsyncClient) -> None:
+    body = {"messages": HI, "system": "Answer with one word.", "tools": TOOLS}
+    counted = await embedded.post("/v1/messages/count_tokens", json=body)
+    answer = await embedded.post("/v1/messages", json={**body, "max_tokens": 1})
+    usage = answer.json()["usage"]
+    assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedded: httpx2.AsyncClient) -> None:
+    chat = {"messages": [{"role": "system", "content": "Be brief."}, *HI], "max_tokens": 1}
+    messages = {"system": "Be brief.", "messages": HI, "max_tokens": 1}
+    one = await embedded.post("/v1/chat/completions", json=chat)
+    other = await embedded.post("/v1/messages", json=messages)
+    usage = other.json()["usage"]
+    assert one.json()["usage"]["prompt_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
