@@ -24,6 +24,11 @@ class Arguments(Protocol):
         """Nothing that may follow changes the text."""
         ...
 
+    @property
+    def flows(self) -> bool:
+        """Plain text that goes on with a string passes as it is."""
+        ...
+
 
 class FunctionArguments:
     """An object passes as it is written. A string is taken for JSON that was quoted once too often; null is {}."""
@@ -50,6 +55,10 @@ class FunctionArguments:
     @property
     def over(self) -> bool:
         return False
+
+    @property
+    def flows(self) -> bool:
+        return self._begun and self._scalar is None and (self._string is None or self._string.settled)
 
     def end(self) -> str:
         if self._string is not None:
@@ -87,6 +96,10 @@ class CustomInput:
     @property
     def over(self) -> bool:
         return self._over and self._string is not None
+
+    @property
+    def flows(self) -> bool:
+        return self._string is not None and not self._over and self._string.settled
 
     def _find(self, reader: ObjectReader, raw: str) -> str:
         at, out = 0, ""

@@ -39,6 +39,10 @@ class CallReader(Protocol):
         """Read on: MORE, CLOSE behind its end, or BAD at the character that cannot be part of a call."""
         ...
 
+    def passes(self, text: str) -> bool:
+        """Whether this text only goes on with a string in the arguments, and is that part of them as it stands."""
+        ...
+
     def arguments(self) -> str:
         """What has come of the arguments since this was last asked."""
         ...
@@ -97,6 +101,10 @@ class Call:
                     return at, seen
                 case Seen.KEY:
                     pass
+
+    def passes(self, text: str) -> bool:
+        arguments = self._arguments
+        return self._reads == "arguments" and arguments is not None and arguments.flows and self._object.passes(text)
 
     def _role(self) -> str:
         """What the value that begins is to the call; of each kind only the first one counts."""
@@ -190,6 +198,9 @@ class HeadedCall:
             self.end()
         return at, seen
 
+    def passes(self, text: str) -> bool:
+        return self._value is not None and not self.complete and self._arguments.flows and self._value.passes(text)
+
     def arguments(self) -> str:
         out = "".join(self._out)
         self._out.clear()
@@ -223,6 +234,12 @@ class CallParser(TextParser):
         if seen is not Seen.MORE:
             self._started = False
         return at, seen
+
+    def _quick_call(self, event: TextDelta) -> Event | None:
+        """What the delta becomes if it only goes on with a string in the arguments; nothing is held then."""
+        if self._started and self._call.passes(event.text):
+            return ToolCallDelta(event.choice, event.text, event.tokens)
+        return None
 
     def _stream(self, call: CallReader, n: int) -> None:
         if self._started:

@@ -75,7 +75,7 @@ class HermesParser(CallParser):
     def _quick(self, event: TextDelta) -> Event | None:
         if self._state is HermesParser._in_text and not self._search and not self._opens.occurs(event.text):
             return event
-        return None
+        return self._quick_call(event) if self._state is HermesParser._in_call else None
 
     def _step(self, text: str, at: int) -> int:
         return self._state(self, text, at)

@@ -74,6 +74,10 @@ class ValueReader:
                 at = self._begin(text[at], at)
         return at, Seen.MORE
 
+    def passes(self, text: str) -> bool:
+        """Whether this text only goes on with a string."""
+        return self._in_string and not self._escaped and '"' not in text and "\\" not in text
+
     def _begin(self, char: str, at: int) -> int:
         if char == '"':
             self._in_string = True
@@ -132,6 +136,10 @@ class ObjectReader:
             at, seen = before(self, text, at)
             if seen is not Seen.MORE or at >= len(text):
                 return at, seen
+
+    def passes(self, text: str) -> bool:
+        """Whether this text only goes on with a string in a value."""
+        return self.in_value and self._value.passes(text)
 
     def _open(self, text: str, at: int) -> tuple[int, Seen]:
         self._expects = ObjectReader._first_key
@@ -233,6 +241,11 @@ class StringReader:
         """The string has ended, or the text of it has: what was still undecided."""
         rest, self._rest = self._rest, ""
         return self._lone() + rest
+
+    @property
+    def settled(self) -> bool:
+        """Plain text that follows means itself."""
+        return not self._rest and not self._high
 
     def _escape(self, text: str, at: int, out: list[str]) -> int:
         """Decode one escape into `out`; its length, 0 if it is not whole yet."""

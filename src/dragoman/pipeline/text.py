@@ -129,6 +129,10 @@ class StopStrings:
         """The stop string that was found; from then on nothing is released."""
         return self._matched
 
+    def passes(self, text: str) -> bool:
+        """Whether this text can be released unread: nothing is held, and no stop string begins in it."""
+        return not self._state and self._matched is None and not (self._marks and self._marks.occurs(text))
+
     def feed(self, text: str, *, ignore: bool = False) -> str:
         """What may be released. ignore: a stop string that is completed by this text does not count."""
         marks, at = self._marks, 0
@@ -203,23 +207,14 @@ class TextAssembler:
     def feed(self, id: int, score: Score | None = None) -> TextDelta | None:
         """Take the next token. After a match nothing is taken any more: the answer was already whole."""
         stops = self._stops
-        if stops is None and not self._waiting:
-            self._count += 1
-            if score is None and self._choice == 0 and not self._detokenizer.incomplete:
-                plain = self._vocabulary.delta(id)
-                if plain is not None:
-                    return plain
-            text = self._detokenizer.feed(id)
-            if text:
-                return TextDelta(self._choice, text, (self._vocabulary.token(id, score),))
-            self._waiting.append((0, self._vocabulary.token(id, score)))
-            return None
         if stops is not None and stops.matched is not None:
             return None
         self._count += 1
-        text = self._detokenizer.feed(id)
+        token, text = self._vocabulary.token(id, score), self._detokenizer.feed(id)
+        if text and not self._waiting and (stops is None or stops.passes(text)):
+            return TextDelta(self._choice, text, (token,))
         self._decoded += len(text)
-        self._waiting.append((self._decoded, self._vocabulary.token(id, score)))
+        self._waiting.append((self._decoded, token))
         return self._delta(self._pass(text))
 
     def close(self, reason: FinishReason, stop: int | None = None) -> list[Event]:

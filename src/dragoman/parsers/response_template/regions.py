@@ -76,7 +76,9 @@ class RegionParser(CallParser):
 
     def _quick(self, event: TextDelta) -> Event | None:
         text, sink = event.text, self._sink
-        if self._reading_call or not isinstance(sink, Words) or not sink.flows or text[-1].isspace():
+        if self._reading_call:
+            return self._quick_call(event)
+        if not isinstance(sink, Words) or not sink.flows or text[-1].isspace():
             return None
         if not self._search.passes(text):
             return None

@@ -263,10 +263,12 @@ class Search:
         """The answer has ended: the match that is there now."""
         if not self._threads and self._best is None:
             self._add_starts(self._threads, set(), None)
-        threads, self._threads, seen = self._threads, [], set[int]()
-        for thread in threads:
-            if isinstance(self._program.code[thread.at], Assert) and not self._loses(thread):
-                self._go_on(self._threads, seen, thread, self._program.paths[thread.at + 1])
+        seen: set[int] = set()
+        while self._threads:
+            threads, self._threads = self._threads, []
+            for thread in threads:
+                if isinstance(self._program.code[thread.at], Assert) and not self._loses(thread):
+                    self._go_on(self._threads, seen, thread, self._program.paths[thread.at + 1])
         return self._best
 
     def _skip(self, text: str, at: int) -> int:

@@ -1,0 +1,109 @@
+"""Reading JSON as it arrives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.parsers.json_text import ObjectReader, Seen, StringReader, ValueReader
+
+from .running import cut
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+indents = st.sampled_from([None, 1, "\t"])
+
+
+def members(pieces: list[str]) -> tuple[dict[str, str], str]:
+    """The raw values by key, and what follows the object."""
+    reader, found, raw = ObjectReader(), dict[str, str](), ""
+    for number, piece in enumerate(pieces):
+        at = 0
+        while at < len(piece):
+            inside, start = reader.in_value, at
+            at, seen = reader.read(piece, at)
+            raw += piece[start:at] if inside else ""
+            match seen:
+                case Seen.END:
+                    found[reader.key], raw = raw, ""
+                case Seen.CLOSE:
+                    return found, piece[at:] + "".join(pieces[number + 1 :])
+                case Seen.BAD:
+                    raise AssertionError(piece[at:])
+                case _:
+                    pass
+    raise AssertionError("the object has no end")
+
+
+@given(st.dictionaries(st.text(), values, max_size=4), indents, st.booleans(), st.data())
+def test_members_are_found_as_they_are_written(
+    value: dict[str, object], indent: int | str | None, plain: bool, data: st.DataObject
+):
+    text = json.dumps(value, indent=indent, ensure_ascii=plain)
+    found, rest = members(cut(data.draw, text + " {}"))
+    assert {key: json.loads(raw) for key, raw in found.items()} == value
+    assert rest == " {}"
+
+
+@given(values, indents, st.data())
+def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, data: st.DataObject):
+    text = json.dumps(value, indent=indent)
+    reader, read = ValueReader(), ""
+    for piece in cut(data.draw, text + "\n]}"):
+        at, seen = reader.read(piece, 0)
+        read += piece[:at]
+        if seen is Seen.END:
+            break
+    assert read == text
+
+
+@pytest.mark.parametrize(
+    "text", ["[", '{"a"}', '{"a" 1}', '{"a":}', "{,}", '{"a":1,}', '{"a":1 2}', '{"a":[}', "{a:1}", '{"\\x":1}']
+)
+def test_what_is_no_object_is_told(text: str):
+    reader, at, seen = ObjectReader(), 0, Seen.MORE
+    while at < len(text) and seen not in (Seen.BAD, Seen.CLOSE):
+        at, seen = reader.read(text, at)
+    assert seen is Seen.BAD
+
+
+def meaning(pieces: list[str]) -> str:
+    reader = StringReader()
+    return "".join(map(reader.read, pieces)) + reader.end()
+
+
+@given(st.text(), st.booleans(), st.data())
+def test_a_string_means_what_json_says(text: str, plain: bool, data: st.DataObject):
+    assert meaning(cut(data.draw, json.dumps(text, ensure_ascii=plain))) == text
+
+
+@given(st.text('\\"uxd8c0en/', max_size=20), st.data())
+def test_no_text_is_lost_in_wrong_escapes(text: str, data: st.DataObject):
+    assert meaning(cut(data.draw, text)) == meaning([text])
+
+
+@pytest.mark.parametrize(
+    ("raw", "meant"),
+    [
+        (r"\x\u12z\/", r"\x\u12z/"),
+        (r"\ud83d!", "�!"),
+        (r"\ude00", "�"),
+        (r"\ud83d\ud83d\ude00", "�😀"),
+        (r"\ud83d\n", "�\n"),
+        ("\\", "\\"),
+        (r"\u00e", r"\u00e"),
+    ],
+)
+def test_what_is_no_escape_stays(raw: str, meant: str):
+    assert meaning(list(raw)) == meaning([raw]) == meant
+
+
+def test_what_is_decided_is_not_held():
+    reader, text = StringReader(), r'"a\u00e9\ud83d\ude00b"'
+    lengths = [len(reader.read(char)) for char in text]
+    assert lengths == [0, 1, *[0] * 5, 1, *[0] * 11, 1, 1, 0]

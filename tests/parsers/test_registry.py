@@ -1,0 +1,104 @@
+"""Formats by name, by a chat template's look, and from third parties."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import dragoman.engines.tiny
+from dragoman.core.events import ChoiceFinished, Finished, FinishReason, Started, TextDelta, Usage
+from dragoman.parsers import registry
+from dragoman.parsers.hermes import HermesFormat
+from dragoman.parsers.think import ThinkFormat
+
+from .running import answer, context
+
+
+@pytest.mark.parametrize("name", ["think", "deepseek_r1", "qwen3", "think_unopened"])
+def test_reasoning_formats_have_names(name: str):
+    assert isinstance(registry.reasoning(name), ThinkFormat)
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen2_5", "qwen25", "qwen3"])
+def test_tool_formats_have_names(name: str):
+    assert isinstance(registry.tools(name), HermesFormat)
+
+
+def test_none_is_a_name():
+    assert registry.reasoning("none") is None
+    assert registry.tools("none") is None
+    assert all("none" in names for names in registry.names())
+
+
+def test_an_unknown_name_is_answered_with_what_there_is():
+    with pytest.raises(ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"):
+        registry.reasoning("thnk")
+    with pytest.raises(ValueError, match=r"tools parser 'zzz'\. There are: hermes"):
+        registry.tools("zzz")
+
+
+def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "shouting.py").write_text(
+        "from dragoman.parsers.think import ThinkFormat\n"
+        "def make(added):\n"
+        "    return ThinkFormat('<LOUD>', '</LOUD>', added=added)\n"
+    )
+    info = tmp_path / "shouting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dragoman.parsers]\nreasoning.loud = shouting:make\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    found = registry.reasoning("loud")
+    assert found is not None
+    assert found.thought.begin == "<LOUD>"
+    with pytest.raises(ValueError, match="loud"):
+        registry.reasoning("luod")
+    with pytest.raises(ValueError, match="tools parser 'loud'"):
+        registry.tools("loud")
+
+
+QWEN = (
+    r"""{{- '<think>\n' }} <tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>"""
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "added", "expected"),
+    [
+        (QWEN, (), ("think", "hermes")),
+        ("{% set content = content.split('</think>')[-1] %}", (), ("think", None)),
+        ("{{ messages }}", ("<think>", "</think>"), ("think", None)),
+        ('<tool_call>\n<function=example>\n<parameter=x> "name" arguments </tool_call>', (), (None, None)),
+        ("<tool_call>{{ name }}<arg_key></tool_call>", (), (None, None)),
+        ("{{ messages }}", (), (None, None)),
+    ],
+)
+def test_a_chat_template_gives_its_formats_away(
+    template: str, added: tuple[str, ...], expected: tuple[str | None, ...]
+):
+    assert registry.detect(template, added) == expected
+
+
+def test_the_embedded_model_is_recognised():
+    source = Path(dragoman.engines.tiny.__file__).with_name("data") / "chat_template.jinja"
+    assert registry.detect(source.read_text()) == ("think", "hermes")
+
+
+def test_reasoning_is_read_before_calls():
+    text = '<think>\nI could <tool_call>.\n</think>\n\nSo:\n<tool_call>\n{"name": "f"}\n</tool_call>'
+    both = registry.parser(registry.reasoning("think"), registry.tools("hermes"), context("f"))
+    assert answer(both, text) == [("reasoning", "I could <tool_call>."), ("text", "So:"), ("call", "f", "{}")]
+
+
+def test_without_tools_calls_are_text():
+    text = '\n<tool_call>\n{"name": "f"}\n</tool_call>\n'
+    assert answer(registry.parser(None, registry.tools("hermes"), context()), text) == [("text", text)]
+
+
+def test_without_formats_everything_passes_through():
+    nothing = registry.parser(None, None, context())
+    for event in (Started(1), TextDelta(0, "<think>"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1))):
+        (passed,) = nothing.feed(event)
+        assert passed is event
