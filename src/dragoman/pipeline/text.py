@@ -210,6 +210,15 @@ class TextAssembler:
         if stops is not None and stops.matched is not None:
             return None
         self._count += 1
+        if (
+            stops is None
+            and score is None
+            and self._choice == 0
+            and not (self._waiting or self._detokenizer.incomplete)
+        ):
+            plain = self._vocabulary.delta(id)
+            if plain is not None:
+                return plain
         token, text = self._vocabulary.token(id, score), self._detokenizer.feed(id)
         if text and not self._waiting and (stops is None or stops.passes(text)):
             return TextDelta(self._choice, text, (token,))
