@@ -74,7 +74,7 @@ class ControlTokens:
 
 
 class Marker:
-    """Breaks the control tokens in the values of one request. `used`: something had to be broken.
+    """Breaks the control tokens in the values of one request.
 
     between: strings that a template's own text would complete to a name. thorough: the template takes pieces out
     of strings, so that no character may stay that a name begins with.
@@ -83,7 +83,7 @@ class Marker:
     def __init__(
         self, controls: ControlTokens, mark: str, between: frozenset[str] = frozenset(), thorough: bool = False
     ) -> None:
-        self.mark, self.used = mark, False
+        self._mark = mark
         self._controls, self._between, self._thorough = controls, between, thorough
 
     def text(self, text: str) -> str:
@@ -91,10 +91,7 @@ class Marker:
         if self._thorough:
             cuts |= {start + 1 for start in self._controls.first_characters(text)}
         cuts |= self._border_cuts(text)
-        if not cuts:
-            return text
-        self.used = True
-        return self.mark.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
+        return self._mark.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
 
     def _alone(self, text: str, start: int) -> bool:
         """A name of a single character: nothing can be put inside."""

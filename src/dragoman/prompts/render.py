@@ -89,12 +89,8 @@ class Renderer:
             text, tail = prompt.open_ended(sign)
         else:
             text, tail = prompt.closed(options.add_generation_prompt)
-        return Rendered(text.replace(mark, ""), self._ids(text, marker), tail.replace(mark, ""), values.ignored)
-
-    def _ids(self, text: str, marker: Marker) -> tuple[int, ...]:
-        if marker.used:
-            return tuple(self._tokenizer.encode_marked(text, marker.mark))
-        return tuple(self._tokenizer.encode(text, special=True))
+        ids = tuple(self._tokenizer.encode_marked(text, mark))
+        return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored)
 
 
 class _Values:

@@ -41,6 +41,7 @@ class HfTokenizer:
         self._special_tokens = MappingProxyType({token.content: token.id for token in added})
         self._special_ids = frozenset(token.id for token in added if token.special)
         self._bytes = _table(self._whole, added, read)
+        self._spells_controls = vocabulary.spells(parsed, controls)
         self._longest = max(map(len, self._bytes), default=1)
         self.controls = ControlTokens(token.content for token in controls)
 
@@ -68,9 +69,12 @@ class HfTokenizer:
     def encode_marked(self, text: str, mark: str) -> list[int]:
         """Encode text in which names of control tokens count, but not those that hold a mark.
 
-        The marks vanish. Without any it equals `encode(text, special=True)`. A control token of one character
-        does not count where a mark stands before it.
+        The marks vanish. A control token of one character does not count where a mark stands before it.
+        Text without marks is encoded as transformers would, unless the vocabulary's own model could make a control
+        token of text that merely normalises to its name.
         """
+        if mark not in text and not self._spells_controls:
+            return self.encode(text, special=True)
         ids: list[int] = []
         done = 0
         for start, end, id in self._control_spans(text):

@@ -86,6 +86,19 @@ def without_controls(data: Part, controls: Sequence[AddedToken]) -> Part:
     return data | {"added_tokens": kept, "model": _hide(data["model"], {t.content for t in controls})}
 
 
+def spells(data: Part, controls: Sequence[AddedToken]) -> bool:
+    """The model itself, not only the search for added tokens, can make a control token of a text."""
+    model = data["model"]
+    names = {token.content for token in controls}
+    if model_type(model) == "Unigram":
+        pieces: list[tuple[str, float]] = model.get("vocab") or []
+        return any(name in names for name, _ in pieces)
+    merges: list[str | list[str]] = model.get("merges") or []
+    merged = ("".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge) for merge in merges)
+    whole: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
+    return not names.isdisjoint(whole) or any(name in names for name in merged)
+
+
 def never_prepending(data: Part) -> Part | None:
     """The same for a piece that does not begin the text; None where that makes no difference."""
     changed = _without_first(data.get("pre_tokenizer"))

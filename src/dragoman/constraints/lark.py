@@ -1,0 +1,351 @@
+"""What an answer may look like, written as one grammar for llguidance: reasoning, then free text, a constrained body
+or tool calls. Pure; knows no vocabulary but the names of its added tokens.
+
+An added token is never spelled by a text, so free text ends where one stands. Where a mark is ordinary text a
+lazy terminal takes its place, which ends at the first mark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
+from ..core.syntax import Piece, ThoughtSyntax, Verbatim
+from .schema import MOST_INTERSECTED, Json, Schema, parse_schema
+
+MOST_REGEX = 4 * 1024
+MOST_GRAMMAR = 64 * 1024
+MOST_RULES = 2_000
+
+_FREE = "/(?s:.*)/"
+_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+"""As json.dumps writes. A weak model would pad blanks to the limit if it could."""
+_JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
+_LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
+"""Comments, strings and regular expressions, in which the others mean nothing; inline schemas; intersections."""
+_MARK = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
+
+
+class Thought(Struct, frozen=True):
+    """Reasoning comes first. open: the prompt has already begun it; otherwise the answer may begin it, or not."""
+
+    syntax: ThoughtSyntax
+    open: bool = False
+
+
+class CallForm(Struct, frozen=True):
+    """How one tool is called, see `ToolFormat.call`. param: where its schema came from.
+
+    strict: an unsupported keyword in the schema is an error rather than a warning.
+    """
+
+    pieces: tuple[Piece, ...]
+    param: str = "tools"
+    strict: bool = True
+
+
+class Calls(Struct, frozen=True):
+    """The tools that may be called.
+
+    required: the answer is calls and nothing else, no body. parallel: there may be several, with `between` between two.
+    """
+
+    forms: tuple[CallForm, ...]
+    between: str = ""
+    required: bool = False
+    parallel: bool = True
+
+
+class Grammar(Struct, frozen=True):
+    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad."""
+
+    text: str
+    parts: tuple[tuple[str, str], ...] = ()
+
+
+def compose(
+    special_tokens: Mapping[str, int],
+    *,
+    body: Constraint | None = None,
+    body_param: str = "response_format",
+    calls: Calls | None = None,
+    thought: Thought | None = None,
+) -> Grammar:
+    """The grammar of one answer.
+
+    No body and no calls: free text. Calls not required, no body: free text, then perhaps calls, after which only
+    further calls. Calls and a body: one or the other. Raises RequestError for what is too large, or no schema.
+    """
+    return _Writer(special_tokens).answer(body, body_param, calls, thought)
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text)
+
+
+def _json(schema: Schema, strict: bool) -> str:
+    """An inline schema. What its author says about llguidance's own options does not count."""
+    if schema is False:
+        return "%json false"
+    members = {} if schema is True else schema
+    options: Json = {**_STYLE, "lenient": not strict}
+    return "%json " + json.dumps({**members, "x-guidance": options})
+
+
+class _Writer:
+    """Collects the rules of one grammar."""
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self._special = special_tokens
+        names = sorted(special_tokens, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        self._rules: dict[str, str] = {}
+        self._parts: list[tuple[str, str]] = []
+        self._nested: list[dict[str, str]] = []
+        self._beside_json = False
+
+    def answer(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> Grammar:
+        if isinstance(body, ContextFree) and calls is None and thought is None:
+            text = _context_free(body, body_param)
+            return Grammar(text, ((body_param, text),))
+        start = self._after_thought(thought, self._said(body, body_param, calls, thought))
+        rules = (f"{own}: {expression}" for expression, own in self._rules.items())
+        text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
+        if self._nested:
+            text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
+        return Grammar(text, tuple(self._parts))
+
+    def _said(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> str:
+        """What comes after the reasoning."""
+        if calls is not None and calls.required:
+            return self._calls(calls)
+        if body is not None:
+            self._beside_json = isinstance(body, (JsonObject, JsonSchema))
+            inner = self._rule("body", self._body(body, body_param, thought))
+            return inner if calls is None else f"({inner} | {self._calls(calls)})"
+        text = self._rule("TEXT", self._but_no_thought(_FREE, thought))
+        return text if calls is None else self._text_or_calls(text, calls)
+
+    def _but_no_thought(self, terminal: str, thought: Thought | None) -> str:
+        """What begins as reasoning is to be reasoning: the lexer takes the longest match, and does not go back."""
+        begin = "" if thought is None or thought.open else thought.syntax.begin
+        if not begin or self._has_token(begin):
+            return terminal
+        return f"{terminal} & ~({_literal(begin)} {_FREE})"
+
+    def _after_thought(self, thought: Thought | None, rest: str) -> str:
+        if thought is None:
+            return rest
+        syntax = thought.syntax
+        inside = self._until(syntax.end)
+        after = self._verbatim(syntax.after)
+        if thought.open:
+            return f"{inside} {after} {rest}"
+        whole = self._rule("thought", f"{self._verbatim(syntax.begin)} {inside} {after}")
+        return f"{whole}? {rest}"
+
+    def _until(self, mark: str) -> str:
+        """Free text that ends at the first mark, and the mark."""
+        head, token, rest = self._split(mark)
+        if token:
+            return f"{_FREE} {token} {self._verbatim(rest)}"
+        if not head:
+            raise ValueError("the end mark of reasoning is empty")
+        return self._rule("until", f"{_FREE} {_literal(head)}", "[lazy]")
+
+    def _calls(self, calls: Calls) -> str:
+        one = self._one_of([self._call(form) for form in calls.forms])
+        return f"{one} {self._further(one, calls)}"
+
+    def _further(self, one: str, calls: Calls) -> str:
+        return f"({self._verbatim(calls.between)} {one})*" if calls.parallel else ""
+
+    def _text_or_calls(self, text: str, calls: Calls) -> str:
+        """Free text, then perhaps calls. The text takes what stands before the first mark of a call."""
+        heads = [_head(form.pieces).lstrip() for form in calls.forms]
+        one = self._one_of([self._call(form) for form in calls.forms])
+        further = self._further(one, calls)
+        if all(self._has_token(head) for head in heads):
+            rests = map(self._from_token, heads)
+            first = self._one_of(map(self._call, calls.forms, rests))
+            return f"{text} ({first} {further})?"
+        mark = _trigger(heads)
+        if not mark:
+            # The call begins as JSON does. What is not JSON is text.
+            words = self._rule("WORDS", "/([^\\s{\\[](?s:.*))?/")
+            return f"({words} | {one} {further})"
+        opened = self._rule("opened", self._rule("OPENED", f"{text} {_literal(mark)}"), "[lazy]")
+        tails = self._one_of(map(self._call, calls.forms, (head[len(mark) :] for head in heads)))
+        return f"({text} | {opened} {tails} {further})"
+
+    def _call(self, form: CallForm, head: str | None = None) -> str:
+        """One call. head: what is left to be written of its first text."""
+        pieces: Sequence[Piece] = form.pieces
+        if head is not None:
+            pieces = [Verbatim(head), *pieces[1:]]
+        return " ".join(filter(None, (self._piece(piece, form) for piece in pieces)))
+
+    def _piece(self, piece: Piece, form: CallForm) -> str:
+        if isinstance(piece, Verbatim):
+            return self._verbatim(piece.text)
+        schema: Schema = {"type": "object"}
+        if piece.schema is not None:
+            schema = parse_schema(piece.schema, form.param)
+        return self._schema(_of_object(schema), form.strict, form.param)
+
+    def _body(self, body: Constraint, param: str, thought: Thought | None) -> str:
+        match body:
+            case JsonObject():
+                return self._schema({"type": "object"}, True, param)
+            case JsonSchema(schema, strict):
+                return self._schema(parse_schema(schema, param), strict, param)
+            case Regex(pattern):
+                regex = self._alone(_regex(pattern, param), param)
+                return self._rule("BODY", self._but_no_thought(regex, thought))
+            case Choices(options):
+                return self._alone(_choices(options, param), param)
+            case ContextFree():
+                text = _context_free(body, param)
+                self._parts.append((param, text))
+                self._nested.append({"name": "grammar", "lark_grammar": text})
+                return "@grammar"
+
+    def _schema(self, schema: Schema, strict: bool, param: str) -> str:
+        return self._rule("json", self._alone(_json(schema, strict), param))
+
+    def _alone(self, expression: str, param: str) -> str:
+        self._parts.append((param, f"start: {expression}"))
+        return expression
+
+    def _one_of(self, alternatives: Iterable[str]) -> str:
+        return self._rule("call", " | ".join(alternatives))
+
+    def _rule(self, name: str, expression: str, option: str = "") -> str:
+        """Define a rule (or, in capitals, a terminal) under a name of its own. Equal ones are one."""
+        own = self._rules.setdefault(expression, f"{name}_{len(self._rules)}{option}")
+        return own.removesuffix(option)
+
+    def _has_token(self, text: str) -> bool:
+        return self._pattern.search(text) is not None
+
+    def _from_token(self, text: str) -> str:
+        """Without what stands before the first token: free text has taken that."""
+        found = self._pattern.search(text)
+        return text if found is None else text[found.start() :]
+
+    def _split(self, text: str) -> tuple[str, str, str]:
+        """What stands before the first token, the token, the rest."""
+        found = self._pattern.search(text)
+        if found is None:
+            return text, "", ""
+        return text[: found.start()], f"<[{self._special[found[0]]}]>", text[found.end() :]
+
+    def _verbatim(self, text: str) -> str:
+        symbols: list[str] = []
+        while text:
+            head, token, text = self._split(text)
+            symbols += self._literals(head)
+            symbols += [token] if token else []
+        return " ".join(symbols)
+
+    def _literals(self, text: str) -> list[str]:
+        """Text that stands beside a JSON body has to be cut into the same lexemes as it."""
+        if not self._beside_json:
+            return [_literal(text)] if text else []
+        return [_literal(lexeme) for lexeme in _JSON_LEXEME.findall(text)]
+
+
+def _head(pieces: Sequence[Piece]) -> str:
+    first = pieces[0] if pieces else None
+    return first.text if isinstance(first, Verbatim) else ""
+
+
+def _trigger(heads: Sequence[str]) -> str:
+    """The beginning that all calls share, as far as it is a mark: text with more of it is meant to be a call."""
+    least, greatest = min(heads), max(heads)
+    shared = next((n for n, (a, b) in enumerate(zip(least, greatest, strict=False)) if a != b), len(least))
+    common = least[:shared]
+    found = _MARK.match(common)
+    return found[0] if found else common
+
+
+def _of_object(schema: Schema) -> Schema:
+    """Arguments are an object, also where the schema forgets to say so."""
+    if schema is True:
+        return {"type": "object"}
+    if isinstance(schema, dict) and not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}:
+        return {"type": "object", **schema}
+    return schema
+
+
+def _regex(pattern: str, param: str) -> str:
+    import llguidance  # noqa: PLC0415 (loaded when it is needed)
+
+    if len(pattern.encode("utf-8", "surrogatepass")) > MOST_REGEX:
+        raise RequestError(f"The regular expression is longer than {MOST_REGEX // 1024} KiB.", param=param)
+    return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
+
+
+def _choices(options: Sequence[str], param: str) -> str:
+    if not options:
+        raise RequestError("There is nothing to choose from.", param=param)
+    if sum(map(len, options)) > MOST_GRAMMAR:
+        raise RequestError(f"The choices are larger than {MOST_GRAMMAR // 1024} KiB.", param=param)
+    return "(" + " | ".join(map(_literal, dict.fromkeys(options))) + ")"
+
+
+def _context_free(grammar: ContextFree, param: str) -> str:
+    text = grammar.definition
+    if len(text.encode("utf-8", "surrogatepass")) > MOST_GRAMMAR:
+        raise RequestError(f"The grammar is larger than {MOST_GRAMMAR // 1024} KiB.", param=param)
+    match grammar.syntax:
+        case "lark":
+            _check_lark(text, param)
+            return text
+        case "gbnf":
+            return _from_gbnf(text, param)
+        case other:
+            raise RequestError(f"Unknown grammar syntax {other!r}; lark and gbnf are known.", param=param)
+
+
+def _check_lark(text: str, param: str) -> None:
+    """What llguidance does not bound by itself: intersections, and schemas within the grammar."""
+    intersections = 0
+    found = _LARK_LEXEME.search(text)
+    while found is not None:
+        end = found.end()
+        if found[0] == "&":
+            intersections += 1
+        elif found[0] == "%json":
+            end = _check_inline(text, end, param)
+        found = _LARK_LEXEME.search(text, end)
+    if intersections > MOST_INTERSECTED:
+        raise RequestError(f"The grammar intersects more than {MOST_INTERSECTED} terminals.", param=param)
+
+
+def _check_inline(text: str, start: int, param: str) -> int:
+    """Check the schema that begins there; where it ends."""
+    try:
+        schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
+    except (ValueError, RecursionError) as error:
+        raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
+    parse_schema(json.dumps(schema), param)
+    return len(text) - len(text[start:].lstrip()) + length
+
+
+def _from_gbnf(text: str, param: str) -> str:
+    from llguidance import gbnf_to_lark  # noqa: PLC0415
+
+    if text.count("::=") > MOST_RULES:
+        raise RequestError(f"The grammar has more than {MOST_RULES} rules.", param=param)
+    try:
+        return gbnf_to_lark.gbnf_to_lark(text)
+    except RecursionError as error:
+        raise RequestError("The grammar is nested too deeply.", param=param) from error
+    except Exception as error:  # the converter raises bare Exception, and IndexError at a cut end
+        raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error

@@ -1,0 +1,121 @@
+"""JSON Schemas that clients send: bounded, and schemas at all, before anything is compiled from them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from ..core.errors import RequestError
+
+MOST_BYTES = 64 * 1024
+MOST_LEVELS = 32
+MOST_INTERSECTED = 8
+"""Regular expressions that may have to hold at once: the work to intersect them doubles with each."""
+
+DRAFTS = frozenset(
+    [
+        "http://json-schema.org/draft-04/schema",
+        "http://json-schema.org/draft-06/schema",
+        "http://json-schema.org/draft-07/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    ]
+)
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+_APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
+_INERT = frozenset(
+    [
+        *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default", "definitions"),
+        *("deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly", "x-guidance"),
+    ]
+)
+Schema: TypeAlias = "dict[str, Json] | bool"
+
+
+def check_schema(schema: str, param: str) -> None:
+    """Raise RequestError for what is no JSON Schema, or too large or deep a one."""
+    parse_schema(schema, param)
+
+
+def parse_schema(schema: str, param: str) -> Schema:
+    """The schema as Python holds it. Raises RequestError as `check_schema`."""
+    if len(schema) > MOST_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        raise RequestError(f"The JSON Schema is larger than {MOST_BYTES // 1024} KiB.", param=param)
+    try:
+        value: Json = msgspec.json.decode(schema)
+    except RecursionError as error:
+        raise _too_deep(param) from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
+    if not isinstance(value, (dict, bool)):
+        raise RequestError("A JSON Schema has to be an object or a boolean.", param=param)
+    if _levels(value) > 2 * MOST_LEVELS:  # a level of a schema is two of JSON: `properties`, and a name in it
+        raise _too_deep(param)
+    _check_meta(value, param)
+    _check_intersections(value, param)
+    return value
+
+
+def _too_deep(param: str) -> RequestError:
+    return RequestError(f"The JSON Schema is nested deeper than {MOST_LEVELS} levels.", param=param)
+
+
+def _levels(value: Json) -> int:
+    """How deep containers are nested, found without recursion."""
+    depth, level = 0, [value]
+    while level:
+        inner = [item for item in level if isinstance(item, (dict, list))]
+        level = [part for item in inner for part in (item.values() if isinstance(item, dict) else item)]
+        depth += bool(inner)
+    return depth
+
+
+def _check_intersections(schema: Schema, param: str) -> None:
+    """Refuse a schema whose parts are merged, if too many different expressions could meet."""
+    parts = [part for part in _parts(schema) if isinstance(part, dict)]
+    if not any(_merges(part) for part in parts):
+        return
+    expressions = {
+        text for part in parts for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
+    }
+    if len(expressions) > MOST_INTERSECTED:
+        message = f"More than {MOST_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
+        raise RequestError(f"{message} are not supported.", param=param)
+
+
+def _merges(part: dict[str, Json]) -> bool:
+    """Two schemas have to hold for the same value."""
+    every = part.get("allOf")
+    several = isinstance(every, list) and len(every) > 1
+    said = part.keys() - _INERT
+    return several or bool(said & _APPLICATORS and len(said) > 1)
+
+
+def _parts(schema: Json) -> Iterator[Json]:
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        yield part
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+
+
+def _check_meta(schema: Schema, param: str) -> None:
+    """Against the schema of schemas. One that is named by an unknown URL would be fetched: never let it."""
+    import jsonschema_rs  # noqa: PLC0415 (a schema is rare, and loading takes long)
+
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    if isinstance(draft, str) and draft.removesuffix("#") not in DRAFTS:
+        raise RequestError(f"Unknown $schema {draft[:200]!r}.", param=param)
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        where = "/".join(map(str, error.instance_path))
+        message = f"{error.message[:500]} (at {where[:200]})" if where else error.message[:500]
+        raise RequestError(f"Invalid JSON Schema: {message}", param=param) from error
+    except (jsonschema_rs.ReferencingError, ValueError) as error:
+        raise RequestError(f"Invalid JSON Schema: {error}", param=param) from error

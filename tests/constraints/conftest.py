@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from dragoman.constraints.matcher import Compiler
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.prompts import vocabularies
+
+EOS = "<|im_end|>"
+
+
+@pytest.fixture(scope="session")
+def embedded() -> HfTokenizer:
+    """A vocabulary in which all marks are tokens."""
+    return vocabularies.embedded()
+
+
+@pytest.fixture(scope="session")
+def compiler(embedded: HfTokenizer) -> Compiler:
+    return Compiler(embedded, [embedded.special_tokens[EOS]])
+
+
+@pytest.fixture(scope="session")
+def plain() -> HfTokenizer:
+    """A vocabulary in which no mark is a token."""
+    return vocabularies.made(vocabularies.byte_level_data(("<|im_start|>", EOS)))
+
+
+@pytest.fixture(scope="session")
+def plain_compiler(plain: HfTokenizer) -> Compiler:
+    return Compiler(plain, [plain.special_tokens[EOS]])

@@ -1,0 +1,316 @@
+"""Which answers a grammar lets through, with marks that are tokens and with marks that are text."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+
+import jsonschema_rs
+import pytest
+from msgspec import Struct
+
+from dragoman.constraints.lark import CallForm, Calls, Grammar, Thought, compose
+from dragoman.constraints.matcher import Compiler
+from dragoman.core.errors import RequestError
+from dragoman.core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
+from dragoman.core.syntax import JsonValue, ThoughtSyntax, Verbatim
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import accepts, advance, text, walk
+
+SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'
+THINK = Thought(ThoughtSyntax("<think>\n", "\n</think>", "\n\n"))
+OPEN = Thought(THINK.syntax, open=True)
+F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+G = '<tool_call>\n{"name": "g", "arguments": {"b": [2]}}\n</tool_call>'
+THOUGHT = "<think>\nhm\n</think>\n\n"
+CALL = re.compile(r'<tool_call>\n\{"name": "(.)", "arguments": (.*)\}\n</tool_call>')
+LLAMA_F = '{"name": "f", "parameters": {"a": 1}}'
+
+
+def hermes(name: str, schema: str | None) -> CallForm:
+    head = f'<tool_call>\n{{"name": "{name}", "arguments": '
+    return CallForm((Verbatim(head), JsonValue(schema), Verbatim("}\n</tool_call>")))
+
+
+def calls(required: bool = False, parallel: bool = True) -> Calls:
+    return Calls((hermes("f", SCHEMA), hermes("g", None)), "\n", required, parallel)
+
+
+def llama(name: str) -> CallForm:
+    return CallForm((Verbatim(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), Verbatim("}")))
+
+
+LLAMA = Calls((llama("f"), llama("g")), "; ")
+
+
+class Judge:
+    """Says which texts are whole answers. In `tokens` names of control tokens in a text are those tokens."""
+
+    def __init__(self, tokenizer: HfTokenizer, compiler: Compiler, tokens: bool) -> None:
+        self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens
+        self.eos = tokenizer.special_tokens[EOS]
+
+    def __call__(self, grammar: Grammar, answer: str) -> bool:
+        ids = self.tokenizer.encode(answer, special=self.tokens)
+        return accepts(self.compiler, grammar, ids, self.eos)
+
+
+@pytest.fixture(params=["tokens", "text"])
+def judge(
+    request: pytest.FixtureRequest,
+    embedded: HfTokenizer,
+    compiler: Compiler,
+    plain: HfTokenizer,
+    plain_compiler: Compiler,
+) -> Judge:
+    if request.param == "tokens":
+        return Judge(embedded, compiler, True)
+    return Judge(plain, plain_compiler, False)
+
+
+class Made(Struct, frozen=True):
+    """The arguments of `compose`."""
+
+    body: Constraint | None = None
+    calls: Calls | None = None
+    thought: Thought | None = None
+
+    def grammar(self, tokenizer: HfTokenizer) -> Grammar:
+        return compose(tokenizer.special_tokens, body=self.body, calls=self.calls, thought=self.thought)
+
+
+MADE = {
+    "auto": Made(calls=calls()),
+    "auto single": Made(calls=calls(parallel=False)),
+    "required": Made(calls=calls(required=True), body=JsonObject()),
+    "required single": Made(calls=calls(required=True, parallel=False)),
+    "named": Made(calls=Calls((hermes("f", SCHEMA),), "\n", True, False)),
+    "auto and body": Made(calls=calls(), body=JsonSchema(SCHEMA)),
+    "thought": Made(thought=THINK),
+    "thought and body": Made(thought=THINK, body=JsonObject()),
+    "open thought and body": Made(thought=OPEN, body=Choices(("yes", "no"))),
+    "thought and calls": Made(thought=THINK, calls=calls()),
+    "thought and required calls": Made(thought=OPEN, calls=calls(required=True)),
+    "thought and regex": Made(thought=THINK, body=Regex(r"(?s:.*)!")),
+    "everything": Made(thought=THINK, calls=calls(), body=JsonSchema(SCHEMA)),
+}
+CASES: list[tuple[str, str, bool]] = [
+    ("auto", "", True),
+    ("auto", "hello", True),
+    ("auto", F, True),
+    ("auto", f"hello\n{F}", True),
+    ("auto", f"{F}\n{G}", True),
+    ("auto", f"{F}\nhello", False),
+    ("auto", f"{F}{G}", False),
+    ("auto", "<tool_call>", False),
+    ("auto", "hello <tool_call> and so on", False),
+    ("auto", F.replace('"f"', '"h"'), False),
+    ("auto", F.replace("1", '"x"'), False),
+    ("auto", F.replace('"a"', '"b"'), False),
+    ("auto", G.replace("[2]", "[2"), False),
+    ("auto", "a < b, <tool_cal", True),
+    ("auto single", f"hello {F}", True),
+    ("auto single", f"{F}\n{G}", False),
+    ("required", F, True),
+    ("required", f"{F}\n{G}\n{F}", True),
+    ("required", "", False),
+    ("required", "{}", False),
+    ("required", f"hello {F}", False),
+    ("required single", F, True),
+    ("required single", f"{F}\n{F}", False),
+    ("named", F, True),
+    ("named", G, False),
+    ("auto and body", '{"a": 1}', True),
+    ("auto and body", F, True),
+    ("auto and body", f"{F}\n{G}", True),
+    ("auto and body", "hello", False),
+    ("auto and body", '{"a": 1}' + F, False),
+    ("thought", "hello", True),
+    ("thought", f"{THOUGHT}hello", True),
+    ("thought", THOUGHT, True),
+    ("thought", "<think>\nhm", False),
+    ("thought", "<think>\n</think> hello", False),
+    ("thought and body", "{}", True),
+    ("thought and body", f"{THOUGHT}{{}}", True),
+    ("thought and body", f"{THOUGHT}hello", False),
+    ("thought and body", "<think>\n{}", False),
+    ("open thought and body", "hm\n</think>\n\nyes", True),
+    ("open thought and body", "\n</think>\n\nno", True),
+    ("open thought and body", "yes", False),
+    ("open thought and body", "hm\n</think>\n\nperhaps", False),
+    ("thought and calls", f"{THOUGHT}hello {F}", True),
+    ("thought and calls", f"{THOUGHT}{F}\n{G}", True),
+    ("thought and calls", f"hello {F}", True),
+    ("thought and required calls", f"hm\n</think>\n\n{F}", True),
+    ("thought and required calls", "hm\n</think>\n\nhello", False),
+    ("thought and regex", f"{THOUGHT}hello!", True),
+    ("thought and regex", "hello!", True),
+    ("thought and regex", "<think>\nhello!", False),
+    ("everything", f'{THOUGHT}{{"a": 2}}', True),
+    ("everything", f"{THOUGHT}{F}", True),
+    ("everything", f"{THOUGHT}hello", False),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "fits"), CASES)
+def test_an_answer_fits_or_not(name: str, answer: str, fits: bool, judge: Judge) -> None:
+    assert judge(MADE[name].grammar(judge.tokenizer), answer) is fits
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ("", True),
+        ("hello", True),
+        (LLAMA_F, True),
+        (f"Sure: {LLAMA_F}", True),
+        (f"{LLAMA_F}; {LLAMA_F}", True),
+        ('{"name": "h", "parameters": {}}', False),
+        ('{"names": 1}', True),
+    ],
+)
+def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) -> None:
+    assert judge(compose(judge.tokenizer.special_tokens, calls=LLAMA), answer) is fits
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        (LLAMA_F, True),
+        ('{"name": "x"}', True),
+        ('{"name": "f"}', True),
+        ('{"name": 1}', False),
+        ("hello", False),
+    ],
+)
+def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) -> None:
+    body = JsonSchema('{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}')
+    assert judge(compose(judge.tokenizer.special_tokens, calls=LLAMA, body=body), answer) is fits
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"), [("", True), ("hello", True), ('{"a": 1}', True), ('{"b": 1}', False), ('{"a": 1}x', False)]
+)
+def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Judge) -> None:
+    form = CallForm((JsonValue(SCHEMA),))
+    assert judge(compose(judge.tokenizer.special_tokens, calls=Calls((form,), parallel=False)), answer) is fits
+
+
+def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge) -> None:
+    form = CallForm((Verbatim("CALL "), JsonValue('{"properties":{"a":{"type":"integer"}}}')))
+    grammar = compose(judge.tokenizer.special_tokens, calls=Calls((form,), required=True))
+    assert judge(grammar, 'CALL {"a": 1}')
+    assert not judge(grammar, "CALL 1")
+
+
+@pytest.mark.parametrize("name", ["auto", "required", "auto and body", "thought and required calls", "everything"])
+def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> None:
+    compiled = judge.compiler.compile(MADE[name].grammar(judge.tokenizer))
+    matchers = [compiled.matcher() for _ in range(8)]
+    if name.startswith("thought"):  # chance would hardly end one
+        thought = judge.tokenizer.encode("hm\n</think>\n\n", special=judge.tokens)
+        assert all(advance(matcher, thought) for matcher in matchers)
+    walks = [walk(matcher, judge.tokenizer, judge.eos, Random(f"{name}{n}")) for n, matcher in enumerate(matchers)]
+    ended = [text(judge.tokenizer, ids) for ids in walks if ids is not None]
+    assert ended
+    for answer in ended:
+        for called, arguments in CALL.findall(answer):
+            value = json.loads(arguments)
+            assert isinstance(value, dict)
+            if called == "f":
+                jsonschema_rs.validate(json.loads(SCHEMA), value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "answer", "fits"),
+    [
+        (r"\d{3}", "123", True),
+        (r"^\d{3}$", "123", True),
+        (r"\d{3}", "12", False),
+        (r"\d{3}", "1234", False),
+        (r"\d", "٣", False),
+        (r"a/b|c\.d", "a/b", True),
+        (r"a/b|c\.d", "cxd", False),
+        ("a\nb", "a\nb", True),
+        ("", "", True),
+        ("", "a", False),
+        ("é+", "éé", True),
+        ("(?i)yes", "YeS", True),
+    ],
+)
+def test_a_regex_holds_for_the_whole_answer(pattern: str, answer: str, fits: bool, judge: Judge) -> None:
+    assert judge(compose(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
+
+
+@pytest.mark.parametrize(("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)])
+def test_choices_are_exact(answer: str, fits: bool, judge: Judge) -> None:
+    body = Choices(("a", "ab", 'q"\\\n', "é", "a"))
+    assert judge(compose(judge.tokenizer.special_tokens, body=body), answer) is fits
+
+
+def test_the_name_of_a_token_as_a_choice_is_text(embedded: HfTokenizer, compiler: Compiler) -> None:
+    grammar = compose(embedded.special_tokens, body=Choices(("<think>",)))
+    eos = embedded.special_tokens[EOS]
+    assert accepts(compiler, grammar, embedded.encode("<think>", special=False), eos)
+    assert not accepts(compiler, grammar, embedded.encode("<think>", special=True), eos)
+
+
+LARK = 'start: "(" start ")" | WORD\nWORD: /[a-z]+/'
+GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
+
+
+@pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
+def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: str, judge: Judge) -> None:
+    special, body = judge.tokenizer.special_tokens, ContextFree(definition, syntax)
+    alone = compose(special, body=body)
+    beside = compose(special, body=body, calls=calls(), thought=THINK)
+    assert judge(alone, "((abc))")
+    assert not judge(alone, "((abc)")
+    assert judge(beside, "((abc))")
+    assert judge(beside, f"{THOUGHT}(abc)")
+    assert judge(beside, f"{THOUGHT}{F}")
+    assert not judge(beside, f"{THOUGHT}(abc")
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (Regex("(a"), "unclosed group"),
+        (Regex("(?=a)b"), "look-around"),
+        (Regex(r"\bfoo\b"), "lookarounds"),
+        (Regex("a" * 4097), "4 KiB"),
+        (Regex("(" * 2_000 + ")" * 2_000), "regex"),
+        (Regex(r"[^\s\S]"), "no answer"),
+        (Choices(()), "nothing to choose"),
+        (Choices(("x" * 70_000,)), "64 KiB"),
+        (ContextFree("start: nothing"), "nothing"),
+        (ContextFree(""), "mpty"),
+        (ContextFree("start: a\na: start"), "no answer"),
+        (ContextFree('start: "a"' + " " * 70_000), "64 KiB"),
+        (ContextFree("start: " + "(" * 5_000 + '"a"' + ")" * 5_000), "nested"),
+        (ContextFree("start: X\nX: " + " & ".join(f"/.*{n}.*/" for n in range(12))), "intersects"),
+        (ContextFree("start: %json {"), "%json"),
+        (ContextFree('start: %json {"type": "x"}'), "Invalid JSON Schema"),
+        (ContextFree('start: "a"', "ebnf"), "ebnf"),
+        (ContextFree("root ::= nothing", "gbnf"), "nothing"),
+        (ContextFree('root ::= "a', "gbnf"), "GBNF"),
+        (ContextFree('root ::= "\\', "gbnf"), "GBNF"),
+        (ContextFree("root ::= " + "(" * 3_000 + '"a"' + ")" * 3_000, "gbnf"), "nested"),
+        (ContextFree('root ::= "a"\n' + "".join(f'r{n} ::= "a"\n' for n in range(2_001)), "gbnf"), "2000 rules"),
+    ],
+)
+def test_a_bad_constraint_is_refused(
+    body: Regex | Choices | ContextFree, word: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    for thought in (None, THINK):
+        with pytest.raises(RequestError, match=re.escape(word)) as caught:
+            compiler.compile(compose(embedded.special_tokens, body=body, body_param="here", thought=thought))
+        assert (caught.value.status, caught.value.param) == (400, "here")
+        assert len(caught.value.message) < 1_200
+
+
+def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:
+    grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
+    assert judge(compose(judge.tokenizer.special_tokens, body=ContextFree(grammar)), "&&&&&&&&&&&&")

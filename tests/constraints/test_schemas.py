@@ -1,0 +1,320 @@
+"""Whatever the masks of a schema allow is an instance of it; what cannot be enforced is refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from dragoman.constraints.lark import CallForm, Calls, Grammar, compose
+from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.schema import check_schema
+from dragoman.core.errors import RequestError
+from dragoman.core.request import JsonObject, JsonSchema
+from dragoman.core.syntax import JsonValue, Verbatim
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import accepts, allowed, text, walk
+
+Schema = dict[str, Any]
+
+
+def closed(**properties: Any) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
+SUPPORTED: dict[str, Schema] = {
+    "enum of everything": {"enum": ["a", "b c", 1, -2.5, None, True, {"x": [1]}, [], 'q"\\']},
+    "const": closed(c={"const": {"a": [1, "x"]}}),
+    "recursion": {"$defs": {"node": {**NODE, "additionalProperties": False}}, "$ref": "#/$defs/node"},
+    "definitions": {"definitions": {"n": {"type": "integer"}}, **closed(a={"$ref": "#/definitions/n"})},
+    "recursion to the root": {"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": False},
+    "anyOf": {"anyOf": [{"type": "integer"}, closed(s={"type": "string"}), {"type": "null"}]},
+    "oneOf of disjoint": {"oneOf": [closed(k={"const": "a"}, n={"type": "integer"}), closed(k={"const": "b"})]},
+    "allOf": {"allOf": [closed(a={"type": "integer"}), {"properties": {"a": {"minimum": 3, "maximum": 30}}}]},
+    "type list": closed(a={"type": ["string", "null", "integer"]}),
+    "items": {"type": "array", "items": {"type": "boolean"}},
+    "prefixItems": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
+    "minItems and maxItems": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 2, "maxItems": 4},
+    "uuid": closed(u={"type": "string", "format": "uuid"}),
+    "addresses": closed(a={"type": "string", "format": "ipv4"}, b={"type": "string", "format": "ipv6"}),
+    "pattern": closed(p={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}),
+    "lengths": closed(s={"type": "string", "minLength": 2, "maxLength": 5}),
+    "integer bounds": closed(n={"type": "integer", "minimum": -7, "exclusiveMaximum": 112}),
+    "number bounds": closed(n={"type": "number", "exclusiveMinimum": 0.5, "maximum": 3}),
+    "multipleOf": closed(n={"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100}),
+    "optional properties": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "null"}},
+        "required": ["b"],
+        "additionalProperties": False,
+    },
+    "required without properties": {"type": "object", "required": ["a", "b"], "additionalProperties": {"type": "null"}},
+    "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 3},
+    "patternProperties": {
+        "type": "object",
+        "patternProperties": {"^x_[a-z]+$": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+    "strange names": closed(**{'a"b\\': {"type": "integer"}, "é\n": {"type": "integer"}, "": {"type": "null"}}),
+    "boolean schemas": {"type": "object", "properties": {"a": True, "b": False}, "required": ["a"]},
+    "annotations": {
+        "title": "T",
+        "description": "d",
+        "$comment": "c",
+        "default": 1,
+        "examples": [1],
+        "type": "integer",
+    },
+    "its own options for llguidance": {"x-guidance": {"whitespace_flexible": True}, **closed(a={"type": "integer"})},
+}
+REFUSED: dict[str, tuple[Schema, str]] = {
+    "not": ({"not": {"type": "string"}}, "not"),
+    "if": ({"if": {"type": "string"}, "then": {"minLength": 2}}, "if"),
+    "uniqueItems": ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+    "contains": ({"type": "array", "contains": {"type": "integer"}}, "contains"),
+    "propertyNames": ({"type": "object", "propertyNames": {"pattern": "^a"}}, "propertyNames"),
+    "dependentRequired": ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+    "unevaluatedProperties": ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties"),
+    "an unknown format": ({"type": "string", "format": "martian"}, "martian"),
+    "oneOf that overlaps": ({"oneOf": [{"minLength": 1, "type": "string"}, {"type": "string"}]}, "oneOf"),
+    "look-around": ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+    "a remote reference": ({"$ref": "http://example.invalid/schema"}, "example.invalid"),
+    "a reference to nothing": ({"$ref": "#/$defs/none"}, "$defs/none"),
+    "nothing to choose": ({"enum": []}, "nsatisfiable"),
+    "a false property": ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "nsatisfiable"),
+    "contradicting bounds": ({"type": "integer", "minimum": 5, "maximum": 3}, "minimum"),
+    "itself": ({"$ref": "#"}, "no answer"),
+    "no schema": ({"type": "strin"}, "strin"),
+    "an unknown draft": ({"$schema": "http://example.invalid/draft", "type": "string"}, "$schema"),
+}
+
+
+def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> Grammar:
+    body = JsonSchema(json.dumps(schema), strict)
+    return compose(tokenizer.special_tokens, body=body, body_param="response_format.json_schema.schema")
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    schema, eos = SUPPORTED[name], embedded.special_tokens[EOS]
+    compiled = compiler.compile(of(embedded, schema))
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    walks = [walk(compiled.matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)]
+    ended = [text(embedded, ids) for ids in walks if ids is not None]
+    assert ended
+    for answer in ended:
+        validator.validate(json.loads(answer))
+
+
+@pytest.mark.parametrize(
+    ("format", "pattern"),
+    [
+        ("date", r"\d{4}-[01]\d-[0-3]\d"),
+        ("time", r"[0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)"),
+        ("date-time", r"\d{4}-[01]\d-[0-3]\d[Tt][0-2]\d:[0-5]\d:[0-6]\d(\.\d+)?([zZ]|[+-]\d\d:\d\d)"),
+        ("duration", r"P[0-9YMDTHSW]+"),
+        ("email", r"[^@\s]+@[^@\s]+"),
+        ("hostname", r"[A-Za-z0-9.-]+"),
+    ],
+)
+def test_formats_are_enforced(format: str, pattern: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    compiled = compiler.compile(of(embedded, {"type": "string", "format": format}))
+    eos = embedded.special_tokens[EOS]
+    walks = [walk(compiled.matcher(), embedded, eos, Random(f"{format}{seed}")) for seed in range(4)]
+    ended = [json.loads(text(embedded, ids)) for ids in walks if ids is not None]
+    assert ended
+    assert all(re.fullmatch(pattern, answer) for answer in ended), ended
+
+
+@pytest.mark.parametrize(("answer", "fits"), [('"https://a.b/c?d=e#f"', True), ('"no uri"', False), ('"a b:c"', False)])
+def test_uris_are_enforced(answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler) -> None:
+    ids = embedded.encode(answer, special=False)
+    grammar = of(embedded, {"type": "string", "format": "uri"})
+    assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_enforced_is_refused_by_name(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    schema, word = REFUSED[name]
+    with pytest.raises(RequestError, match=re.escape(word)) as caught:
+        compiler.compile(of(embedded, schema))
+    assert (caught.value.status, caught.value.param) == (400, "response_format.json_schema.schema")
+    assert "\n" not in caught.value.message
+    assert "%json" not in caught.value.message
+
+
+def test_false_matches_nothing(embedded: HfTokenizer, compiler: Compiler) -> None:
+    with pytest.raises(RequestError, match="nsatisfiable"):
+        compiler.compile(of(embedded, False))
+
+
+def test_a_lax_schema_is_enforced_as_far_as_possible(embedded: HfTokenizer, compiler: Compiler) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 1}
+    compiled = compiler.compile(of(embedded, schema, strict=False))
+    assert any("uniqueItems" in warning for warning in compiled.warnings)
+    ids = walk(compiled.matcher(), embedded, embedded.special_tokens[EOS], Random(1))
+    assert ids is not None
+    assert all(isinstance(n, int) for n in json.loads(text(embedded, ids)))
+
+
+def test_a_schema_that_is_enforced_gives_no_warning(embedded: HfTokenizer, compiler: Compiler) -> None:
+    assert compiler.compile(of(embedded, SUPPORTED["pattern"])).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ('{"n": 12}', True),
+        ('{"n": 12.0}', False),
+        ('{"n": 1e2}', False),
+        ('{"n":12}', False),
+        ('{"n":  12}', False),
+        ('{ "n": 12}', False),
+        ('{"n": 12}\n', False),
+        ('{"n": 12', False),
+        ('{"n": 012}', False),
+        ('{"n": "12"}', False),
+        ('{"n": 12, "m": 1}', False),
+    ],
+)
+def test_there_is_one_way_to_write_an_instance(
+    answer: str, fits: bool, embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    grammar = of(embedded, closed(n={"type": "integer"}))
+    ids = embedded.encode(answer, special=False)
+    assert accepts(compiler, grammar, ids, embedded.special_tokens[EOS]) is fits
+
+
+def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenizer, compiler: Compiler) -> None:
+    eos = embedded.special_tokens[EOS]
+    matcher = compiler.compile(of(embedded, closed(a={"type": "array", "items": {"type": "null"}}))).matcher()
+    for id in embedded.encode('{"a": [null]}', special=False):
+        assert eos not in allowed(matcher, embedded.vocab_size)
+        assert not matcher.finished
+        assert matcher.advance(id)
+    assert allowed(matcher, embedded.vocab_size) == [eos]
+    assert matcher.finished
+
+
+@pytest.mark.parametrize("body", [JsonObject(), JsonSchema('{"type":"string"}'), JsonSchema("true")])
+def test_no_mask_allows_a_control_token(
+    body: JsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    eos, controls = embedded.special_tokens[EOS], set(embedded.special_tokens.values())
+    matcher = compiler.compile(compose(embedded.special_tokens, body=body)).matcher()
+    random = Random(3)
+    for _ in range(60):
+        choices = allowed(matcher, embedded.vocab_size)
+        assert controls.isdisjoint(set(choices) - {eos})
+        if choices == [eos]:
+            break
+        assert matcher.advance(random.choice([id for id in choices if id != eos]))
+
+
+def test_blanks_between_the_parts_of_an_instance_are_bounded(embedded: HfTokenizer, compiler: Compiler) -> None:
+    blank = embedded.encode(" ", special=False)
+    matcher = compiler.compile(compose(embedded.special_tokens, body=JsonObject())).matcher()
+    assert matcher.advance(embedded.encode("{", special=False)[0])
+    assert not matcher.advance(blank[0])
+
+
+def deep(levels: int) -> str:
+    return '{"properties":{"a":' * levels + "true" + "}}" * levels
+
+
+@pytest.mark.parametrize(
+    ("schema", "word"),
+    [
+        ('{"description":"' + "x" * 65_536 + '"}', "64 KiB"),
+        ('{"description":"' + "é" * 33_000 + '"}', "64 KiB"),
+        (deep(33), "32 levels"),
+        ('{"enum":[' + "[" * 5_000 + "]" * 5_000 + "]}", "32 levels"),
+        ("[]", "object or a boolean"),
+        ('"string"', "object or a boolean"),
+        ("{", "not JSON"),
+        ("", "not JSON"),
+        ('{"const": NaN}', "not JSON"),
+        ('{"const": 1e999}', "not JSON"),
+        ('{"const": "\\ud800"}', "not JSON"),
+        ('{"minLength": -1}', "minLength"),
+        ('{"required": ["a", "a"]}', "required"),
+    ],
+)
+def test_a_text_that_is_no_fit_schema_is_refused(schema: str, word: str) -> None:
+    with pytest.raises(RequestError, match=word) as caught:
+        check_schema(schema, "tools.0.function.parameters")
+    assert caught.value.param == "tools.0.function.parameters"
+    assert len(caught.value.message) < 1_000
+
+
+@pytest.mark.parametrize(
+    "schema", ["true", "false", "{}", deep(32), '{"$schema":"http://json-schema.org/draft-07/schema#"}']
+)
+def test_a_fit_schema_passes(schema: str) -> None:
+    check_schema(schema, "response_format")
+
+
+def same(*patterns: str) -> Schema:
+    return {"allOf": [{"type": "string", "pattern": pattern} for pattern in patterns]}
+
+
+TOO_MUCH: dict[str, Schema] = {
+    "choices of choices": {
+        "allOf": [{"anyOf": [{"properties": {f"p{i}": {"const": j}}} for j in range(4)]} for i in range(12)]
+    },
+    "patterns that meet": same(*(f"a.*b.*{i}" for i in range(40))),
+    "patterns that meet by references": {
+        "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}", "pattern": f"a.*b.*{i}"} for i in range(40)} | {"d40": {}},
+        "$ref": "#/$defs/d0",
+    },
+    "huge patterns that meet": same(*(".*".join(f"[{c}-z]{j}" for j in range(100)) for c in "abcd")),
+    "a great multiple": {"type": "integer", "multipleOf": 1_000_000_007},
+    "references in a circle": {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+}
+MUCH: dict[str, Schema] = {
+    "many of many": {"type": "array", "maxItems": 10**6, "items": {"type": "array", "minItems": 10**6}},
+    "a long string": {"type": "string", "minLength": 10**6, "maxLength": 10**9},
+    "a catastrophic pattern": {"type": "string", "pattern": "^((a{1,300}){1,300}){1,300}(.*b.{900}c)$"},
+    "many choices": {"enum": [f"value {i}" for i in range(3_000)]},
+    "many patterns apart": closed(**{f"p{i}": {"type": "string", "pattern": f"^a.*b.*{i}$"} for i in range(100)}),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_a_schema_that_is_too_much_work_is_refused(name: str, embedded: HfTokenizer, compiler: Compiler) -> None:
+    with pytest.raises(RequestError):
+        compiler.compile(of(embedded, TOO_MUCH[name]))
+
+
+@pytest.mark.parametrize("name", MUCH)
+def test_a_schema_that_only_looks_like_much_work_is_followed(
+    name: str, embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    matcher = compiler.compile(of(embedded, MUCH[name])).matcher()
+    random = Random(5)
+    for _ in range(40):
+        choices = allowed(matcher, embedded.vocab_size)
+        assert matcher.advance(random.choice(choices))
+
+
+def test_the_constraint_at_fault_is_named(embedded: HfTokenizer, compiler: Compiler) -> None:
+    head = '<tool_call>\n{"name": "f", "arguments": '
+    bad = JsonValue('{"type":"object","properties":{"a":{"type":"array","contains":{}}}}')
+    forms = (
+        CallForm((Verbatim(head), JsonValue("{}"), Verbatim("}")), "tools.0.function.parameters"),
+        CallForm((Verbatim(head), bad, Verbatim("}")), "tools.1.function.parameters"),
+    )
+    with pytest.raises(RequestError, match="contains") as caught:
+        compiler.compile(compose(embedded.special_tokens, body=JsonObject(), calls=Calls(forms)))
+    assert caught.value.param == "tools.1.function.parameters"

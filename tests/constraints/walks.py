@@ -1,0 +1,57 @@
+"""Answers drawn at random from the masks of a grammar."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from dragoman.constraints.lark import Grammar
+from dragoman.constraints.matcher import Compiler
+from dragoman.core.engine import Matcher, Tokenizer
+
+CLOSERS = (b'"', b"}", b"]", b"\n", b".", b"@")
+
+
+def allowed(matcher: Matcher, size: int) -> list[int]:
+    bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little")
+    return [int(id) for id in np.flatnonzero(bits) if id < size]
+
+
+def advance(matcher: Matcher, ids: list[int]) -> bool:
+    return all(matcher.advance(id) for id in ids)
+
+
+def accepts(compiler: Compiler, grammar: Grammar, ids: list[int], eos: int) -> bool:
+    """These ids and then the end are a whole answer."""
+    matcher = compiler.compile(grammar).matcher()
+    return advance(matcher, [*ids, eos])
+
+
+def walk(matcher: Matcher, tokenizer: Tokenizer, eos: int, random: Random, most: int = 300) -> list[int] | None:
+    """A random answer without its end; None if it does not come to one. After a while it tries to close."""
+    controls = set(tokenizer.special_tokens.values())
+    ids: list[int] = []
+    while len(ids) < most:
+        choices = allowed(matcher, tokenizer.vocab_size)
+        assert choices, "the mask allows nothing"
+        if eos in choices and (len(choices) == 1 or random.random() < (0.2 if len(ids) < 30 else 0.9)):
+            assert matcher.advance(eos)
+            return ids
+        inner = [id for id in choices if id != eos]
+        late = len(ids) > 15 and random.random() < 0.7
+        ids.append(_closing(inner, controls, tokenizer, random) if late else random.choice(inner))
+        assert matcher.advance(ids[-1])
+    return None
+
+
+def _closing(choices: list[int], controls: set[int], tokenizer: Tokenizer, random: Random) -> int:
+    """A token that ends something, if there is one."""
+    ends = [id for id in choices if id in controls]
+    for closer in CLOSERS:
+        ends = ends or [id for id in choices if tokenizer.token_bytes(id).startswith(closer)]
+    return random.choice(ends or choices)
+
+
+def text(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return b"".join(map(tokenizer.token_bytes, ids)).decode()
