@@ -30,18 +30,23 @@ class Shape(Struct, frozen=True):
 PLAIN = Shape()
 
 
-def write_model(directory: Path, shape: Shape = PLAIN, seed: int = 0, norm: float = 1.0) -> Path:
-    """A directory with config.json and model.safetensors. norm: a factor to the last norm's weight."""
-    rng = np.random.default_rng(seed)
+def write_model(directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None) -> Path:
+    """A directory with config.json and model.safetensors.
+
+    norm: a factor to the last norm's weight. broken_token: the embedding of this one is no number.
+    """
+    rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(dims, np.float32) * scale for name, dims, scale in _tensors(shape)}
     tensors["model.norm.weight"] *= norm
+    if broken_token is not None:
+        tensors["model.embed_tokens.weight"][broken_token] = np.nan
     write_tensors(directory / "model.safetensors", tensors)
     (directory / "config.json").write_text(json.dumps(config(shape)))
     return directory
 
 
-def make_model(directory: Path, shape: Shape = PLAIN, seed: int = 0, norm: float = 1.0) -> Llama:
-    return read_model(write_model(directory, shape, seed, norm))
+def make_model(directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None) -> Llama:
+    return read_model(write_model(directory, shape, norm=norm, broken_token=broken_token))
 
 
 def config(shape: Shape) -> dict[str, object]:

@@ -71,9 +71,9 @@ class Pool(RuleBasedStateMachine):
         self.users.append([block])
 
     @rule()
-    def forget(self) -> None:
-        self.pool.forget()
-        self.names, self.queue = {}, []
+    def clear(self) -> None:
+        self.pool.clear()
+        self.users, self.names, self.queue = [], {}, []
 
     @invariant()
     def every_block_is_either_free_or_held(self) -> None:

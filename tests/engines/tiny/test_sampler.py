@@ -138,6 +138,15 @@ def test_rows_do_not_touch_each_other(asked: list[tuple[list[float], Sampling, I
     assert together == apart
 
 
+def test_a_frequency_counts_every_time_and_a_presence_only_once() -> None:
+    logits = [0.0] * VOCAB
+    logits[5], logits[6] = 3.0, 1.5
+    greedy = Sampling(temperature=0)
+    for times, frequency, presence, best in [(2, 1.0, 0.0, 6), (1, 1.0, 0.0, 5), (9, 0.0, 1.0, 5), (1, 0.0, 2.0, 6)]:
+        penalties = replace(greedy, frequency_penalty=frequency, presence_penalty=presence)
+        assert sample(rows(logits), [state(penalties, output=(5,) * times)], [None]) == [best]
+
+
 def test_a_temperature_near_zero_is_greedy() -> None:
     logits = [0.0, 1.0, 1.001, *[0.0] * (VOCAB - 3)]
     assert sample(rows(logits), [state(Sampling(temperature=9e-6), chance=0.0)], [None]) == [2]

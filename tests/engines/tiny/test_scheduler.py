@@ -114,6 +114,20 @@ def test_the_least_urgent_gives_way_when_the_pool_is_full_and_starts_again() -> 
     assert (first.num_tokens, second.num_tokens) == (195, 195)
 
 
+def test_nobody_is_admitted_in_the_step_in_which_somebody_gave_way() -> None:
+    plan = Plan(blocks=13, max_num_seqs=2)
+    plan.add(95, 100)
+    plan.add(95, 100, first=500)
+    for _ in range(4):
+        plan.step()
+    urgent = plan.add(3, 1, first=900, priority=-1)
+    keys: list[int] = []
+    while not plan.scheduler.num_preemptions:
+        keys = [key for key, _ in plan.step()]
+    assert keys == [0]
+    assert urgent.key in [key for key, _ in plan.step()]
+
+
 def test_a_more_urgent_newcomer_is_not_the_one_that_gives_way() -> None:
     plan = Plan(blocks=13)
     old, urgent = plan.add(95, 100), plan.add(95, 100, first=500, priority=-1)

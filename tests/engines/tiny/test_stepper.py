@@ -47,6 +47,14 @@ def test_a_stop_token_is_delivered_and_ends_the_answer(small: Llama) -> None:
     assert told.end == Ended("a", STOP, stop=stop)
 
 
+def test_a_stop_token_comes_as_soon_as_min_tokens_are_there(small: Llama) -> None:
+    stops = frozenset(range(96))
+    for least in (0, 1, 3):
+        sampling = Sampling(seed=1, logit_bias=tuple((id, -100.0) for id in range(50)))
+        told = alone(small, replace(ASK, stop_token_ids=stops - {7}, min_tokens=least, sampling=sampling))
+        assert (len(told.tokens), set(told.tokens[:least])) == (least + 1, {7} if least else set())
+
+
 def test_min_tokens_hold_stop_tokens_back(small: Llama) -> None:
     stops = frozenset(range(0, 96, 2))
     assert alone(small, replace(ASK, stop_token_ids=stops, sampling=Sampling(seed=1))).end != Ended("a", LENGTH)
@@ -189,6 +197,14 @@ def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
     assert told.end == Ended("a", LENGTH)
 
 
+def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(small: Llama) -> None:
+    ask = replace(ASK, thought=replace(LIMIT, tokens=0), stop_token_ids=frozenset({91}))
+    assert alone(small, ask).tokens == [92, 91]
+    longer = alone(small, replace(ask, min_tokens=2)).tokens
+    assert longer[:2] == [92, 91]
+    assert len(longer) > 2
+
+
 def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> None:
     class Exploding(Only):
         def mask(self) -> bytes:
@@ -211,6 +227,20 @@ def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
     told = alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
     assert told.tokens == []
     assert told.end == Failed("a", "The model gave no usable probabilities.")
+
+
+def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:
+    """One token's embedding is no number. Neither who runs beside it nor who gets its blocks later is touched."""
+    model = make_model(tmp_path, Shape(tied=False), broken_token=95)
+    ask = replace(ASK, sampling=replace(GREEDY, allowed_token_ids=tuple(range(95))))
+    asks = [replace(ask, id=str(key), prompt=tuple(RNG.integers(0, 95, 30).tolist())) for key in range(4)]
+    bench = Bench(model, num_kv_tokens=128, max_model_len=64)
+    poisoned = [bench.add(replace(ASK, prompt=(*PROMPT[:20], 95, *PROMPT[:20]))) for _ in range(2)]
+    told = [bench.add(ask) for ask in asks]
+    bench.finish()
+    assert [type(one.end) for one in poisoned] == [Failed, Failed]
+    assert [one.answer for one in told] == [alone(model, ask).answer for ask in asks]
+    assert all(len(one.tokens) == 8 for one in told)
 
 
 def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -> None:

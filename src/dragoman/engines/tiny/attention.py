@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from .config import LlamaConfig
-from .products import largest_block, multiply, pad
+from .products import Trials, multiply, pad
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -72,13 +72,12 @@ def chunks_of(length: int) -> int:
 class Attention:
     """The attention of one model. Finds by trial which calls of BLAS treat all rows alike."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, trials: Trials) -> None:
         self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group, config.head_dim
         self._unit = max(4, 1 << (config.group - 1).bit_length())
         sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
-        keys, values = sample[:, 0].T, sample[:, self._kv_heads]
-        self._score_block = largest_block(lambda rows: rows @ keys, self._head_dim, self._unit)
-        self._value_block = largest_block(lambda rows: rows @ values, CHUNK, self._unit)
+        self._score_block = trials.block(sample[:, 0].T, self._unit)
+        self._value_block = trials.block(sample[:, self._kv_heads], self._unit)
 
     def single(self, start: int, positions: Ints, tables: Ints) -> Single:
         """positions: of the queries. tables: zero-padded to a whole number of chunks."""

@@ -97,7 +97,9 @@ class BlockPool:
             self._cached[name] = block
             self._hashes[block] = name
 
-    def forget(self) -> None:
-        """Empty the cache; what is held stays held."""
+    def clear(self) -> None:
+        """As it was at the beginning: nothing held, nothing cached."""
+        self._counts = [0] * len(self._counts)
+        self._free = OrderedDict.fromkeys(range(1, len(self._counts)))
         self._cached.clear()
         self._hashes.clear()

@@ -119,8 +119,8 @@ class TinyEngine:
 
     def health(self) -> Health:
         worker, live = self._worker, len(self._live)
-        if worker is None:
-            return Health(ready=False, reason="the engine is not running")
+        if worker is None or not worker.alive:
+            return Health(ready=False, reason="the engine is not running", waiting=live)
         running = min(worker.running, live)
         silent = self._clock() - max(worker.last_step, self._busy_since)
         if live and silent > self._config.stall_after:
@@ -197,7 +197,7 @@ def load(
     *,
     max_model_len: int | None = None,
     max_num_seqs: int = 64,
-    max_num_batched_tokens: int = 512,
+    max_num_batched_tokens: int | None = None,
     num_kv_tokens: int = 131072,
     enable_prefix_caching: bool = True,
     max_num_waiting: int = 1024,
@@ -205,7 +205,8 @@ def load(
 ) -> TinyEngine:
     """The engine for a directory of config.json and *.safetensors, not started yet.
 
-    max_model_len: at most what the model was trained for, which is also the default. draws: where chance
+    max_model_len: at most what the model was trained for, which is also the default.
+    max_num_batched_tokens: by default 512, or max_num_seqs if that is more. draws: where chance
     comes from; by default each sequence has a generator of its own, seeded as its request says. EngineError if
     the model cannot be served.
     """
@@ -213,6 +214,8 @@ def load(
     most = model.config.max_positions
     if max_model_len is not None and not 1 < max_model_len <= most:
         raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
+    if max_num_batched_tokens is None:
+        max_num_batched_tokens = max(512, max_num_seqs)
     if not 1 <= max_num_seqs <= max_num_batched_tokens:
         raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")
     scheduler = SchedulerConfig(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .attention import BLOCK_SIZE, Attention, Single, Span
 from .config import LlamaConfig, read_config
-from .products import largest_block, multiply, pad
+from .products import Trials, multiply, pad
 from .rope import Rope, interleave
 from .weights import Tensors
 
@@ -42,9 +42,9 @@ class Batch(Struct, frozen=True):
 class _Linear:
     """x @ weight; rows do not depend on their number."""
 
-    def __init__(self, weight: Floats) -> None:
+    def __init__(self, weight: Floats, trials: Trials) -> None:
         self._weight = np.ascontiguousarray(weight)
-        self._block = largest_block(lambda rows: rows @ self._weight, len(weight), ROWS)
+        self._block = trials.block(self._weight, ROWS)
 
     def __call__(self, rows: Floats) -> Floats:
         return multiply(rows, self._weight, self._block)
@@ -64,16 +64,17 @@ class Llama:
 
     def __init__(self, config: LlamaConfig, tensors: Tensors) -> None:
         self.config = config
+        trials = Trials()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
-        self._layers = [_layer(config, tensors, f"model.layers.{index}.") for index in range(config.layers)]
+        self._layers = [_layer(config, tensors, trials, f"model.layers.{index}.") for index in range(config.layers)]
         self._norm = tensors.take("model.norm.weight", config.hidden)
         if config.tied:
             tensors.drop("lm_head.weight")
             head = self._tokens
         else:
             head = tensors.take("lm_head.weight", config.vocab, config.hidden)
-        self._head = _Linear((head * self._norm).T)
-        self.attention = Attention(config)
+        self._head = _Linear((head * self._norm).T, trials)
+        self.attention = Attention(config, trials)
         self._rope = Rope(config.rope, config.head_dim)
 
     def new_cache(self, blocks: int) -> Floats:
@@ -140,7 +141,7 @@ def read_model(directory: Path) -> Llama:
     return model
 
 
-def _layer(config: LlamaConfig, tensors: Tensors, prefix: str) -> _Layer:
+def _layer(config: LlamaConfig, tensors: Tensors, trials: Trials, prefix: str) -> _Layer:
     hidden, width = config.hidden, config.kv_heads * config.head_dim
     attention_norm = tensors.take(prefix + "input_layernorm.weight", hidden)
     mlp_norm = tensors.take(prefix + "post_attention_layernorm.weight", hidden)
@@ -152,11 +153,11 @@ def _layer(config: LlamaConfig, tensors: Tensors, prefix: str) -> _Layer:
     scale = np.float32(config.head_dim**-0.5)
     qkv = np.concatenate((_paired(query, config.head_dim) * scale, _paired(key, config.head_dim), value))
     return _Layer(
-        qkv=_Linear((qkv * attention_norm).T),
-        out=_Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T),
+        qkv=_Linear((qkv * attention_norm).T, trials),
+        out=_Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, trials),
         # Negated: e^gate' is then what the sigmoid needs, and the two signs cancel.
-        gate_up=_Linear((-np.concatenate((gate, up)) * mlp_norm).T),
-        down=_Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T),
+        gate_up=_Linear((-np.concatenate((gate, up)) * mlp_norm).T, trials),
+        down=_Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, trials),
     )
 
 

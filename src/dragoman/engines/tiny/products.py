@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 
 CANDIDATES = (128, 32, 8, 4, 2, 1)
+_MOST_WORK = 1 << 33
+"""Multiply-adds that a trial may take: for large models a smaller block has to do."""
 
 
 def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
@@ -38,16 +40,30 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
     return np.concatenate((head, rows[..., whole:, :] @ matrix), axis=-2)
 
 
-def largest_block(product: Callable[[Floats], Floats], inner: int, unit: int) -> int:
+class Trials:
+    """Finds out which blocks can be used. Every shape is tried once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], int] = {}
+
+    def block(self, matrix: Floats, unit: int) -> int:
+        """The block for products with matrices of this shape and layout, of row counts that are multiples of unit."""
+        key = (*matrix.shape, *matrix.strides, unit)
+        if key not in self._found:
+            self._found[key] = largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
+        return self._found[key]
+
+
+def largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:
     """The largest candidate for which `product` treats all rows alike in every call that `multiply` may make.
 
-    product: rows of `inner` numbers to their product with some fixed matrix. It is tried on equal rows, of
+    product: rows of `inner` numbers to `outer` numbers, by some fixed matrix. It is tried on equal rows, of
     which equal results are asked: a different order of adding shows in some of the columns.
     """
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:
         counts = range(unit, block + 1, unit) if block >= unit else (block,)
-        if _agree(product, row, counts):
+        if (block <= unit or sum(counts) * inner * outer <= _MOST_WORK) and _agree(product, row, counts):
             return block
     return CANDIDATES[-1]
 

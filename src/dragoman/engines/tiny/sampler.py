@@ -96,10 +96,8 @@ def _draw(logits: Floats, states: list[SamplingState]) -> Ints:
         logits[cut] = _cut(logits[cut], [s.top_k for s in kept], [s.top_p for s in kept])
     uniform = np.array([[state.draw() if state.draw else 0.0] for state in states])
     cumulative = np.exp(logits.astype(np.float64)).cumsum(axis=1)
-    total = cumulative[:, -1:]
-    # Below the total even if rounding says otherwise, and then never past the last possible token.
-    reached = cumulative > np.minimum(uniform * total, np.nextafter(total, 0))
-    return reached.argmax(axis=1)
+    # The product is less than the total for every double below 1, so that some possible token is reached.
+    return (cumulative > uniform * cumulative[:, -1:]).argmax(axis=1)
 
 
 def _apply_min_p(logits: Floats, least: list[float]) -> None:

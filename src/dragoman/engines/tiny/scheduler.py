@@ -96,11 +96,9 @@ class Scheduler:
             self._waiting.remove(sequence)
 
     def reset(self) -> list[Sequence]:
-        """After a step that failed: everything that ran is out, and the contents of the cache are distrusted."""
+        """After a step that failed: everything that ran is out, and nothing about the pool is trusted."""
         failed, self._running = self._running, []
-        for sequence in failed:
-            self._free(sequence)
-        self._pool.forget()
+        self._pool.clear()
         return failed
 
     def schedule(self) -> list[Chunk]:

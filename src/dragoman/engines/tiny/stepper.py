@@ -52,6 +52,7 @@ class Stepper:
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
+        self._wipe(chunks)
         chunks, batch = _batch(self._model, chunks)
         states = self._model.forward(batch, self._cache)
         self.scheduler.commit(chunks)
@@ -73,6 +74,13 @@ class Stepper:
         """After a step that raised: fail what ran; what waits will run, on an empty cache."""
         failed = self.scheduler.reset()
         return [Output(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed]
+
+    def _wipe(self, chunks: list[Chunk]) -> None:
+        """Zero the blocks that are new to their sequences: what is masked counts for nothing as a number, but
+        0 * NaN is NaN, and a sequence must not suffer from what its predecessor left behind."""
+        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        if new:
+            self._cache[:, new] = 0
 
     def _score_prompt(self, chunk: Chunk, states: Floats) -> list[Output]:
         """states: of the chunk's tokens. Each scores the token after it, if that belongs to the prompt."""

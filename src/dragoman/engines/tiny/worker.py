@@ -52,6 +52,10 @@ class Worker:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def submit(self, order: Add | Abort) -> None:
         """Obeyed before the next step. Never blocks."""
         self._inbox.append(order)
