@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dragoman.core.errors import EngineError, Unsupported
@@ -19,6 +21,15 @@ from dragoman.engines.scripted import Call, Fail, Refuse, Say, Script, Think
 from dragoman.engines.scripted.script import Part
 
 from .asking import ask, chat, engine, user
+
+
+def doubling(times: int) -> str:
+    """A short schema that stands for 2 ** times others."""
+    definitions: dict[str, object] = {"d0": {"type": "integer"}}
+    for number in range(1, times + 1):
+        definitions[f"d{number}"] = {"anyOf": [{"$ref": f"#/$defs/d{number - 1}"}] * 2}
+    return json.dumps({"$ref": f"#/$defs/d{times}", "$defs": definitions})
+
 
 STRICT = FunctionTool("f", parameters='{"type": "object", "required": ["a"]}', strict=True)
 
@@ -44,6 +55,14 @@ STRICT = FunctionTool("f", parameters='{"type": "object", "required": ["a"]}', s
         ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "file:///etc/hostname"}')), "cannot be checked"),
         ([Say("{}")], chat(constraint=JsonSchema('{"type": 3}')), "cannot be checked"),
         ([Say("{}")], chat(constraint=JsonSchema("{")), "cannot be checked"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "#"}')), "part of itself"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "#/x/y"}')), "#/x/y is not part of it"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$ref": "#anchor", "$anchor": "anchor"}')), "is not part of it"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"$dynamicRef": "#x"}')), "only plain references"),
+        ([Say("{}")], chat(constraint=JsonSchema('{"not":' * 5000 + "{}" + "}" * 5000)), "nested too deeply"),
+        ([Say('"x"')], chat(constraint=JsonSchema(doubling(40))), "too large"),
+        ([Say(f"[{'1,' * 100_000}1]")], chat(constraint=JsonSchema(doubling(5))), "too large"),
+        ([Say('"x"')], chat(constraint=JsonSchema(doubling(14))), "does not follow the schema.$"),
         ([Say("perhaps")], chat(constraint=Choices(("yes", "no"))), "none of the choices"),
         ([Say("a")], chat(constraint=Regex("a")), "no regular expression"),
         ([Say("a")], chat(constraint=ContextFree("a")), "no grammar"),
@@ -63,6 +82,11 @@ async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], req
         ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=JsonObject())),
         ([Say('{"a": "x"}')], chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}'))),
         ([Say("yes")], chat(constraint=Choices(("yes", "no")))),
+        (
+            [Say("[1, 2, 3]")],
+            chat(constraint=JsonSchema('{"items": {"$ref": "#/x/a~1b%20c/0"}, "x": {"a/b c": [{}]}}')),
+        ),
+        ([Say("1")], chat(constraint=JsonSchema(doubling(5)))),
         ([Refuse("No.")], chat(constraint=JsonObject())),
         ([Call("f")], chat(tools=["f"], constraint=JsonObject())),
     ],

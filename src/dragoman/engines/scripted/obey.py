@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NoReturn
-
-from jsonschema_rs import RegexOptions, ValidationError, validator_for
-
 from ...core.errors import Unsupported
 from ...core.message import FunctionTool
 from ...core.request import Choices, Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema
+from .schema import SchemaError
+from .schema import check as check_schema
 from .script import Call, Fail, Part, Refuse, Say
 from .spelling import joined
 
@@ -66,24 +63,7 @@ def _check_text(text: str, constraint: Constraint) -> None:
 
 
 def _check_json(text: str, schema: str, what: str) -> None:
-    """Patterns run on a matcher without backtracking, and no `$ref` reaches the network or the disk."""
     try:
-        # `validator_for` takes JSON text, which its declaration does not say of strings alone.
-        validator = validator_for(schema, retriever=_refuse_reference, pattern_options=RegexOptions())
-    except (ValidationError, ValueError) as error:
-        raise Unsupported(f"This JSON Schema cannot be checked: {error}") from None
-    try:
-        value: Any = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise Unsupported(f"{what} must be JSON, and is not: {error}") from None
-    problem = next(validator.iter_errors(value), None)
-    if problem is not None:
-        raise Unsupported(f"{what} does not follow the schema: {problem.message}")
-
-
-def _refuse_reference(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is not part of the schema")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+        check_schema(text, schema)
+    except SchemaError as error:
+        raise Unsupported(f"{what} cannot be said as asked: {error}.") from None
