@@ -25,20 +25,20 @@ class Rows(NamedTuple):
     targets: Vector
 
 
-def solve(singles: Rows, firm: Rows) -> tuple[Vector, float]:
-    """Coefficients, none negative and the first positive, and the median residual of the singles.
+def solve(singles: Rows, firm: Rows) -> Vector:
+    """Coefficients, none negative and the first positive.
 
     Singles are weighed down where they do not fit (iteratively, towards least absolute deviations); what is firm is
     not. Raises ValueError if no such coefficients explain the targets.
     """
     weights = np.ones(len(singles.targets))
-    coefficients, residuals = np.zeros(singles.features.shape[1]), np.zeros(len(singles.targets))
+    coefficients = np.zeros(singles.features.shape[1])
     for _ in range(REWEIGHTINGS):
         features = np.vstack([singles.features * weights[:, None], firm.features])
         coefficients = non_negative(Rows(features, np.concatenate([singles.targets * weights, firm.targets])))
         residuals = singles.features @ coefficients - singles.targets
         weights = (1 + (residuals / OUTLIER) ** 2) ** -0.25
-    return coefficients, float(np.median(np.abs(residuals)))
+    return coefficients
 
 
 def non_negative(rows: Rows) -> Vector:
@@ -51,7 +51,7 @@ def non_negative(rows: Rows) -> Vector:
     best, least = np.zeros(len(scale)), 0.0
     for others in product((False, True), repeat=len(scale) - 1):
         free = np.flatnonzero((True, *others))
-        found = np.linalg.solve(gram[np.ix_(free, free)], moments[free])
+        found = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)
         error = -float(moments[free] @ found)  # the sum of squares, less that of the targets
         if error < least and found[0] > 0 and (found >= 0).all():
             best, least = np.zeros(len(scale)), error

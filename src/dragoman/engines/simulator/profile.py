@@ -12,11 +12,12 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from .calibrate import Prior, prior_of
 from .config import SchedulerConfig
+from .fitting import Prior, prior_of
 from .latency import LatencyModel
 
 SUFFIX = ".yaml"
+FOLDER = files("dragoman.engines.simulator") / "profiles"
 
 
 class ProfileError(ValueError):
@@ -108,8 +109,7 @@ def loads(text: str | bytes, place: str = "profile") -> Profile:
 
 def shipped() -> list[str]:
     """Names of the profiles that come with the package."""
-    folder = files(__package__) / "profiles"
-    return sorted(entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SUFFIX))
+    return sorted(entry.name.removesuffix(SUFFIX) for entry in FOLDER.iterdir() if entry.name.endswith(SUFFIX))
 
 
 def load(name: str) -> Profile:
@@ -121,7 +121,7 @@ def load(name: str) -> Profile:
             raise ProfileError(f"{name}: {error.strerror}") from None
     if name not in shipped():
         raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(shipped())}")
-    return loads((files(__package__) / "profiles" / f"{name}{SUFFIX}").read_bytes(), name)
+    return loads((FOLDER / f"{name}{SUFFIX}").read_bytes(), name)
 
 
 NOTES = {

@@ -79,8 +79,9 @@ def replay(
 ) -> Replayed:
     """Serve the whole workload with fresh cores.
 
-    frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop when all of these requests are
-    answered; those that are not then have no timing. Raises RequestError for a request that can never run.
+    frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop
+    when all of these requests are answered; those that are not then have no timing. Raises RequestError for a request
+    that can never run.
     """
     return _Replay(workload, cores, frontend_seconds, route or round_robin()).run(until)
 
@@ -174,11 +175,11 @@ class _Replay:
             heappush(self._arrivals, (track.last + request.arrival_s, number, request))
 
     def _record(self, replica: int, outcome: Outcome) -> None:
-        if outcome.load is None:
+        if outcome.load is None or outcome.began is None:
             return
         log, load, scheduler = self._log[replica], outcome.load, self._cores[replica].scheduler
-        log.ends.append(outcome.at)
         log.begins.append(outcome.began)
+        log.ends.append(outcome.at)
         log.tokens.append(load.tokens)
         log.context.append(load.context)
         log.prefill_pairs.append(load.prefill_pairs)

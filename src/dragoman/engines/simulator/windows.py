@@ -26,17 +26,15 @@ class Windows:
 
     def __init__(self, replayed: Replayed, observed: Sequence[Timing], frontend_seconds: float) -> None:
         simulated = {timing.id: timing for timing in replayed.timings}
-        pairs = [(simulated[timing.id], timing) for timing in observed]
+        ours = [simulated[timing.id] for timing in observed]
         work = _Work(replayed.steps[0])
-        arrived = work.until([ours.arrival_s + frontend_seconds for ours, _ in pairs])
-        first = work.until([ours.first_token_s for ours, _ in pairs])
-        last = work.until([ours.last_token_s for ours, _ in pairs])
-        self._waiting = first - arrived
+        first = work.until([timing.first_token_s for timing in ours])
+        self._waiting = first - work.until([timing.arrival_s + frontend_seconds for timing in ours])
         self._waiting[:, FRONTEND] = 1.0
-        self._decoding = last - first
-        self._ttft = np.array([theirs.ttft for _, theirs in pairs])
-        self._decode = np.array([theirs.last_token_s - theirs.first_token_s for _, theirs in pairs])
-        self._gaps = np.array([theirs.output_tokens - 1 for _, theirs in pairs])
+        self._decoding = work.until([timing.last_token_s for timing in ours]) - first
+        self._gaps = np.array([timing.output_tokens - 1 for timing in observed])
+        self._ttft, self._decode = _durations(observed)
+        self._our_ttft, self._our_decode = _durations(ours)
 
     def singles(self) -> Rows:
         """A row a window: what is computed in it, over how long it took. Every target is 1."""
@@ -56,6 +54,27 @@ class Windows:
             ((self._decoding[several] / gaps[:, None]).sum(axis=0), (self._decode[several] / gaps).sum()),
         ]
         return Rows(np.array([work / took for work, took in windows]), np.ones(len(windows)))
+
+    def error(self) -> float:
+        """How far the simulation is from the measurements: the mean deviation of single requests and that of the
+        means, in logarithms; 1 counts as the most. Median requests that are 3 % off give about 0.05.
+        """
+        several = (self._decode > 0) & (self._our_decode > 0)
+        ttft = np.abs(np.log(self._our_ttft / self._ttft))
+        decode = np.abs(np.log(self._our_decode[several] / self._decode[several]))
+        single = (np.minimum(ttft, 1.0).mean() + np.minimum(decode, 1.0).mean()) / 2
+        means = [
+            self._our_ttft.mean() / self._ttft.mean(),
+            (self._our_ttft + self._our_decode).mean() / (self._ttft + self._decode).mean(),
+            self._our_decode.mean() / self._decode.mean(),
+        ]
+        return float(single + np.minimum(np.abs(np.log(means)), 1.0).mean())
+
+
+def _durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
+    """To the first token, and from it to the last."""
+    ttft = np.array([timing.ttft for timing in timings])
+    return ttft, np.array([timing.latency for timing in timings]) - ttft
 
 
 class _Work:

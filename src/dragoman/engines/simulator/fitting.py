@@ -1,0 +1,212 @@
+"""From measured requests to the coefficients of a step's time, by simulating and solving until both agree.
+
+What a log tells is when requests began and ended, not what each step computed. So: simulate with the present
+coefficients, add up what the simulated steps compute between a request's arrival and its first token, and between
+its first and last token; the measured durations of these windows are then linear in the coefficients. Solve
+(non-negative, relative errors, outliers held down), and simulate again.
+
+Pure: measurements in, a fit out. It must not be shown the part of a log that it is judged on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from .config import SchedulerConfig
+from .engine_core import EngineCore
+from .latency import LatencyModel, TokenCost
+from .least_squares import Rows, Vector, solve
+from .replay import Replayed, replay
+from .scheduler import Scheduler
+from .timing import Timing
+from .windows import BASE, CONTEXT, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, Windows
+from .workload import Request
+
+FEWEST = 20
+STARTS = (0.1, 0.3, 1.0)
+"""First guesses: shares of the fastest prefill that a token may cost."""
+BOLD, CAREFUL = 6, 8
+"""Rounds that always go half of the way to the solution, and rounds that only go where it gets better. Near
+saturation the first ones may jump about for ever, far from the truth the others may get stuck."""
+SETTLED = 3
+"""So many best trials are averaged: which step a request falls into jumps, so the best one is partly luck."""
+TOTAL_WEIGHT = 10.0
+"""The means over all requests count as much as so many squared single ones: they are what is reported, and a robust
+fit of single requests alone leaves them biased."""
+PRIOR_WEIGHT = 1.0
+STRAIGHTNESS = 0.3
+"""How much the curve over the tokens of a step resists bending. Decoding and prefill alone can hardly tell it."""
+
+
+class CalibrationError(ValueError):
+    """The measurements cannot be fitted; the message says why."""
+
+
+class Prior(Struct, frozen=True, forbid_unknown_fields=True):
+    """What hardware and model let one expect, in seconds; None is no expectation.
+
+    base: a log of a saturated server does not tell it from what grows with the load. frontend: from the client to
+    the queue.
+    """
+
+    base: float | None = None
+    per_context_token: float | None = None
+    frontend: float = 0.001
+
+
+class Fit(Struct, frozen=True):
+    """error: what the search has made small, see `Windows.error`; more than 0.2 is a poor fit."""
+
+    latency: LatencyModel
+    frontend_seconds: float
+    error: float
+
+
+def prior_of(
+    *, weight_bytes: float, kv_bytes_per_token: float | None, memory_bandwidth: float, tensor_parallel: int = 1
+) -> Prior:
+    """bytes, bytes per second of one device. A step reads all weights once, at about four fifths of the bandwidth."""
+    bandwidth = memory_bandwidth * tensor_parallel
+    context = None if kv_bytes_per_token is None else kv_bytes_per_token / bandwidth
+    return Prior(base=1.25 * weight_bytes / bandwidth, per_context_token=context)
+
+
+def simulate(
+    workload: Sequence[Request],
+    config: SchedulerConfig,
+    latency: LatencyModel,
+    frontend_seconds: float = 0.0,
+    until: frozenset[str] | None = None,
+) -> Replayed:
+    """One replica, without noise. until: stop when all of these requests are answered."""
+    core = EngineCore(Scheduler(config), latency.seconds)
+    return replay(workload, [core], frontend_seconds=frontend_seconds, until=until)
+
+
+def fit(workload: Sequence[Request], observed: Sequence[Timing], config: SchedulerConfig, prior: Prior) -> Fit:
+    """Coefficients under which the simulated requests take as long as the observed ones.
+
+    workload: everything that the server was asked, as the observed requests shared it with all others; only arrivals
+    and lengths are read. observed: measured times of some of them. config: the server's real settings.
+    Raises CalibrationError.
+    """
+    _check(workload, observed)
+    return _Search(workload, observed, config, prior).run()
+
+
+class _Trial(Struct, frozen=True):
+    coefficients: Vector
+    windows: Windows
+    error: float
+
+
+class _Search:
+    """Gauss-Newton steps, each from a simulation of its own."""
+
+    def __init__(
+        self, workload: Sequence[Request], observed: Sequence[Timing], config: SchedulerConfig, prior: Prior
+    ) -> None:
+        self._workload, self._observed, self._config = workload, observed, config
+        self._ids = frozenset(timing.id for timing in observed)
+        self._guess = _guess(observed, prior)
+        self._firm = _stack(_expectations(prior), _straight(float(self._guess[TOKENS][-1])))
+        self._trials: list[_Trial] = []
+
+    def run(self) -> Fit:
+        for factor in STARTS:
+            start = self._guess.copy()
+            start[TOKENS] *= factor
+            self._try(start)
+        self._go_boldly()
+        self._go_carefully()
+        best = sorted(self._trials, key=lambda trial: trial.error)[:SETTLED]
+        settled = np.mean([trial.coefficients for trial in best], axis=0)
+        return Fit(_model(settled), float(settled[FRONTEND]), best[0].error)
+
+    def _go_boldly(self) -> None:
+        at = self._best()
+        for _ in range(BOLD):
+            at = self._try((at.coefficients + self._solve(at)) / 2)
+
+    def _go_carefully(self) -> None:
+        best, stride = self._best(), 1.0
+        solved = self._solve(best)
+        for _ in range(CAREFUL):
+            trial = self._try((1 - stride) * best.coefficients + stride * solved)
+            if trial.error < best.error:
+                best, stride = trial, min(1.0, 2 * stride)
+                solved = self._solve(best)
+            else:
+                stride /= 2
+
+    def _best(self) -> _Trial:
+        return min(self._trials, key=lambda trial: trial.error)
+
+    def _try(self, coefficients: Vector) -> _Trial:
+        frontend = float(coefficients[FRONTEND])
+        replayed = simulate(self._workload, self._config, _model(coefficients), frontend, until=self._ids)
+        windows = Windows(replayed, self._observed, frontend)
+        trial = _Trial(coefficients, windows, windows.error())
+        self._trials.append(trial)
+        return trial
+
+    def _solve(self, trial: _Trial) -> Vector:
+        totals = trial.windows.totals()
+        weighty = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
+        return solve(trial.windows.singles(), _stack(weighty, self._firm))
+
+
+def _expectations(prior: Prior) -> Rows:
+    """A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared."""
+    told: Mapping[int, float | None] = {BASE: prior.base, CONTEXT: prior.per_context_token, FRONTEND: prior.frontend}
+    known = {column: value for column, value in told.items() if value}
+    features = np.zeros((len(known), NUM_FEATURES))
+    for row, (column, value) in enumerate(known.items()):
+        features[row, column] = PRIOR_WEIGHT / value
+    return Rows(features, np.full(len(known), PRIOR_WEIGHT))
+
+
+def _straight(token: float) -> Rows:
+    """A row for each bend of the curve; token: about what one costs, in seconds."""
+    slopes = np.eye(NUM_FEATURES)[TOKENS]
+    features = (slopes[:-1] - slopes[1:]) * STRAIGHTNESS / token
+    return Rows(features, np.zeros(len(features)))
+
+
+def _stack(*parts: Rows) -> Rows:
+    return Rows(np.vstack([rows.features for rows in parts]), np.concatenate([rows.targets for rows in parts]))
+
+
+def _model(coefficients: Vector) -> LatencyModel:
+    curve = zip(KNOTS, coefficients[TOKENS], strict=True)
+    return LatencyModel(
+        base=float(coefficients[BASE]),
+        per_token=tuple(TokenCost(beyond, float(seconds)) for beyond, seconds in curve),
+        per_context_token=float(coefficients[CONTEXT]),
+        per_prefill_pair=float(coefficients[PAIRS]),
+    )
+
+
+def _guess(observed: Sequence[Timing], prior: Prior) -> Vector:
+    """From the fastest decoding and the fastest prefill."""
+    tpots = [timing.tpot for timing in observed if timing.tpot]
+    prefills = [timing.ttft / timing.input_tokens for timing in observed]
+    guess = np.zeros(NUM_FEATURES)
+    guess[BASE] = prior.base or 0.7 * float(np.min(tpots))
+    guess[TOKENS] = float(np.quantile(prefills, 0.05))
+    guess[FRONTEND] = prior.frontend
+    return guess
+
+
+def _check(workload: Sequence[Request], observed: Sequence[Timing]) -> None:
+    known = {request.id for request in workload}
+    for timing in observed:
+        if timing.id not in known:
+            raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
+        if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
+            raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
+    if len(observed) < FEWEST or all(not timing.tpot for timing in observed):
+        raise CalibrationError(f"at least {FEWEST} requests are needed, some of them with two or more output tokens")

@@ -1,0 +1,80 @@
+"""Fitted on the first 100 requests of a measured run, the simulator foretells the other 200."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.engines.simulator.fitting import Prior, fit, simulate
+from dragoman.engines.simulator.measured import compare
+from dragoman.engines.simulator.profile import HeldOut, Profile, load
+
+from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
+
+runs = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+
+
+def held_out(run: Run, profile: Profile) -> HeldOut:
+    workload, measured = log(run.name)
+    simulated = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
+    return compare(measured[FITTED:], simulated[FITTED:])
+
+
+def worst(error: HeldOut) -> tuple[float, float]:
+    """Of the means, and of the percentiles."""
+    metrics = (error.ttft, error.latency, error.tpot)
+    percentiles = [abs(value) for metric in metrics for value in (metric.p50, metric.p90, metric.p99)]
+    return max(abs(metric.mean) for metric in metrics), max(percentiles)
+
+
+@runs
+def test_means_are_within_two_per_cent_and_percentiles_within_five(run: Run) -> None:
+    mean, percentile = worst(held_out(run, calibrated(run)))
+    assert mean < 0.02
+    assert percentile < 0.05
+
+
+@runs
+def test_nothing_but_the_log_is_needed(run: Run) -> None:
+    """Without a word on hardware and model, and without scheduled_s."""
+    workload, measured = log(run.name)
+    observed = [msgspec.structs.replace(timing, scheduled_s=None) for timing in measured[:FITTED]]
+    found = fit(workload, observed, run.engine, Prior())
+    bare = msgspec.structs.replace(calibrated(run), latency=found.latency, frontend_seconds=found.frontend_seconds)
+    mean, percentile = worst(held_out(run, bare))
+    assert mean < 0.02
+    assert percentile < 0.05
+
+
+def test_the_fit_does_not_see_how_the_others_fared() -> None:
+    run = RUNS[1]
+    workload, measured = log(run.name)
+    lies = [
+        msgspec.structs.replace(each, first_token_s=each.arrival_s + 1, last_token_s=each.arrival_s + 2)
+        for each in measured[FITTED:]
+    ]
+    lied_to = calibrate_run(run, (workload, [*measured[:FITTED], *lies]))
+    assert lied_to.latency == calibrated(run).latency
+    assert lied_to.calibration != calibrated(run).calibration
+
+
+@runs
+def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
+    """Write it anew with `python benchmarks/simulator.py --write-profiles`."""
+    shipped, found = load(run.name), calibrated(run)
+    assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
+        msgspec.structs.replace(found, calibration=None, frontend_seconds=0)
+    )
+    assert shipped.latency.base == pytest.approx(found.latency.base, rel=0.01)
+    assert shipped.latency.per_context_token == pytest.approx(found.latency.per_context_token, rel=0.01)
+    assert shipped.calibration is not None
+    assert shipped.calibration.error is not None
+    assert worst(shipped.calibration.error) == pytest.approx(worst(held_out(run, shipped)), abs=1e-4)
+
+
+@pytest.mark.parametrize("wrong", [{"num_gpu_blocks": 32000}, {"max_num_seqs": 32}, {"max_num_batched_tokens": 512}])
+def test_a_wrong_setting_is_told_by_the_error(wrong: dict[str, int]) -> None:
+    """Negative case: the figures above depend on the scheduler's rules, not on a lucky average."""
+    profile = load(RUNS[0].name)
+    engine = msgspec.structs.replace(profile.engine, **wrong)
+    assert worst(held_out(RUNS[0], msgspec.structs.replace(profile, engine=engine)))[0] > 0.02

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.errors import ContextTooLong, RequestError
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.scheduler import Scheduler, Step
+from dragoman.engines.simulator.sequence import Sequence, Status
+
+from .driving import sequence
+
+
+def scheduler(**settings: object) -> Scheduler:
+    usual: dict[str, object] = {"max_num_batched_tokens": 16, "block_size": 4, "num_gpu_blocks": 17}
+    return Scheduler(SchedulerConfig(**{**usual, **settings}))  # pyright: ignore[reportArgumentType]
+
+
+def prompt(length: int, first: int = 0) -> list[int]:
+    return list(range(first, first + length))
+
+
+def shares(step: Step) -> dict[str, int]:
+    """Tokens that each one computes."""
+    return {each.id: 1 for each in step.decodes} | {chunk.sequence.id: chunk.num_tokens for chunk in step.chunks}
+
+
+def added(to: Scheduler, *sequences: Sequence) -> None:
+    for each in sequences:
+        to.add(each)
+
+
+def step(of: Scheduler) -> dict[str, int]:
+    """A step from beginning to end."""
+    scheduled = of.schedule()
+    of.update(scheduled)
+    return shares(scheduled)
+
+
+def test_a_prompt_over_the_budget_is_computed_in_chunks_and_wedges_nothing() -> None:
+    tested = scheduler()
+    added(tested, sequence("long", prompt(40), 2), sequence("short", prompt(4, 100), 2))
+    assert [step(tested) for _ in range(4)] == [
+        {"long": 16},
+        {"long": 16},
+        {"long": 8, "short": 4},
+        {"long": 1, "short": 1},
+    ]
+
+
+def test_without_chunked_prefill_such_a_prompt_is_refused() -> None:
+    tested = scheduler(enable_chunked_prefill=False)
+    with pytest.raises(ContextTooLong):
+        tested.add(sequence("long", prompt(17), 1))
+    added(tested, sequence("a", prompt(10), 2), sequence("b", prompt(10, 50), 2))
+    assert [step(tested), step(tested)] == [{"a": 10}, {"a": 1, "b": 10}]
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(0, 1), (1, 0), (1, -1), (64, 1), (60, 5)])
+def test_what_can_never_run_is_refused_before_it_is_queued(length: int, max_tokens: int) -> None:
+    tested = scheduler()
+    with pytest.raises(RequestError):
+        tested.add(sequence("q", prompt(length), max_tokens))
+    assert tested.num_waiting == 0
+
+
+def test_what_just_fits_is_served() -> None:
+    tested = scheduler()
+    tested.add(sequence("q", prompt(60), 4))
+    for _ in range(7):
+        step(tested)
+    assert (tested.num_running, tested.pool.used) == (0, 0)
+
+
+def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
+    tested = scheduler(long_prefill_token_threshold=6)
+    added(tested, sequence("long", prompt(20), 1), sequence("short", prompt(4, 100), 1))
+    assert step(tested) == {"long": 6, "short": 4}
+    assert step(tested) == {"long": 6}
+
+
+def test_no_more_run_than_may() -> None:
+    tested = scheduler(max_num_seqs=1)
+    added(tested, sequence("a", prompt(4), 1), sequence("b", prompt(4), 1))
+    assert [step(tested), step(tested), step(tested)] == [{"a": 4}, {"b": 4}, {}]
+
+
+def test_a_full_cache_makes_requests_wait_and_nobody_is_skipped() -> None:
+    tested = scheduler(num_gpu_blocks=5)
+    added(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
+    assert step(tested) == {"a": 8}
+    assert step(tested) == {"a": 1}
+    assert [each.id for each in tested.waiting()] == ["b", "c"]
+
+
+def test_the_whole_prompt_is_reserved_unless_told_otherwise() -> None:
+    for reserve, expected in ((True, {"a": 12}), (False, {"a": 12, "b": 4})):
+        tested = scheduler(num_gpu_blocks=6, scheduler_reserve_full_isl=reserve)
+        added(tested, sequence("a", prompt(12), 1), sequence("b", prompt(12, 50), 1))
+        assert shares(tested.schedule()) == expected
+
+
+def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
+    tested = scheduler(num_gpu_blocks=5)
+    a, b, c = sequence("a", prompt(7), 5), sequence("b", prompt(7, 50), 5), sequence("c", prompt(1, 90), 1)
+    added(tested, a, b, c)
+    assert step(tested) == {"a": 7, "b": 7}
+    assert step(tested) == {"a": 1, "b": 1}
+    scheduled = tested.schedule()
+    assert (shares(scheduled), scheduled.preempted) == ({"a": 1}, [b])
+    assert [each.id for each in tested.waiting()] == ["b", "c"]
+    assert (b.status, b.num_preemptions, b.num_computed_tokens) == (Status.PREEMPTED, 1, 0)
+
+
+def test_what_was_preempted_finds_its_own_blocks_again() -> None:
+    tested = scheduler(num_gpu_blocks=6)
+    a, b = sequence("a", prompt(7), 3), sequence("b", prompt(8, 50), 4)
+    added(tested, a, b)
+    assert [step(tested) for _ in range(4)] == [{"a": 7, "b": 8}, {"a": 1, "b": 1}, {"a": 1}, {"b": 2}]
+    assert (b.num_preemptions, b.num_output_tokens) == (1, 3)
+
+
+def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
+    tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
+    a, b = sequence("a", prompt(7), 5, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
+    added(tested, a, b)
+    step(tested)
+    step(tested)
+    scheduled = tested.schedule()
+    assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
+
+
+def test_priority_decides_who_is_admitted_and_arrival_among_equals() -> None:
+    tested = scheduler(scheduling_policy="priority")
+    for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):
+        tested.add(sequence(id, prompt(1), 1, priority=priority, arrival=arrival))
+    assert [each.id for each in tested.waiting()] == ["high", "early", "late", "low"]
+
+
+def test_requests_that_start_together_share_their_prompt() -> None:
+    tested = scheduler()
+    a, b = sequence("a", prompt(10), 1), sequence("b", prompt(10), 1)
+    added(tested, a, b)
+    assert step(tested) == {"a": 10, "b": 2}
+    assert (a.num_cached_tokens, b.num_cached_tokens) == (0, 8)
+    assert (tested.stats.prefix_cache_queries, tested.stats.prefix_cache_hits) == (20, 8)
+
+
+def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
+    tested = scheduler()
+    tested.add(sequence("a", prompt(8), 1))
+    step(tested)
+    tested.add(sequence("b", prompt(8), 1))
+    assert step(tested) == {"b": 4}
+
+
+def test_nothing_is_shared_when_prefix_caching_is_off() -> None:
+    tested = scheduler(enable_prefix_caching=False)
+    added(tested, sequence("a", prompt(8), 1), sequence("b", prompt(8), 1))
+    assert step(tested) == {"a": 8, "b": 8}
+
+
+def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
+    tested = scheduler(max_num_seqs=1)
+    running, waiting = sequence("a", prompt(8), 4), sequence("b", prompt(8, 50), 4)
+    added(tested, running, waiting)
+    flying = tested.schedule()
+    for each in (running, waiting, running):
+        tested.finish(each)
+    assert (tested.num_running, tested.num_waiting, tested.pool.used) == (0, 0, 0)
+    assert tested.update(flying) == ([], []), "the step that was under way gives it no token"
+
+
+def test_two_steps_may_be_under_way_and_none_computes_past_the_end() -> None:
+    tested = scheduler()
+    tested.add(sequence("a", prompt(4), 2))
+    first, second, third = tested.schedule(), tested.schedule(), tested.schedule()
+    assert [shares(each) for each in (first, second, third)] == [{"a": 4}, {"a": 1}, {}]
+    assert [len(tested.update(each)[1]) for each in (first, second)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_num_seqs": 0},
+        {"block_size": 0},
+        {"num_gpu_blocks": 1},
+        {"watermark": 1.0},
+        {"max_model_len": 0},
+        {"long_prefill_token_threshold": -1},
+        {"enable_chunked_prefill": False, "max_model_len": 4096},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        scheduler(**wrong)
