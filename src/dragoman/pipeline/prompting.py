@@ -64,11 +64,22 @@ async def encode(backend: TokenBackend, text: str, *, add_special_tokens: bool) 
 async def render_conversation(backend: TokenBackend, conversation: Conversation, terms: Terms) -> Rendered:
     """Raises RequestError where the template refuses, Unsupported where there is none."""
     renderer = _renderer(backend, conversation.template.template)
+    conversation = _with_effort(renderer, conversation)
     shown = () if conversation.tool_choice.mode == "none" else None
     return await _off_loop(
         _size(conversation),
         lambda: renderer.render(conversation, now=terms.now, tools=shown),
     )
+
+
+def _with_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
+    """A template that has a switch and no degrees thinks when any effort is asked for."""
+    asked, traits = conversation.reasoning, renderer.template.traits
+    if asked.effort is None or traits.reasoning_effort or not traits.enable_thinking:
+        return conversation
+    enabled = asked.effort != "none" if asked.enabled is None else asked.enabled
+    switched = msgspec.structs.replace(asked, enabled=enabled, effort=None)
+    return msgspec.structs.replace(conversation, reasoning=switched)
 
 
 async def _off_loop(size: int, work: Callable[[], T]) -> T:
