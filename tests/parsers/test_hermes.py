@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.events import FinishReason, TextDelta, ToolCallDelta, ToolCallStart
+from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from dragoman.core.message import CustomTool, FunctionTool
 from dragoman.core.syntax import JsonValue, Verbatim
 from dragoman.parsers.hermes import HermesFormat
@@ -212,6 +212,22 @@ def test_fifty_interleaved_streams_do_not_mix():
         calls = "".join(event.arguments for event in out if isinstance(event, ToolCallDelta))
         said = "".join(event.text for event in out if isinstance(event, TextDelta))
         assert (said, calls) == (f"Text {n}", f'{{"n": {n}}}{{"n": "{n}"}}')
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("So <tool", [TextDelta(0, "So "), TextDelta(0, "<tool")]),
+        ('<tool_call>{"na', [TextDelta(0, '<tool_call>{"na')]),
+        ('<tool_call>{"name": "f", "arguments": nul', [ToolCallStart(0, "call_0", "f"), ToolCallDelta(0, "nul")]),
+        ("", []),
+    ],
+)
+def test_events_of_other_kinds_pass_in_their_place(text: str, before: list[Event]):
+    parser = hermes()
+    native = ReasoningDelta(0, "native", (token("native"),))
+    assert [*parser.feed(TextDelta(0, text)), *parser.feed(native)] == [*before, native]
+    assert parser.feed(TextDelta(0, "So")) == [TextDelta(0, "So")]
 
 
 def test_plain_text_passes_as_the_same_object():

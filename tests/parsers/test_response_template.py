@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import Unsupported
-from dragoman.core.events import FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import JsonValue, ThoughtSyntax, Verbatim
 from dragoman.parsers import registry
-from dragoman.parsers.response_template import load
+from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
 from .running import END, PATCH, Shape, answer, context, cut, deltas, fold, parse, regroup, shape, token
 from .templates import (
@@ -51,9 +51,8 @@ once = cache(load)
 
 
 def parser(spec: Template, tail: str = "", *, added: tuple[str, ...] = ()):
-    reasoning, _ = once(source(spec), added)
-    assert reasoning is not None
-    return reasoning.parser(context(F, "g", PATCH, tail=tail))
+    _, format = once(source(spec), added)
+    return format.parser(context(F, "g", PATCH, tail=tail))
 
 
 @pytest.mark.parametrize(
@@ -242,6 +241,22 @@ def test_reasoning_and_text_stream_at_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "text", "before"),
+    [
+        (QWEN3, "So <tool", [TextDelta(0, "So"), TextDelta(0, " <tool")]),
+        (QWEN3, "<think>hm", [ReasoningDelta(0, "hm")]),
+        (QWEN3, '<tool_call>{"na', [TextDelta(0, '<tool_call>{"na')]),
+        (COHERE, "<|START_ACTION|>[", [TextDelta(0, "<|START_ACTION|>[")]),
+    ],
+)
+def test_events_of_other_kinds_pass_in_their_place(spec: Template, text: str, before: list[Event]):
+    reader = parser(spec)
+    native = ToolCallStart(0, "c", "native", (token("native"),))
+    assert [*reader.feed(TextDelta(0, text)), *reader.feed(native)] == [*before, native]
+    assert reader.feed(TextDelta(0, "<think>")) == []
+
+
 def test_plain_text_passes_as_the_same_object():
     reader = parser(QWEN3)
     reader.feed(TextDelta(0, "So"))
@@ -260,22 +275,33 @@ def test_one_object_is_the_format_of_both():
     assert reasoning is tools
     (only,) = registry.parser(reasoning, tools, context("f")).feed(TextDelta(0, "Yes"))
     assert only == TextDelta(0, "Yes")
-    assert load(source(ERNIE))[1] is None
+    assert isinstance(reasoning, ResponseTemplateFormat)
+    assert reasoning.openers == ("<tool_call>",)
+
+
+def test_a_template_without_reasoning_still_reads_all_of_an_answer():
+    reasoning, tools = load(source(LINES))
+    assert reasoning is None
+    assert answer(registry.parser(reasoning, tools, context()), "Yes <end>") == [("text", "Yes")]
 
 
 def test_markers_are_the_added_tokens_that_it_looks_for():
     _, tools = load(source(GEMMA), ("<|channel>", '<|"|>', "<unused>", "<|tool_call>", "<turn|>"))
-    assert tools is not None
     assert tools.markers == ("<|channel>", '<|"|>', "<|tool_call>", "<turn|>")
     _, tools = load(source(QWEN3))
-    assert tools is not None
     assert set(tools.markers) == {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"}
+
+
+def test_openers_begin_calls_and_nothing_else():
+    _, tools = load(source(GPT_OSS), ("<|channel|>", "<|message|>", "<|call|>"))
+    assert isinstance(tools, ResponseTemplateFormat)
+    assert tools.markers == ("<|channel|>", "<|message|>", "<|call|>")
+    assert tools.openers == ()
 
 
 def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
     reasoning, tools = load(source(QWEN3))
     assert reasoning is not None
-    assert tools is not None
     assert reasoning.thought == ThoughtSyntax("<think>", "</think>")
     assert tools.call(F) == (
         Verbatim('<tool_call>{"name": "f", "arguments": '),
@@ -283,10 +309,8 @@ def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
         Verbatim("}</tool_call>"),
     )
     _, tools = load(source(GPT_OSS))
-    assert tools is not None
     assert tools.call(F)[0] == Verbatim("<|channel|>commentary to=functions.f<|message|>")
     _, tools = load(source(QWEN3_CODER))
-    assert tools is not None
     with pytest.raises(Unsupported):
         tools.call(F)
 
@@ -294,7 +318,6 @@ def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
 @pytest.mark.parametrize("spec", [QWEN3, GPT_OSS, INKLING])
 def test_an_enforced_call_is_found_again(spec: Template):
     _, tools = load(source(spec))
-    assert tools is not None
     head, _, tail = tools.call(F)
     assert isinstance(head, Verbatim)
     assert isinstance(tail, Verbatim)

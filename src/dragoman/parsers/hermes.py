@@ -39,6 +39,11 @@ class HermesFormat:
         return OPEN, CLOSE
 
     @property
+    def openers(self) -> tuple[str, ...]:
+        """The markers that begin a call and nothing else: without them there can be none."""
+        return (OPEN,)
+
+    @property
     def between(self) -> str:
         return "\n"
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
 from .base import chain
 from .hermes import CLOSE, OPEN, HermesFormat
+from .response_template import ResponseTemplateFormat
 from .think import ThinkFormat
 
 GROUP = "dragoman.parsers"
@@ -96,6 +97,7 @@ def parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context:
     A format that is both makes one parser. Without any, everything passes through.
     """
     parsers = [] if reasoning is None else [reasoning.parser(context)]
-    if tools is not None and id(tools) != id(reasoning) and context.tools:
+    everything = isinstance(tools, ResponseTemplateFormat)  # it reads all of an answer, calls or not
+    if tools is not None and id(tools) != id(reasoning) and (context.tools or everything):
         parsers.append(tools.parser(context))
     return chain(parsers)

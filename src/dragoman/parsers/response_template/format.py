@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ...core.errors import Unsupported
 from ...core.message import CustomTool, Tool
@@ -15,16 +15,15 @@ from .regions import Compiled, RegionParser
 from .template import Delimiter, Field, Headed, Keyed, Kind, Template, read_template
 
 
-def load(spec: bytes | str, added: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """The formats that a response template (its JSON text) stands for: one object in both places, None where it has
-    no such field. added: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
+def load(spec: bytes | str, added: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
+    """The formats that a response template (its JSON text) stands for: one object in both places, or None for the
+    first where the template does not say how reasoning is written.
 
+    added: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
     Raises ValueError, which names the field, for a template that is wrong or that asks for what is not supported.
     """
-    template = read_template(spec)
-    format = ResponseTemplateFormat(template, added)
-    kinds = {field.kind for field in template.fields}
-    return format, format if Kind.CALLS in kinds else None
+    format = ResponseTemplateFormat(read_template(spec), added)
+    return format if format.reasons else None, format
 
 
 class ResponseTemplateFormat:
@@ -42,21 +41,38 @@ class ResponseTemplateFormat:
         return next((field for field in self._template.fields if field.kind is kind), None)
 
     @property
+    def reasons(self) -> bool:
+        """The template says how reasoning is written."""
+        return all(self._thought())
+
+    @property
     def thought(self) -> ThoughtSyntax:
-        """Raises Unsupported where the template does not say how a thought is written."""
+        return ThoughtSyntax(*self._thought())
+
+    def _thought(self) -> tuple[str, str]:
         field = self._field(Kind.REASONING)
-        begin = None if field is None else _spelled(field.open)
-        end = None if field is None else _spelled(field.close)
-        if not begin or not end:
-            raise Unsupported("This model's response template does not say how reasoning is written.")
-        return ThoughtSyntax(begin, end)
+        if field is None:
+            return "", ""
+        return _spelled(field.open) or "", _spelled(field.close) or ""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        texts = list(_texts(self._template))
+        return self._marks(text for field in self._template.fields for text in _texts(field))
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """The markers that begin a call and nothing else: without them there can be none."""
+        field = self._field(Kind.CALLS)
+        others = [text for other in self._template.fields if other is not field for text in _texts(other)]
+        opening = _delimiter_texts(None if field is None else field.open)
+        return tuple(mark for mark in self._marks(opening) if not any(mark in text for text in others))
+
+    def _marks(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """The added tokens in these texts; the texts themselves where no added tokens are known."""
+        found = tuple(dict.fromkeys(texts))
         if not self._added:
-            return tuple(dict.fromkeys(texts))
-        return tuple(token for token in self._added if any(token in text for text in texts))
+            return found
+        return tuple(token for token in self._added if any(token in text for text in found))
 
     @property
     def between(self) -> str:
@@ -92,16 +108,20 @@ def _spelled(delimiter: Delimiter | None, captures: dict[str, str] | None = None
     return delimiter.texts[0] if delimiter.texts else spell(delimiter.node, captures or {})
 
 
-def _texts(template: Template) -> Iterator[str]:
-    """Every fixed text that the template looks for."""
-    for field in template.fields:
-        for delimiter in (field.open, field.close):
-            if delimiter is not None:
-                yield from delimiter.texts or literals(delimiter.node)
-        match field.content:
-            case JsonContent(string_delims=delims):
-                yield from (mark for pair in delims for mark in pair)
-            case XmlContent(tag):
-                yield from tag.literals
-            case _:
-                pass
+def _delimiter_texts(delimiter: Delimiter | None) -> Sequence[str]:
+    if delimiter is None:
+        return ()
+    return delimiter.texts or literals(delimiter.node)
+
+
+def _texts(field: Field) -> Iterator[str]:
+    """Every fixed text that a field looks for."""
+    yield from _delimiter_texts(field.open)
+    yield from _delimiter_texts(field.close)
+    match field.content:
+        case JsonContent(string_delims=delims):
+            yield from (mark for pair in delims for mark in pair)
+        case XmlContent(tag):
+            yield from tag.literals
+        case _:
+            pass
