@@ -22,6 +22,7 @@ from dragoman.core.message import (
     ToolResult,
 )
 
+from .. import asking
 from .asking import HELLO, Json, conversation, messages, parts, told, turns
 
 PIXEL = base64.b64encode(b"\x89PNG").decode()
@@ -84,6 +85,28 @@ def test_calls_and_results_become_what_they_are_in_every_dialect():
         Message(Role.TOOL, (ToolResult("toolu_2", (Text("d"),)),), "find"),
         Message(Role.USER, (Text("e"),)),
     )
+
+
+def test_the_same_conversation_is_the_same_in_chat():
+    here = turns(
+        {"role": "user", "content": [text("a"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, text("b"), CALL]},
+        {"role": "user", "content": [result("c")]},
+        {"role": "user", "content": "d"},
+        system="s",
+    )
+    image = {"type": "image_url", "image_url": "https://x/y"}
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
+    there = asking.conversation(
+        messages=[
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [text("a"), image]},
+            {"role": "assistant", "reasoning_content": "Hm.", "content": "b", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "c"},
+            {"role": "user", "content": "d"},
+        ]
+    )
+    assert here == there.messages
 
 
 @pytest.mark.parametrize(

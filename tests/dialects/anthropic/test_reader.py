@@ -155,7 +155,9 @@ def test_thinking_between_tools_is_thinking_about_a_result():
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": NOTHING}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
     ]
+    remarked = [*said, {"role": "system", "content": "Be brief."}]
     assert conversation(messages=said, thinking={"type": "between_tools"}).reasoning.enabled is True
+    assert conversation(messages=remarked, thinking={"type": "between_tools"}).reasoning.enabled is True
 
 
 def test_the_templates_own_switch_says_it_more_exactly():

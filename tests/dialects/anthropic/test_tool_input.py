@@ -68,6 +68,7 @@ def test_strings_that_some_parsers_refuse_are_mended(text: str, value: str):
         ('{"a": 1', r'{"INVALID_JSON":"{\"a\": 1"}'),
         ('{"a": "x', r'{"a": "x","INVALID_JSON":"{\"a\": \"x"}'),
         ('{"a": [1, {"b": 2} nothing', r'{"a": [1, {"b": 2}],"INVALID_JSON":"{\"a\": [1, {\"b\": 2} nothing"}'),
+        ('{"a": {"b": [1 2', r'{"a": {"b": [1]},"INVALID_JSON":"{\"a\": {\"b\": [1 2"}'),
         ('{"a": 1} and so on', r'{"a": 1,"INVALID_JSON":"{\"a\": 1} and so on"}'),
         ("{} and so on", r'{"INVALID_JSON":"{} and so on"}'),
         ('{"a": NaN}', r'{"INVALID_JSON":"{\"a\": NaN}"}'),

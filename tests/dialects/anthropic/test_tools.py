@@ -149,6 +149,13 @@ def test_tools_can_be_added_on_the_way():
     assert [one.name for one in conversation(messages=added).tools] == ["weather"]
 
 
+def test_a_tool_can_be_defined_anew():
+    newer = {**WEATHER, "description": "newer"}
+    added = change("tool_addition", type="tool_definition", definition=newer)
+    (read,) = conversation(tools=[WEATHER], messages=added).tools
+    assert read.description == "newer"
+
+
 def test_tools_can_be_taken_away_on_the_way():
     other = {**WEATHER, "name": "other"}
     gone = change("tool_removal", type="tool_reference", name="weather")

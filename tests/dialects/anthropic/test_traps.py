@@ -23,6 +23,7 @@ from dragoman.core.events import (
 from dragoman.core.message import Reasoning, Role, Text, ToolResult
 from dragoman.dialects.anthropic import anthropic_error
 
+from ...laws.anthropic_sdk import AnthropicSdk
 from ..asking import streamed, whole
 from .asking import HELLO, WEATHER, Json, conversation, count, messages, refusal, turns
 
@@ -75,6 +76,20 @@ def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     cut = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a": 1, "b": "x'), LENGTH, DONE)
     assert reasons(*cut) == ("max_tokens", "max_tokens")
     assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
+
+
+def test_trap_11_a_stop_string_cuts_a_call_as_the_limit_does():
+    stopped = ChoiceFinished(0, FinishReason.STOP, "END")
+    cut = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a": 1, "b": "x'), stopped, DONE)
+    assert reasons(*cut) == ("stop_sequence", "stop_sequence")
+    assert json.loads(whole(messages(), *cut))["content"][0]["input"] == {"a": 1}
+
+
+def test_arguments_deeper_than_the_sdk_can_read_do_not_break_its_stream():
+    deep = (Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a":' + "[" * 1_000), STOP, DONE)
+    (block,) = AnthropicSdk().message(streamed(messages(), *deep).encode()).content
+    assert block.type == "tool_use"
+    assert "INVALID_JSON" in block.input
 
 
 def test_trap_18_messages_of_the_system_stand_among_the_others():

@@ -21,6 +21,12 @@ class History(Struct, frozen=True):
     messages: tuple[Message, ...]
     prefilled: bool
 
+    @property
+    def last_speaker(self) -> Role:
+        """Whose turn the answer follows, whatever the system has remarked since."""
+        roles = (message.role for message in reversed(self.messages))
+        return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
+
 
 def read_history(messages: Sequence[WireMessage], system: str | list[ContentBlock] | None) -> History:
     """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.

@@ -41,8 +41,6 @@ def read_messages(data: bytes, options: ReaderOptions, *, sign: Callable[[str], 
     """sign: makes the signature of a thought. Raises RequestError, and nothing else."""
     parsed = Body(data)
     prompting = parsed.read(_PROMPTING)
-    if "max_tokens" not in parsed.fields:
-        raise missing("max_tokens")
     body = parsed.read(_BODY)
     warnings, unknown = MESSAGES.judge(parsed.others(_BODY.names, _PROMPTING.names))
     if body.service_tier is not None:
@@ -107,7 +105,7 @@ def _reasoning(body: Prompting, history: History) -> ReasoningOptions:
         kinds = ("enabled", "adaptive", "disabled", "between_tools")
         match one_of(thinking.type, kinds, "thinking.type"):
             case "between_tools":
-                enabled = history.messages[-1].role is Role.TOOL
+                enabled = history.last_speaker is Role.TOOL
             case "disabled":
                 enabled = False
             case kind:
