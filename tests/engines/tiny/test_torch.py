@@ -25,10 +25,11 @@ LENGTHS = [1, 2, 17, 130, 1500]
 
 def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
     model = transformers.LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    # The mask is given, or else the padding token would be taken for padding in the midst of a prompt.
+    fixed = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
     with torch.no_grad():
-        made = model.generate(
-            torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
-        )
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), **fixed)
     return made[0, len(prompt) :].tolist()
 
 

@@ -71,14 +71,20 @@ class Worker:
 
     def _run(self) -> None:
         while not self._stopping:
-            while self._inbox:
-                self._obey(self._inbox.popleft())
-            if self._stepper.scheduler.has_work:
-                self._step()
-            else:
-                self.running = 0
+            try:
+                outputs = self._turn()
+            except Exception:
+                log.exception("a step failed")
+                outputs = self._stepper.recover()
+            self._report(outputs)
+            if not self._stepper.scheduler.has_work:
                 self._wake.wait()
             self._wake.clear()
+
+    def _turn(self) -> list[Output]:
+        while self._inbox:
+            self._obey(self._inbox.popleft())
+        return self._stepper.step() if self._stepper.scheduler.has_work else []
 
     def _obey(self, order: Add | Abort) -> None:
         match order:
@@ -90,12 +96,7 @@ class Worker:
                 if sequence:
                     self._stepper.scheduler.remove(sequence)
 
-    def _step(self) -> None:
-        try:
-            outputs = self._stepper.step()
-        except Exception:
-            log.exception("a step failed")
-            outputs = self._stepper.recover()
+    def _report(self, outputs: list[Output]) -> None:
         for output in outputs:
             if output.last:
                 self._sequences.pop(output.key, None)
