@@ -43,11 +43,14 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(MANY), views)
-def test_the_chunks_put_together_are_the_whole(sdk: OpenAiSdk, case: Case, view: CompletionsView):
-    chunks = [
-        json.loads(chunk.to_json()) for chunk in sdk.completions(written(CompletionsWriter(HEADER, view), case.events))
-    ]
+def test_the_grammar_is_kept_and_the_chunks_put_together_are_the_whole(
+    sdk: OpenAiSdk, case: Case, view: CompletionsView
+):
+    stream = written(CompletionsWriter(HEADER, view), case.events)
+    grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
+    chunks = [json.loads(chunk.to_json()) for chunk in sdk.completions(stream)]
     whole = json.loads(CompletionsWriter(HEADER, view).full(case.reply))
+    grammar.check_object(whole, extra_reasons=("abort",))
     for choice in objects(whole["choices"], "choices"):
         choice.pop("prompt_logprobs", None)
     assert folded(chunks, len(whole["choices"])) == whole["choices"]
@@ -75,13 +78,6 @@ def joined(before: Any, now: Any) -> Any:
     if isinstance(before, list):
         return cast(list[Any], before) + now
     return before + now if isinstance(before, str) else now
-
-
-@given(cases(MANY), views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: CompletionsView):
-    stream = written(CompletionsWriter(HEADER, view), case.events)
-    grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
-    grammar.check_object(json.loads(CompletionsWriter(HEADER, view).full(case.reply)), extra_reasons=("abort",))
 
 
 @given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
