@@ -65,6 +65,8 @@ async def test_directives_are_said(text: str, expected: list[tuple[str, ...]]):
     ("text", "why"),
     [
         ("[[say open", "not closed"),
+        ('[[say "\\ud800"]]', "surrogate"),
+        ('[[tool f "\\ud800"]]', "surrogate"),
         ("[[say [ ]]", "not closed"),
         ('[[tool f {"a": }]]', "not JSON"),
         ("[[tool f {} g]]", "closed right after"),

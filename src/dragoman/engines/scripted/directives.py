@@ -107,7 +107,7 @@ def _words(name: str, text: str, start: int) -> tuple[str, int]:
             end = -1
             value = None
         if isinstance(value, str) and text.startswith("]]", end):
-            return value, end + 2
+            return _encodable(value), end + 2
     depth = 0
     for at in range(start, len(text)):
         if text[at] == "[":
@@ -175,7 +175,16 @@ def _call(text: str) -> Call:
     if not name:
         raise ValueError("[[tool NAME {json}]] needs the name of a tool")
     value = json.loads(arguments) if arguments.startswith('"') else None
-    return Call(name, value if isinstance(value, str) else arguments or "{}")
+    return Call(name, _encodable(value) if isinstance(value, str) else arguments or "{}")
+
+
+def _encodable(text: str) -> str:
+    """JSON can name halves of a character that no text holds."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair is no text") from None
+    return text
 
 
 def _fail(text: str) -> Fail:
