@@ -34,11 +34,12 @@ def check(text: str, schema: str) -> None:
             raise SchemaError("this JSON Schema is too large to be checked")
         # Patterns run on a matcher without backtracking; a reference to elsewhere is never followed.
         validator = validator_for(schema, retriever=_refuse_reference, pattern_options=RegexOptions())
+        follows = validator.is_valid(value)
     except RecursionError:
         raise SchemaError("this JSON Schema is nested too deeply to be checked") from None
     except (ValidationError, ValueError) as error:
         raise SchemaError(f"this JSON Schema cannot be checked: {_first_line(error)}") from None
-    if not validator.is_valid(value):
+    if not follows:
         error = next(validator.iter_errors(value), None) if work <= MOST_WORK_TO_EXPLAIN else None
         raise SchemaError(f"it does not follow the schema{': ' + error.message if error else ''}")
 
