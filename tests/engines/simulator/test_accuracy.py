@@ -60,7 +60,7 @@ def test_the_fit_does_not_see_how_the_others_fared() -> None:
 
 @runs
 def test_the_shipped_profile_is_what_the_fit_gives(run: Run) -> None:
-    """Write it anew with `python benchmarks/simulator.py --write-profiles`."""
+    """Write it anew with `python -m benchmarks.simulator --write-profiles`."""
     shipped, found = load(run.name), calibrated(run)
     assert msgspec.structs.replace(shipped, latency=found.latency, calibration=None, frontend_seconds=0) == (
         msgspec.structs.replace(found, calibration=None, frontend_seconds=0)

@@ -1,11 +1,16 @@
 """A vLLM without a GPU: its scheduler, its cache and its times, on whatever clock the driver has.
 
-    config      what the scheduler may do               latency     how long a step takes
-    hashing     what a block holds                      profile     hardware and model, as a file
-    blocks      the pool and the prefix cache           workload    requests, read or made
-    sequence    one request on its way                  replay      a workload on a virtual clock
-    scheduler   who computes how much in a step         calibrate   measured requests to a profile
-    engine_core steps, their ends, who got a token      report      what a benchmark prints
+    config       what the scheduler may do           latency        how long a step takes
+    hashing      what a block holds                  profile        hardware and model, as a file
+    blocks       the pool and the prefix cache       workload       requests of a trace; `synthetic` makes some
+    sequence     one request on its way              measured       a log of requests that were timed
+    waiting      the queue                           windows        from a log and a replay to equations,
+    scheduler    who computes what in a step         least_squares  which are solved here
+    engine_core  steps that take time                fitting        until replay and log agree
+    routing      which replica serves a request      calibrate      a profile, judged on what was held out
+    replay       a workload on a virtual clock       report         what a benchmark prints
+    timing       when a request began and ended
 
-Everything here is pure: no clock, no asyncio, and chance only from a generator that is passed in.
+Everything here is pure: no clock, no asyncio, and chance only from a generator that is passed in. A driver for the
+real clock needs `engine_core` and a `latency.StepTime` and nothing else.
 """

@@ -131,23 +131,29 @@ class _Replay:
         self._missing = set(until) if until is not None else {request.id for request in self._workload}
         while self._missing:
             if self._arrivals and (not self._due or self._arrivals[0][0] + self._frontend <= self._due[0][0]):
-                arrival, _, request = heappop(self._arrivals)
-                self._arrive(request, arrival)
+                self._arrive(self._arrivals[0][0])
             else:
                 now, replica = heappop(self._due)
                 self._step(replica, now)
         answered = [self._done[request.id] for request in self._workload if request.id in self._done]
         return Replayed([track.timing() for track in answered], self._log, self._gaps)
 
-    def _arrive(self, request: Request, arrival: float) -> None:
-        queued = arrival + self._frontend
-        sequence = sequence_of(request, self._cores[0].scheduler.config.block_size, queued)
+    def _arrive(self, arrival: float) -> None:
+        """Everyone who arrives at this moment; an idle replica then begins with all of them together."""
+        idle: set[int] = set()
+        while self._arrivals and self._arrivals[0][0] == arrival:
+            replica = self._queue(heappop(self._arrivals)[2], arrival)
+            if self._cores[replica].due is None:
+                idle.add(replica)
+        for replica in sorted(idle):
+            self._step(replica, arrival + self._frontend)
+
+    def _queue(self, request: Request, arrival: float) -> int:
+        sequence = sequence_of(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend)
         replica = self._route(sequence, self._cores)
-        core = self._cores[replica]
-        core.add(sequence)
+        self._cores[replica].add(sequence)
         self._tracks[sequence] = _Track(request, arrival, replica, sequence)
-        if core.due is None:
-            self._step(replica, queued)
+        return replica
 
     def _step(self, replica: int, now: float) -> None:
         core = self._cores[replica]

@@ -1,0 +1,154 @@
+"""How fast the simulator replays, how near it comes to measured runs, and what each of its parts is worth.
+
+    python -m benchmarks.simulator [--speed] [--accuracy] [--ablations] [--write-profiles]
+
+Run in the repository's root. Speed is in CPU time of one core and depends on the machine; the errors do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import msgspec
+import numpy as np
+from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
+
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.fitting import Prior, fit, simulate
+from dragoman.engines.simulator.latency import StepLoad, StepTime
+from dragoman.engines.simulator.measured import compare
+from dragoman.engines.simulator.profile import FOLDER, SUFFIX, HeldOut, dumps, load
+from dragoman.engines.simulator.replay import replay
+from dragoman.engines.simulator.scheduler import Scheduler, Step
+from dragoman.engines.simulator.sequence import Sequence
+from dragoman.engines.simulator.synthetic import Conversations, Uniform, poisson, sessions
+from dragoman.engines.simulator.workload import Request
+
+
+def speed() -> None:
+    print(f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}{'scheduler us':>14}{'x real time':>13}")
+    for run in RUNS:
+        profile = load(run.name)
+        _replayed(run.name, log(run.name)[0], profile.engine, profile.latency.seconds)
+    generator = np.random.default_rng(0)
+    profile = load(RUNS[1].name)
+    lengths = {"inputs": Uniform(50, 1500), "outputs": Uniform(50, 350)}
+    open_loop = poisson(generator, count=5000, rate=6.0, **lengths)
+    _replayed("Poisson, 6 a second", open_loop, profile.engine, profile.latency.seconds)
+    talks = Conversations(Uniform(2, 8), Uniform(20, 300), Uniform(50, 350), system_tokens=1000, groups=4)
+    multi_turn = sessions(generator, count=1000, rate=1.0, conversations=talks)
+    _replayed("sessions with shared prefixes", multi_turn, profile.engine, profile.latency.seconds)
+    wide = msgspec.structs.replace(profile.engine, max_num_seqs=512)
+    many = [Request(f"r{index}", 0.0, 16, 500) for index in range(512)]
+    _replayed("512 streams decoding", many, wide, profile.latency.seconds)
+
+
+def _replayed(name: str, workload: list[Request], engine: SchedulerConfig, seconds: StepTime) -> None:
+    began = time.process_time()
+    replayed = replay(workload, [EngineCore(Scheduler(engine), seconds)], frontend_seconds=0.001)
+    took = time.process_time() - began
+    steps = sum(replayed.steps[0].sequences)
+    simulated = max(timing.last_token_s for timing in replayed.timings)
+    alone = _scheduler_alone(workload, engine)
+    print(
+        f"{name:<34}{len(workload):>9}{len(workload) / took:>11.0f}{1e6 * took / steps:>13.2f}{alone:>14.2f}"
+        f"{simulated / took:>13.0f}"
+    )
+
+
+def _scheduler_alone(workload: list[Request], engine: SchedulerConfig) -> float:
+    """Microseconds of schedule and update for each sequence in a step, of the same workload."""
+    taken = 0.0
+
+    class Timed(Scheduler):
+        def schedule(self) -> Step:
+            nonlocal taken
+            began = time.thread_time()
+            step = super().schedule()
+            taken += time.thread_time() - began
+            return step
+
+        def update(self, step: Step) -> tuple[list[Sequence], list[Sequence]]:
+            nonlocal taken
+            began = time.thread_time()
+            told = super().update(step)
+            taken += time.thread_time() - began
+            return told
+
+    def constant(load: StepLoad) -> float:
+        return 0.01 + 4e-5 * load.tokens + 8e-8 * load.context
+
+    replayed = replay(workload, [EngineCore(Timed(engine), constant)])
+    return 1e6 * taken / sum(replayed.steps[0].sequences)
+
+
+def _row(error: HeldOut) -> str:
+    metrics = (error.ttft, error.latency, error.tpot)
+    return " | ".join(
+        " ".join(f"{100 * value:+7.2f}" for value in (metric.mean, metric.p50, metric.p90, metric.p99))
+        for metric in metrics
+    )
+
+
+def accuracy() -> None:
+    print(f"\nerror in % over the {300 - FITTED} requests held out: mean p50 p90 p99 of TTFT | latency | TPOT")
+    for run in RUNS:
+        began = time.process_time()
+        profile = calibrated(run)
+        took = time.process_time() - began
+        assert profile.calibration is not None
+        assert profile.calibration.error is not None
+        print(f"{run.name:<26}{_row(profile.calibration.error)}   ({took:.1f} s)")
+
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "all of it": {},
+    "no asynchronous scheduling": {"async_scheduling": False},
+    "prompts not reserved whole": {"scheduler_reserve_full_isl": False},
+    "no prefix caching": {"enable_prefix_caching": False},
+    "no limit of the KV cache": {"num_gpu_blocks": 10**6},
+    "no limit of sequences": {"max_num_seqs": 10**6},
+    "no chunked prefill": {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192},
+}
+
+
+def ablations() -> None:
+    for run in RUNS:
+        print(f"\n{run.name}: fitted anew without a part; error in % as above")
+        for name, change in ABLATIONS.items():
+            print(f"{name:<28}{_row(_without(run, calibrated(run).prior, change))}", flush=True)
+        print(f"{'no word on the hardware':<28}{_row(_without(run, Prior(), {}))}")
+
+
+def _without(run: Run, prior: Prior, change: dict[str, Any]) -> HeldOut:
+    workload, measured = log(run.name)
+    engine = msgspec.structs.replace(run.engine, **change)
+    found = fit(workload, measured[:FITTED], engine, prior)
+    simulated = simulate(workload, engine, found.latency, found.frontend_seconds).timings
+    return compare(measured[FITTED:], simulated[FITTED:])
+
+
+def write_profiles() -> None:
+    for run in RUNS:
+        path = f"{FOLDER}/{run.name}{SUFFIX}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(dumps(calibrated(run)))
+        print(path)
+
+
+def main() -> None:
+    parts = {"speed": speed, "accuracy": accuracy, "ablations": ablations, "write-profiles": write_profiles}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in parts:
+        parser.add_argument(f"--{name}", action="store_true")
+    asked = vars(parser.parse_args())
+    chosen = [name for name in parts if asked[name.replace("-", "_")]]
+    for name in chosen or ("speed", "accuracy"):
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from dragoman.engines.simulator.calibrate import calibrate, rounded
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.fitting import CalibrationError, Prior, fit, simulate
+from dragoman.engines.simulator.latency import LatencyModel, TokenCost
+from dragoman.engines.simulator.least_squares import Rows, non_negative, solve
+from dragoman.engines.simulator.measured import compare, read_log
+from dragoman.engines.simulator.profile import (
+    Hardware,
+    Model,
+    Profile,
+    ProfileError,
+    dumps,
+    expected,
+    load,
+    loads,
+    shipped,
+)
+from dragoman.engines.simulator.synthetic import Uniform, poisson
+from dragoman.engines.simulator.timing import Timing
+from dragoman.engines.simulator.workload import WorkloadError
+
+PROFILE = Profile("mine", Hardware("a GPU"), Model("a model"), SchedulerConfig(), LatencyModel(0.01))
+TRUTH = LatencyModel(0.012, (TokenCost(0, 3e-5),), per_context_token=8e-8, per_prefill_pair=1e-9)
+WORKLOAD = poisson(np.random.default_rng(5), count=120, rate=4.0, inputs=Uniform(50, 2000), outputs=Uniform(20, 200))
+
+
+def test_a_profile_survives_being_written() -> None:
+    assert loads(dumps(PROFILE)) == PROFILE
+    for name in shipped():
+        assert loads(dumps(load(name))) == load(name)
+
+
+def test_what_is_not_said_has_vllms_default_and_numbers_may_be_written_as_people_do(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\nhardware: {name: a GPU}\nmodel: {name: a model}\nengine: {max_num_seqs: 7}\n"
+        "latency: {base: 1e-2, per_token: [{beyond: 0, seconds: 1e-5}]}\n"
+    )
+    read = load(str(file))
+    assert read.engine == SchedulerConfig(max_num_seqs=7)
+    assert read.latency == LatencyModel(0.01, (TokenCost(0, 1e-5),))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("base: 0.01", "base: 0"), "more than 0"),
+        (("base: 0.01", "base: fast"), "latency.base"),
+        (("base: 0.01", "basis: 0.01"), "latency"),
+        (("max_num_seqs: 256", "max_num_seqs: 0"), "max_num_seqs"),
+        (("name: mine", "name: [mine"), "flow"),
+        (("name: mine\n", "\n"), "name"),
+    ],
+)
+def test_a_broken_profile_is_refused_with_place_and_field(change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(ProfileError, match=complaint) as raised:
+        loads(dumps(PROFILE).replace(*change), "broken.yaml")
+    assert str(raised.value).startswith("broken.yaml: ")
+
+
+def test_a_profile_that_does_not_exist_is_told_with_those_that_do() -> None:
+    with pytest.raises(ProfileError, match=r"rtx4090-llama-3\.1-8b"):
+        load("h100")
+    with pytest.raises(ProfileError, match="No such file"):
+        load("./none.yaml")
+
+
+def test_hardware_and_model_tell_what_to_expect() -> None:
+    told = expected(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), Model("m", 16e9, 128 * 1024))
+    assert told.base == pytest.approx(0.01)
+    assert told.per_context_token == pytest.approx(6.5536e-8)
+    assert expected(Hardware("g"), Model("m", 16e9)) == Prior()
+
+
+def observed(seconds: LatencyModel = TRUTH) -> list[Timing]:
+    return simulate(WORKLOAD, SchedulerConfig(), seconds, 0.001).timings
+
+
+def test_a_fit_finds_what_made_the_measurements() -> None:
+    measured = observed()
+    found = fit(WORKLOAD, measured[:60], SchedulerConfig(), Prior())
+    error = compare(measured[60:], simulate(WORKLOAD, SchedulerConfig(), found.latency, 0.001).timings[60:])
+    assert max(abs(error.tpot.mean), abs(error.latency.mean)) < 0.005
+    assert abs(error.ttft.mean) < 0.03, "of few requests on an idle server: who comes in which moment of a step"
+    assert found.error < 0.05
+
+
+def test_a_fit_never_gives_steps_for_nothing() -> None:
+    """The defect of another simulator: a calibration that extrapolates to 0 ms."""
+    instant = LatencyModel(1e-6, (TokenCost(0, 1e-4),))
+    found = fit(WORKLOAD, observed(instant)[:40], SchedulerConfig(), Prior(frontend=0.0))
+    assert found.latency.base > 0
+
+
+@pytest.mark.parametrize(
+    ("timings", "complaint"),
+    [
+        (observed()[:19], "at least 20"),
+        ([msgspec.structs.replace(each, id="x") for each in observed()[:30]], "not in the workload"),
+        ([msgspec.structs.replace(each, first_token_s=each.arrival_s) for each in observed()[:30]], "order"),
+    ],
+)
+def test_measurements_that_cannot_be_fitted_are_refused(timings: list[Timing], complaint: str) -> None:
+    with pytest.raises(CalibrationError, match=complaint):
+        fit(WORKLOAD, timings, SchedulerConfig(), Prior())
+
+
+def test_something_must_be_held_out() -> None:
+    with pytest.raises(CalibrationError, match="held out"):
+        calibrate(
+            "mine",
+            (WORKLOAD, observed()),
+            hardware=PROFILE.hardware,
+            model=PROFILE.model,
+            engine=PROFILE.engine,
+            source="here",
+            fitted=len(WORKLOAD),
+        )
+
+
+def test_numbers_are_rounded_as_people_write_them() -> None:
+    assert rounded(LatencyModel(0.0123456, (TokenCost(0, 1.23456e-5),))) == LatencyModel(
+        0.01235, (TokenCost(0, 1.235e-5),)
+    )
+
+
+def test_a_log_without_times_is_refused_with_its_line() -> None:
+    with pytest.raises(WorkloadError, match=r"line 1.*first_token_s"):
+        read_log(['{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'])
+
+
+def test_no_coefficient_is_negative_and_the_best_others_are_found() -> None:
+    features = np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 1.0], [1.0, 3.0, 0.0], [1.0, 4.0, 1.0]])
+    free = features @ np.array([2.0, 0.5, 0.25])
+    assert non_negative(Rows(features, free)) == pytest.approx([2.0, 0.5, 0.25])
+    bound = non_negative(Rows(features, features @ np.array([2.0, 0.5, -0.25])))
+    assert bound[2] == 0
+    assert (bound[:2] > 0).all()
+
+
+def test_outliers_do_not_bend_a_fit() -> None:
+    rng = np.random.default_rng(0)
+    features = np.column_stack([np.ones(100), rng.uniform(1, 10, 100)])
+    targets = features @ np.array([1.0, 0.5])
+    targets[:10] *= 5
+    none = Rows(np.zeros((0, 2)), np.zeros(0))
+    assert solve(Rows(features, targets), none) == pytest.approx([1.0, 0.5], rel=0.01)
