@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from threading import Lock
 
+import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError
@@ -82,7 +83,7 @@ class Renderer:
         texts = values.texts()
         mark, sign = _unused([*texts, self._template.source])
         marker = Marker(self._tokenizer.controls, mark, self._between, thorough=reading.traits.replaces)
-        prompt = _Prompt(self._template, values.all(marker.text), now, sum(map(len, texts)), mark)
+        prompt = _Prompt(self._template, values.all(marker.text), now, len(msgspec.json.encode(conversation)), mark)
         options = conversation.template
         if options.continue_final_message:
             _check_final(conversation.messages, options.add_generation_prompt)

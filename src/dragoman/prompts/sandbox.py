@@ -31,6 +31,8 @@ Value = Any
 """Any value a template can have in hand."""
 _MOST = 100_000
 """Greatest integer that may be given where it could be a width or a count; of a string, a hundredth of it."""
+_ITEM = 4
+"""Characters that anything but a string counts for."""
 _WIDTH = re.compile(r"\d{5}|\*")
 _MOST_BITS = 4096
 _MOST_INDENT = 16
@@ -64,7 +66,7 @@ class Budget:
         pending = [value]
         while pending:
             item = pending.pop()
-            self.spend(len(item) if isinstance(item, str) else 1)
+            self.spend(len(item) if isinstance(item, str) else _ITEM)
             if isinstance(item, Mapping):
                 members: Mapping[Any, Any] = item
                 pending += [*members.keys(), *members.values()]
@@ -88,9 +90,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals.update(names)
         self.globals.pop("lipsum")
 
-    def hooked(self, tree: nodes.Template) -> CodeType:
-        """Compile a tree; it is altered."""
-        return self.compile(Hooks(self).visit(tree))
+    def hooked(self, source: str) -> nodes.Template:
+        """The syntax tree with hooks. No other may be given to the code generator, which works out constants."""
+        return Hooks(self).visit(self.parse(source))
 
     def for_rendering(self, code: CodeType, budget: Budget) -> jinja2.Template:
         own = self.overlay()
@@ -123,11 +125,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
-        if __obj in (__self.made, __self.written, __self.small, __self.step, __self.literal):
-            return __obj(*args)
+        if isinstance(__obj, types.MethodType) and __obj.__self__ is __self:
+            return __obj(*args)  # a hook: a template has no way to name a method of its environment
         name, owner = _method(__obj)
         if isinstance(owner, str):
-            __self._check_method(name, owner, args)
+            __self._check_method(name, owner, (*args, *kwargs.values()))
         if __obj is dict:
             __self.written(kwargs)
         return __self.made(super().call(__context, __obj, *args, **kwargs))

@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 import msgspec
+from jinja2 import meta
 from msgspec import Struct
 
 from ..core.errors import RequestError
@@ -43,6 +44,10 @@ class TemplateLimits(Struct, frozen=True):
     source: int = 1_000_000
 
 
+_PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
+"""For finding out what a template does: the messages are short ones of ours."""
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads.
 
@@ -64,21 +69,24 @@ class ChatTemplate:
         if len(source) > self._limits.source:
             raise RequestError("The chat template is too long.", param="chat_template")
         try:
-            tree = self._sandbox.parse(source)
-            self._code = self._sandbox.hooked(self._sandbox.parse(source))
+            tree, hooked = self._sandbox.parse(source), self._sandbox.hooked(source)
+            variables = meta.find_undeclared_variables(hooked)
+            self._code = self._sandbox.compile(hooked)
         except jinja2.TemplateError as error:
             raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
         self.reserved = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
-        self.traits = traits.find(tree, dict.fromkeys(self.reserved), self._attempt)
+        self.traits = traits.find(tree, variables - self.reserved, self._attempt)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """variables: `messages`, `tools`, `add_generation_prompt`, ...; characters: how much text is in them.
 
         Raises RequestError with the param "messages" for what the template refuses or fails at.
         """
-        limits = self._limits
+        return self._render(variables, now, characters, self._limits)
+
+    def _render(self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits) -> str:
         allowed = limits.characters + limits.per_character * characters
         budget = Budget(allowed, limits.steps, limits.seconds, self._clock)
         template = self._sandbox.for_rendering(self._code, budget)
@@ -90,7 +98,8 @@ class ChatTemplate:
             raise RequestError(f"The chat template fails at these messages: {error}", param="messages") from error
 
     def _attempt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-        return self.render({"messages": messages, "tools": tools, "add_generation_prompt": True}, now=_EPOCH)
+        variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
+        return self._render(variables, _EPOCH, 0, _PROBE)
 
 
 def load_template(directory: Path, name: str = "default") -> ChatTemplate | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -29,12 +30,12 @@ class HfTokenizer:
     def __init__(self, data: bytes | str, more: Sequence[AddedToken] = ()) -> None:
         """data: the content of a tokenizer.json; more: added tokens that it lacks. Raises TokenizerError."""
         parsed = vocabulary.with_added(vocabulary.parse(data), more)
-        added = vocabulary.added_tokens(parsed)
-        controls = tuple(token for token in added if token.is_control)
-        plain = vocabulary.without_controls(parsed, controls)
-        inner = vocabulary.never_prepending(plain)
         read = vocabulary.byte_reader(parsed)
         self._whole = _build(parsed)
+        added = _numbered(vocabulary.added_tokens(parsed), self._whole)
+        controls = tuple(token for token in added if token.is_control)
+        plain = vocabulary.without_controls(parsed, controls, token_hex(8))
+        inner = vocabulary.never_prepending(plain)
         self._plain = _build(plain)
         self._inner = self._plain if inner is None else _build(inner)
         self._scanner, self._scanned = _scanner(controls)
@@ -136,6 +137,12 @@ def _build(data: vocabulary.Part) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"tokenizer.json: {error}") from error
+
+
+def _numbered(added: Sequence[AddedToken], tokenizer: tokenizers.Tokenizer) -> tuple[AddedToken, ...]:
+    """With the ids that the library gives them, which need not be those of the file."""
+    ids = ((token, tokenizer.token_to_id(token.content)) for token in added)
+    return tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
 
 
 def _scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Set
 from typing import Any
 
-from jinja2 import meta, nodes
+from jinja2 import nodes
 from msgspec import Struct
 
 from ..core.errors import RequestError
@@ -49,11 +49,11 @@ class Traits(Struct, frozen=True):
     @property
     def reasoning(self) -> bool:
         """Messages may carry their reasoning apart from their content."""
-        return bool(self.fields & {"reasoning_content", "reasoning"})
+        return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
 
 
-def find(tree: nodes.Template, known: Mapping[str, object], attempt: Try) -> Traits:
-    """known: what every template has (globals, special tokens)."""
+def find(tree: nodes.Template, variables: Set[str], attempt: Try) -> Traits:
+    """variables: names that the template reads, but for those that every template has."""
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
@@ -65,7 +65,7 @@ def find(tree: nodes.Template, known: Mapping[str, object], attempt: Try) -> Tra
         null_content=_takes_null(attempt),
         developer="developer" in constants and _shows(attempt, [{"role": "developer", "content": _NEEDLE}, _USER]),
         tools=_shows(attempt, [_USER], [_tool()]),
-        variables=frozenset(meta.find_undeclared_variables(tree) - known.keys() - {"messages"}),
+        variables=frozenset(variables),
         fields=frozenset(fields),
         literals=frozenset(constants | written),
         splits=frozenset(_splits(tree)),

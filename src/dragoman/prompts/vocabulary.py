@@ -8,7 +8,7 @@ plain text, and leaving them out would tokenise text as the model never saw it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,12 +78,15 @@ def with_added(data: Part, more: Sequence[AddedToken]) -> Part:
     return data | {"added_tokens": [msgspec.to_builtins(t) for t in merged], "truncation": None, "padding": None}
 
 
-def without_controls(data: Part, controls: Sequence[AddedToken]) -> Part:
-    """The same with the control tokens out of any text's reach, the ids of all others unchanged."""
-    gone = {token.id for token in controls}
+def without_controls(data: Part, controls: Sequence[AddedToken], nonce: str) -> Part:
+    """The same with the control tokens under names that no text has, since nobody knows the nonce.
+
+    They cannot be left out, for the library numbers added tokens by their order.
+    """
+    hidden = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
     entries: list[Part] = data.get("added_tokens") or []
-    kept = [entry for entry in entries if entry["id"] not in gone]
-    return data | {"added_tokens": kept, "model": _hide(data["model"], {t.content for t in controls})}
+    renamed = [entry | {"content": hidden.get(entry["content"], entry["content"])} for entry in entries]
+    return data | {"added_tokens": renamed, "model": _hide(data["model"], hidden)}
 
 
 def spells(data: Part, controls: Sequence[AddedToken]) -> bool:
@@ -178,25 +181,20 @@ def _blank(data: Part) -> str:
     return "\u2581"
 
 
-def _hidden(name: str) -> str:
-    """A name that no text is cut into: both alphabets write the blank in another way."""
-    return f" \u0000{name}"
-
-
-def _hide(model: Part, names: set[str]) -> Part:
+def _hide(model: Part, hidden: Mapping[str, str]) -> Part:
+    """Both alphabets write the blank in another way, so that the model cannot make the hidden names either."""
     vocab = model.get("vocab")
     if model_type(model) == "Unigram":
         scored: list[tuple[str, float]] = vocab or []
-        return model | {"vocab": [(_hidden(name) if name in names else name, score) for name, score in scored]}
+        return model | {"vocab": [(hidden.get(name, name), score) for name, score in scored]}
     words: dict[str, int] = vocab or {}
-    hidden = {_hidden(word) if word in names else word: id for word, id in words.items()}
-    changed: Part = {"vocab": hidden}
-    if model.get("unk_token") in names:
-        changed["unk_token"] = _hidden(model["unk_token"])
+    changed: Part = {"vocab": {hidden.get(word, word): id for word, id in words.items()}}
+    if model.get("unk_token") in hidden:
+        changed["unk_token"] = hidden[model["unk_token"]]
     merges: list[str | list[str]] = model.get("merges") or []
     pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
-    if any("".join(pair) in names or pair[0] in names or pair[1] in names for pair in pairs):
-        changed["merges"] = [p for p in pairs if not ({p[0], p[1], "".join(p)} & names)]
+    if any({*pair, "".join(pair)} & hidden.keys() for pair in pairs):
+        changed["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden.keys()]
     return model | changed
 
 

@@ -1,0 +1,277 @@
+"""Templates compile once, render as transformers does, and cannot run away."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.prompts.template import ChatTemplate, TemplateLimits, load_template
+from tests.prompts.reference import NOW, rendered
+from tests.prompts.templates import SOURCES, template
+from tests.prompts.vocabularies import EMBEDDED
+
+USER: dict[str, Any] = {"role": "user", "content": "Hello"}
+
+
+def render(source: str, limits: TemplateLimits | None = None, **variables: Any) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}, limits).render(variables, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}\n    {{ m.content }}\n{% endfor %}\n",
+        "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}{% break %}{% endfor %}",
+        "{{ messages | tojson }}{{ messages | tojson(indent=2) }}{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true) }}",
+        "{{ {'a': 'é'} | tojson(ensure_ascii=true) }}{{ [1, 2] | tojson(separators=(',', ':')) }}",
+        "{{ strftime_now('%Y-%m-%d %H') }}{{ bos_token }}{{ eos_token }}",
+        "{{ messages | map(attribute='content') | join(', ') }}{{ messages | join('|', attribute='role') }}",
+        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
+        "{% set ns = namespace(x='') %}{% for m in messages %}{% set ns.x = ns.x ~ m.content[:2] %}{% endfor %}"
+        "{{ ns.x }}",
+        "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller else '' }}{% endmacro %}{{ m(1) }}"
+        "{% call m(3) %}x{% endcall %}",
+        "{% filter upper %}abc{{ messages[0].content }}{% endfilter %}{% set x | trim %}  y {% endset %}[{{ x }}]",
+        "{{ '%s-%05.1f' | format('a', 2.5) }}{{ '%s' % 'b' }}{{ '{}'.format('c') }}{{ 'x' * 3 }}{{ 2 ** 10 }}",
+        "{{ 'aXbXc'.split('X') }}{{ 'abc' | replace('b', 'zz') }}{{ 'abc'.replace('b', 'yy') }}{{ ['a', 1] }}",
+        "{{ undefined_thing }}{{ undefined_thing is defined }}{{ messages[5] is defined }}{{ none }}",
+        "{{ messages[0].items() | list }}{{ messages[0] | items | list }}{{ dict(a=1) }}{{ range(3) | list }}",
+        "{% for a in [1, [2, [3]]] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}",
+        "{{ 'abc' | indent(4, true) }}{{ 'a b' | title }}{{ '  x ' | trim }}{{ 'abc' | center(9) }}{{ -1 | abs }}",
+    ],
+)
+def test_templates_render_as_in_transformers(source: str) -> None:
+    messages = [{"role": "system", "content": "Sys <b>"}, {"role": "user", "content": "Hello é"}]
+    ours = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
+    values = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+    assert ours.render(values, now=NOW) == rendered(source, messages)
+
+
+def test_marks_of_what_is_trained_on_mean_nothing_here() -> None:
+    assert render("a{% generation %}b{% generation %}c{% endgeneration %}{% endgeneration %}d") == "abcd"
+
+
+def test_what_a_template_raises_reaches_the_client() -> None:
+    with pytest.raises(RequestError) as caught:
+        render("{{ raise_exception('No system messages, please.') }}")
+    error = caught.value
+    assert (error.status, error.param, error.message) == (400, "messages", "No system messages, please.")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content.x.y }}",
+        "{{ 'a' + none }}",
+        "{{ 1 / 0 }}",
+        "{{ ''.join([1]) }}",
+        "{{ {'a': undefined_thing} | tojson }}",
+        "{% include 'other' %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ none() }}",
+        "{{ 'a'.encode('nothing') }}",
+    ],
+)
+def test_a_template_that_fails_at_the_messages_is_a_400(source: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        render(source, messages=[USER])
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{{ x",
+        "{% for %}",
+        "{{ x | nothing }}",
+        "{% generation %}",
+        "{{ " + "(" * 5_000 + ")" * 5_000 + " }}",
+        "{% if x %}" * 3_000,
+        "{% if x %}" * 300 + "{% endif %}" * 300,
+        "x" * 1_000_001,
+        "{% extends 5 %}{% block a %}{% endblock %}{% block a %}{% endblock %}",
+    ],
+)
+def test_a_template_that_does_not_compile_is_a_400(source: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ChatTemplate(source)
+    assert (caught.value.status, caught.value.param) == (400, "chat_template")
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__ }}",
+    "{{ messages.__init__.__globals__ }}",
+    "{{ messages.append(1) }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ self.__init__ }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ ('{0.__class__}' | format)(1) }}",
+    "{{ strftime_now.__self__.__class__ }}",
+    "{{ self._TemplateReference__context.environment }}",
+    "{{ messages | attr('__class__') }}",
+    "{{ messages | map(attribute='__class__') | list }}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_nothing_of_python_is_in_reach(source: str) -> None:
+    text = ""
+    with suppress(RequestError):
+        text = render(source, messages=[USER])
+    assert "class" not in text
+    assert "environment" not in text
+
+
+BOMBS = [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{{ 'x' * 10 ** 10 }}",
+    "{{ 10 ** 100000 }}",
+    "{% set ns = namespace(x=9) %}{% for a in range(99) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x * 2 %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x.replace('x', 'xx') %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x = ns.x | replace('x', 'xx') %}{% endfor %}",
+    "{% set ns = namespace(x='x') %}{% for a in range(99) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+    "{{ ns.x | tojson }}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = dict(a=ns.x, b=ns.x) %}{% endfor %}"
+    "{{ ns.x | string }}",
+    "{% set ns = namespace(x=['x']) %}{% for a in range(99) %}{% set ns.x = [ns.x] * 2 %}{% endfor %}{{ ns.x }}",
+    "{% set ns = namespace(x=['x' * 999999]) %}{% for a in range(18) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
+    "{{ ns.x | string }}",
+    "{{ 'x' | center(10 ** 10) }}",
+    "{{ 'x'.ljust(10 ** 10) }}",
+    "{{ 'x'.zfill(1000000000) }}",
+    "{{ '\\t'.expandtabs(1000000000) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (1000000000, 1) }}",
+    "{{ '%1000000000d' | format(1) }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:{w}}'.format(1, w=1000000000) }}",
+    "{{ range(99999) | join('x' * 99999) }}",
+    "{{ ('x' * 99999).join(range(9999) | map('string') | list) }}",
+    "{{ messages | tojson(indent=1000000000) }}",
+    "{{ 'a\\nb' | indent(1000000000) }}",
+    "{{ 'a b' | wordwrap(1, wrapstring='x' * 100000000) }}",
+    "{% filter upper %}{% for a in range(99999) %}{{ 'x' * 99999 }}{% endfor %}{% endfilter %}",
+    "{{ range(99999) | map('center', 99999) | list | length }}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_a_template_that_runs_away_is_stopped(source: str) -> None:
+    limits = TemplateLimits(characters=1_000_000, steps=20_000, seconds=60)
+    with pytest.raises(RequestError) as caught:
+        render(source, limits, messages=[USER])
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+def test_a_template_that_takes_too_long_is_stopped_by_the_clock() -> None:
+    ticks = iter(range(10**9))
+    slow = ChatTemplate("{% for a in range(99999) %}{% endfor %}", clock=lambda: float(next(ticks)))
+    with pytest.raises(RequestError, match="longer than 10 seconds"):
+        slow.render({}, now=NOW)
+
+
+def test_the_budget_grows_with_the_input() -> None:
+    source = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
+    limits = TemplateLimits(characters=1_000)
+    made = ChatTemplate(source, limits=limits)
+    messages = [{"role": "user", "content": "x" * 100_000}]
+    with pytest.raises(RequestError, match="too much text"):
+        made.render({"messages": messages}, now=NOW)
+    assert len(made.render({"messages": messages}, now=NOW, characters=100_000)) == 100_000
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_steps_grow_as_the_messages_do(name: str) -> None:
+    """Templates of real models need few steps a message, so that the limit is for others."""
+    messages = [USER, {"role": "assistant", "content": "Hi"}] * 200 + [USER]
+    made = ChatTemplate(SOURCES[name], {"bos_token": "<s>", "eos_token": "</s>"}, TemplateLimits(steps=5_000))
+    assert made.render({"messages": messages, "tools": None}, now=NOW)
+
+
+def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -> None:
+    made = ChatTemplate("{% for a in range(n) %}x{% endfor %}", limits=TemplateLimits(steps=1_000))
+
+    def one(n: int) -> str:
+        return made.render({"n": n}, now=NOW)
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(one, range(0, 900, 9)))
+    assert [len(text) for text in found] == list(range(0, 900, 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "strings", "parts", "null_content", "developer", "tools"),
+    [
+        ("embedded", True, True, True, False, True),
+        ("chatml", True, False, False, False, False),
+        ("qwen3", True, False, True, False, True),
+        ("llama3", True, False, True, False, True),
+        ("mistral", True, False, False, False, False),
+        ("parts", False, True, False, False, False),
+        ("deepseek", True, False, True, False, False),
+        ("harmony", True, False, True, True, True),
+    ],
+)
+def test_what_a_template_takes_is_found_out(
+    name: str, strings: bool, parts: bool, null_content: bool, developer: bool, tools: bool
+) -> None:
+    traits = template(name).traits
+    found = (traits.strings, traits.parts, traits.null_content, traits.developer, traits.tools)
+    assert found == (strings, parts, null_content, developer, tools)
+
+
+def test_what_a_template_reads_is_found_out() -> None:
+    thinking = {name for name in SOURCES if template(name).traits.enable_thinking}
+    effort = {name for name in SOURCES if template(name).traits.reasoning_effort}
+    reasoning = {name for name in SOURCES if template(name).traits.reasoning}
+    assert thinking == {"embedded", "qwen3"}
+    assert effort == {"harmony"}
+    assert reasoning == {"embedded", "qwen3", "harmony"}
+    assert template("qwen3").traits.splits == {"</think>", "<think>"}
+    assert ChatTemplate("{{ messages[0].content | replace('a', '') }}").traits.replaces
+
+
+def test_the_embedded_template_is_loaded_from_its_directory() -> None:
+    loaded = load_template(EMBEDDED)
+    assert loaded is not None
+    assert loaded.special_tokens["eos_token"] == "<|im_end|>"
+    assert loaded.traits.tools
+
+
+def test_a_template_in_the_configuration_is_loaded(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"chat_template": "{{ bos_token }}x", "bos_token": {"content": "<s>", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    loaded = load_template(tmp_path)
+    assert loaded is not None
+    assert loaded.render({}, now=NOW) == "<s>x"
+    assert load_template(tmp_path, "tool_use") is None
+
+
+def test_one_of_several_templates_is_loaded_by_its_name(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    loaded = [load_template(tmp_path, name) for name in ("default", "tool_use", "rag")]
+    assert [None if each is None else each.render({}, now=NOW) for each in loaded] == ["d", "t", None]
+
+
+def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
+    assert load_template(tmp_path) is None
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ValueError, match="tokenizer_config"):
+        load_template(tmp_path)
