@@ -39,6 +39,13 @@ def test_an_answer_ends_at_max_tokens_or_where_the_context_is_full(small: Llama)
     assert (len(told.tokens), told.end) == (3, Ended("a", LENGTH))
 
 
+def test_a_pool_of_just_the_longest_sequence_is_enough(small: Llama) -> None:
+    bench = Bench(small, num_kv_tokens=101, max_model_len=101)
+    told = bench.add(replace(ASK, prompt=(1,) * 100))
+    bench.step()
+    assert (len(told.tokens), told.end) == (1, Ended("a", LENGTH))
+
+
 def test_a_stop_token_is_delivered_and_ends_the_answer(small: Llama) -> None:
     tokens = alone(small, ASK).tokens
     stop = tokens[3]

@@ -62,7 +62,7 @@ class TinyEngine:
     """Continuous batching on one thread of its own, in numpy. A `core.engine.TokenEngine`.
 
     A sequence's tokens and logprobs do not depend on what else runs, to the last bit. A step that raises
-    fails the sequences in it; the engine goes on.
+    fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not read.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class TinyEngine:
         if not self._live:
             self._busy_since = self._clock()
         self._arrived += 1
-        key = self._keys[request.id] = self._arrived
+        key, most = self._arrived, self.max_model_len
+        sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws)
+        self._keys[request.id] = key
         self._live[key] = _Live(request.id, deliver)
-        self._worker.submit(
-            Add(Sequence(key, request, vocab=self.vocab_size, max_model_len=self.max_model_len, draws=self._draws))
-        )
+        self._worker.submit(Add(sequence))
 
     def abort(self, id: str) -> None:
         key = self._keys.pop(id, None)

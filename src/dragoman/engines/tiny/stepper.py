@@ -39,10 +39,10 @@ class Output(Struct, frozen=True, gc=False):
 
 
 class Stepper:
-    """A model, its scheduler and its pool of keys and values."""
+    """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence."""
 
     def __init__(self, model: Llama, config: SchedulerConfig, num_kv_tokens: int) -> None:
-        pool = BlockPool(num_kv_tokens // BLOCK_SIZE + 1)
+        pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
         self._model = model
         self._cache = model.new_cache(pool.size + 1)
         self.scheduler = Scheduler(config, pool)
@@ -138,10 +138,10 @@ def _batch(model: Llama, chunks: list[Chunk]) -> tuple[list[Chunk], Batch]:
         singles.append(model.attention.single(len(ordered), positions, tables))
         ordered += group
     longer = [chunk for chunk in chunks if chunk.num_tokens > 1]
-    starts = np.cumsum([len(ordered), *(chunk.num_tokens for chunk in longer)]).tolist()
+    starts = np.cumsum([len(ordered), *(chunk.num_tokens for chunk in longer)])[:-1].tolist()
     spans = tuple(
         model.attention.span(start, chunk.num_tokens, chunk.begin, _table(chunk))
-        for start, chunk in zip(starts, longer, strict=False)
+        for start, chunk in zip(starts, longer, strict=True)
     )
     ordered += longer
     ids = [token for chunk in ordered for token in chunk.sequence.tokens[chunk.begin : chunk.end]]
