@@ -21,22 +21,24 @@ from dragoman.engines.simulator.sequence import Sequence, Status
 def sequence(
     id: str, prompt: list[int], max_tokens: int, block_size: int = 4, priority: int = 0, arrival: float = 0.0
 ) -> Sequence:
-    """Its outputs are made known in advance: token k of its answer is a number that only it uses."""
-    own = 1000 * (1 + sum(map(ord, id)))
-    contents = TokenContents(block_size, prompt + [own + index for index in range(max_tokens)])
     return Sequence(
         id,
         num_prompt_tokens=len(prompt),
         max_tokens=max_tokens,
-        contents=contents,
+        contents=TokenContents(block_size, prompt.copy()),
         priority=priority,
         arrival=arrival,
     )
 
 
-def tokens_of(sequence: Sequence, count: int) -> tuple[int, ...]:
+def known_tokens(sequence: Sequence) -> list[int]:
     assert isinstance(sequence.contents, TokenContents)
-    return tuple(sequence.contents.tokens[:count])
+    return sequence.contents.tokens
+
+
+def sample(sequence: Sequence) -> None:
+    """A number that nobody else uses at this place."""
+    known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
 
 
 class Driver:
@@ -70,7 +72,12 @@ class Driver:
     def step(self) -> None:
         """What the engine's loop does: end the oldest step, begin others."""
         if self._flights:
-            sampled, finished = self.scheduler.update(self._flights.popleft())
+            ended = self._flights.popleft()
+            sampled, finished = self.scheduler.update(ended)
+            for each in sampled:
+                sample(each)
+            for each in ended.decodes:
+                self._learn(each, each.num_computed_tokens)
             self.got.update(each.id for each in sampled)
             self.finished += [each.id for each in finished]
         while len(self._flights) < self._depth:
@@ -111,13 +118,13 @@ class Driver:
             if chunk.sequence in step.admitted and begins:
                 assert begins % self.config.block_size == 0
                 assert begins < chunk.sequence.num_tokens, "the last token is never found"
-                assert tokens_of(chunk.sequence, begins) in self._known
+                assert tuple(known_tokens(chunk.sequence)[:begins]) in self._known
                 self.hits += 1
             self._learn(chunk.sequence, begins + chunk.num_tokens)
 
     def _learn(self, computed: Sequence, count: int) -> None:
-        size = self.config.block_size
-        self._known.update(tokens_of(computed, end) for end in range(size, count + 1, size))
+        tokens, size = known_tokens(computed), self.config.block_size
+        self._known.update(tuple(tokens[:end]) for end in range(size, min(count, len(tokens)) + 1, size))
 
     def _check(self) -> None:
         self._check_blocks()

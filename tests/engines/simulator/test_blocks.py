@@ -90,6 +90,14 @@ def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
     assert root_hash("ab", "c") != root_hash("a", "bc")
 
 
+def test_a_block_has_no_hash_before_its_tokens_are_known() -> None:
+    contents = TokenContents(2, [1, 2, 3])
+    with pytest.raises(ValueError, match="not full"):
+        contents.block_hash(1)
+    contents.tokens.append(4)
+    assert contents.block_hash(1) == TokenContents(2, [1, 2, 3, 4]).block_hash(1)
+
+
 @pytest.mark.parametrize("block_size", [4, 8, 16, 32])
 def test_a_trace_shares_prefixes_at_any_block_size(block_size: int) -> None:
     def contents(id: str, hashes: list[bytes]) -> TracedContents:

@@ -8,7 +8,7 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost, faster, noisy
 from dragoman.engines.simulator.scheduler import Scheduler
 
-from .driving import sequence
+from .driving import sample, sequence
 
 
 def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
@@ -20,7 +20,10 @@ def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], lis
     """When who got a token, and who was finished by it."""
     told: list[tuple[float, list[str], list[str]]] = []
     while tested.due is not None and tested.due <= until:
-        outcome = tested.step(tested.due)
+        outcome = tested.commit(tested.due)
+        for each in outcome.sampled:
+            sample(each)
+        tested.launch(outcome.at)
         told.append((outcome.at, [each.id for each in outcome.sampled], [each.id for each in outcome.finished]))
     return told
 

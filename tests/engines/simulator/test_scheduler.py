@@ -7,7 +7,7 @@ from dragoman.engines.simulator.config import SchedulerConfig
 from dragoman.engines.simulator.scheduler import Scheduler, Step
 from dragoman.engines.simulator.sequence import Sequence, Status
 
-from .driving import sequence
+from .driving import sample, sequence
 
 
 def scheduler(**settings: object) -> Scheduler:
@@ -32,7 +32,8 @@ def added(to: Scheduler, *sequences: Sequence) -> None:
 def step(of: Scheduler) -> dict[str, int]:
     """A step from beginning to end."""
     scheduled = of.schedule()
-    of.update(scheduled)
+    for each in of.update(scheduled)[0]:
+        sample(each)
     return shares(scheduled)
 
 

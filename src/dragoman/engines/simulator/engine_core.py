@@ -68,8 +68,9 @@ class EngineCore:
     def step(self, now: float) -> Outcome:
         """End the oldest step if it is due by `now`, then begin what can begin.
 
-        Call it at `due` with exactly that time, or at the time of an arrival when nothing runs. A request that its
-        content ends must be aborted between two calls, or be known to end by max_tokens.
+        Call it at `due` with exactly that time, or at the time of an arrival when nothing runs. For those who know
+        beforehand what will be sampled and when it ends; others call `commit`, append to the contents what was
+        sampled, abort what its content ends, and call `launch`.
         """
         ended = self.commit(now)
         admitted, preempted = self.launch(ended.at)

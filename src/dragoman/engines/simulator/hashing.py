@@ -35,7 +35,7 @@ def root_hash(*keys: str) -> bytes:
 
 
 class TokenContents:
-    """Real token ids. The caller appends to `tokens` what was sampled, never later than the scheduler hears of it."""
+    """Real token ids. The caller appends to `tokens` what was sampled, before the next step is scheduled."""
 
     def __init__(self, block_size: int, tokens: list[int], root: bytes = b"") -> None:
         self.tokens = tokens
@@ -45,6 +45,8 @@ class TokenContents:
     def block_hash(self, index: int) -> bytes:
         for block in range(len(self._hashes) - 1, index + 1):
             tokens = self.tokens[block * self._block_size : (block + 1) * self._block_size]
+            if len(tokens) < self._block_size:
+                raise ValueError(f"block {index} is not full yet")
             self._hashes.append(block_hash(self._hashes[-1], tokens))
         return self._hashes[index + 1]
 

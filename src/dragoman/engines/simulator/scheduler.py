@@ -154,6 +154,9 @@ class Scheduler:
 
     def update(self, step: Step) -> tuple[list[Sequence], list[Sequence]]:
         """The step has ended: who got a token (those that were aborted meanwhile did not), and who is finished."""
+        for sequence in step.filled:
+            if sequence.status is Status.RUNNING:
+                self._publish(sequence)
         sampled: list[Sequence] = []
         finished: list[Sequence] = []
         for sequence in step.decodes + step.completed:
@@ -163,9 +166,6 @@ class Scheduler:
             sampled.append(sequence)
             if sequence.num_output_tokens == sequence.max_tokens:
                 finished.append(sequence)
-        for sequence in step.filled:
-            if sequence.status is Status.RUNNING:
-                self._publish(sequence)
         for sequence in finished:
             self.finish(sequence)
         return sampled, finished
