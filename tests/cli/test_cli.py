@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from dragoman import __version__
 from dragoman.cli import create_app
-from dragoman.settings import FIELDS, Field, Settings, SettingsError
+from dragoman.settings import FIELDS, PREFIX, Field, Settings, SettingsError
 
 
 class Recorder:
@@ -146,6 +147,7 @@ def test_help_and_version_import_nothing_heavy():
 
 def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=outside)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: --port" in done.stderr
