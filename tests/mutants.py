@@ -381,7 +381,7 @@ def main(wanted: list[str]) -> int:
     chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     with _copy() as tree:
-        if failed := _failures(tree, tuple(tests)):
+        if failed := _failures(tree, tuple(tests), 10 * TIMEOUT):
             print(f"the tests fail without any mutant: {', '.join(failed)}")
             return 1
     missed = 0
@@ -436,13 +436,13 @@ def _apply(tree: Path, mutant: Mutant) -> None:
     path.write_text(text)
 
 
-def _failures(tree: Path, tests: tuple[str, ...]) -> list[str]:
+def _failures(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> list[str]:
     """Names of the tests that failed; those that could not even be collected count too."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "DRAGOMAN_HYPOTHESIS": "mutants"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
     try:
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         return ["no end"]
