@@ -1,4 +1,4 @@
-"""How hard hypothesis looks: `quick` by default, `ci`, or `long`, by `--hypothesis-profile` or DRAGOMAN_HYPOTHESIS.
+"""How hard hypothesis looks: `quick` by default, `ci`, or `long`, by `--hypothesis-profile` or HYPOTHESIS_PROFILE.
 
 `mutants` only wants to know whether something fails, not the least example of it.
 """
@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import os
+
+# Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -19,4 +22,4 @@ settings.register_profile("long", max_examples=10_000, deadline=None, suppress_h
 settings.register_profile(
     "mutants", settings.get_profile("quick"), max_examples=100, phases=[Phase.explicit, Phase.generate]
 )
-settings.load_profile(os.environ.get("DRAGOMAN_HYPOTHESIS", "quick"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -438,7 +438,7 @@ def _apply(tree: Path, mutant: Mutant) -> None:
 
 def _failures(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> list[str]:
     """Names of the tests that failed; those that could not even be collected count too."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "DRAGOMAN_HYPOTHESIS": "mutants"}
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "mutants"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
     try:
         done = subprocess.run(

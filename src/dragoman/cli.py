@@ -143,6 +143,10 @@ def _help(field: Field) -> str:
 
 
 def _launch(settings: Settings, tell: Callable[[str], None]) -> int:
+    # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
+    # core that the event loop needs, and a small model's products are too small to share.
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+        os.environ.setdefault(variable, "1")
     from .launch import run  # noqa: PLC0415 - it brings the whole server
 
     return run(settings, tell)

@@ -5,7 +5,9 @@ The only module that knows all the others.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -42,8 +44,34 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     listener = None if settings.uds is not None else _listen(settings)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)
-    uvicorn.Server(uvicorn_config(app, settings)).run(sockets=None if listener is None else [listener])
+    _exit_in_peace()
+    Server(uvicorn_config(app, settings), models).run(sockets=None if listener is None else [listener])
     return 0
+
+
+def _exit_in_peace() -> None:
+    """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure."""
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, lambda *_: None)
+
+
+class Server(uvicorn.Server):
+    """When it is told to stop, what runs goes on for `grace` seconds; what runs then is ended by its dialect's own
+    terminal error, and not by a closed connection.
+    """
+
+    def __init__(self, config: uvicorn.Config, models: Models, grace: float = 8.0) -> None:
+        super().__init__(config)
+        self._models, self._grace = models, grace
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end(self) -> None:
+        await asyncio.sleep(self._grace)
+        await self._models.stop()
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
@@ -152,7 +180,7 @@ def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> S
         directory,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs or 64,
-        max_num_batched_tokens=settings.max_num_batched_tokens or 512,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
         num_kv_tokens=settings.kv_cache_tokens or 131072,
         enable_prefix_caching=settings.enable_prefix_caching,
         max_num_waiting=settings.max_waiting,

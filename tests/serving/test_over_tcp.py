@@ -12,10 +12,9 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-import uvicorn
 
 from dragoman.core.engine import Health
-from dragoman.launch import build_models, uvicorn_config
+from dragoman.launch import Server, build_models, uvicorn_config
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -29,6 +28,7 @@ ENDLESS = {"messages": STORY, "max_tokens": 20_000, "ignore_eos": True}
 class Served:
     port: int
     models: Models
+    server: Server
 
     def client(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0)
@@ -54,13 +54,13 @@ class Served:
 async def served() -> AsyncGenerator[Served]:
     settings = Settings(max_num_seqs=2)
     models = build_models(settings, SystemClock())
-    server = uvicorn.Server(uvicorn_config(create_app(models), settings))
+    server = Server(uvicorn_config(create_app(models), settings), models, grace=0.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
-        yield Served(listener.getsockname()[1], models)
+        yield Served(listener.getsockname()[1], models, server)
         server.should_exit = True
         await task
 
@@ -110,6 +110,16 @@ async def test_a_queued_stream_hears_that_it_is_waited_for(served: Served) -> No
     for writer in (queued, *(writer for _, writer in talking)):
         writer.close()
     await served.until(running=0)
+
+
+async def test_what_runs_when_the_server_stops_gets_its_dialects_terminal_error(served: Served) -> None:
+    reader, writer = await served.raw({**ENDLESS, "stream": True})
+    await served.until(running=1)
+    served.server.should_exit = True
+    said = await reader.read(-1)
+    writer.close()
+    assert b'data: {"error":' in said[-400:]
+    assert b"[DONE]" not in said
 
 
 async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served) -> None:
