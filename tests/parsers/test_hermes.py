@@ -56,6 +56,7 @@ def test_what_is_a_call(text: str, expected: Shape):
         call("unknown", '{"x": "<tool_call>{\\"name\\": \\"f\\", \\"arguments\\": {}}</tool_call>"}'),
         call("unknown", '{"x": "' + call("f", "{}").replace('"', '\\"').replace("\n", "") + '"}'),
         "<tool_call>",
+        " \n<tool_call>{]",
         "<tool_call>\n not JSON\n</tool_call>",
         "<tool_call>[]</tool_call>",
         "<tool_call>{}</tool_call>",
@@ -257,5 +258,5 @@ def test_a_name_is_escaped_and_found_again(name: str):
     assert isinstance(head, Verbatim)
     assert isinstance(tail, Verbatim)
     assert isinstance(value, JsonValue)
-    assert head.text.count("tool_call>") == 1 + (0 if "<" not in name else 1)
+    assert head.text.count("<") == 1, "no text in it may read like a mark"
     assert answer(hermes(name), head.text + "{}" + tail.text) == [("call", name, "{}")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from dragoman.parsers.response_template.pattern import Unsupported, can_be_empty, literals, parse, spell
@@ -52,6 +52,8 @@ def by_re(found: re.Match[str]) -> tuple[int, int, tuple[tuple[str, int, int], .
 
 
 @given(patterns, st.text("ab< \n", max_size=12))
+@example(".b", "xb xxbaa")
+@example("(?P<g>.)*?<", "aab <")
 def test_it_finds_what_re_finds(source: str, text: str):
     assume("$" not in source or not ("^" in source or text.endswith("\n")))  # there re's $ means more
     compiled = program(source)

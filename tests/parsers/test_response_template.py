@@ -164,6 +164,11 @@ def test_the_prompt_decides_where_the_answer_begins(tail: str, text: str, expect
     assert answer(parser(QWEN3, tail), text) == expected
 
 
+def test_of_a_delimiter_only_what_the_model_wrote_is_said():
+    begun = parser(QWEN3_CODER, ASSISTANT + "<tool_call>\n<function=un")
+    assert answer(begun, "known>x</tool_call>") == [("text", "known>x</tool_call>")]
+
+
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

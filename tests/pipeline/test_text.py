@@ -199,6 +199,12 @@ def test_a_stop_completed_within_min_tokens_does_not_count():
     assert (text_of(events), assembler.matched) == ("<Hello", "<")
 
 
+def test_a_stop_that_does_not_count_is_not_held():
+    stopper = StopStrings(["ab", "bc"])
+    assert (stopper.feed("ab", ignore=True), stopper.feed("x")) == ("a", "bx")
+    assert StopStrings(["ab"]).feed("ab", ignore=True) == "ab"
+
+
 def test_a_stop_token_is_told_unless_a_stop_string_came_first():
     assembler = TextAssembler(vocabulary(), 0)
     assembler.feed(END)

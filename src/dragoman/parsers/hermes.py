@@ -90,7 +90,6 @@ class HermesParser(CallParser):
         if found is Found.MORE:
             return at
         if found is Found.MARK and self._buffer.is_mark(OPEN, len(text) - at):
-            self._drop(self._read(text, at) - len(OPEN))
             return self._begin_call(at)
         self._to_text()
         _, self._search = self._opens.search(OPEN[: self._lead.matched], 0, 0)
