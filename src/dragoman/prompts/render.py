@@ -83,7 +83,7 @@ class Renderer:
         texts = values.texts()
         mark, sign = _unused([*texts, self._template.source])
         marker = Marker(self._tokenizer.controls, mark, self._between, thorough=reading.traits.replaces)
-        prompt = _Prompt(self._template, values.all(marker.text), now, len(msgspec.json.encode(conversation)), mark)
+        prompt = _Prompt(self._template, values.all(marker.text), now, _size(conversation), mark)
         options = conversation.template
         if options.continue_final_message:
             _check_final(conversation.messages, options.add_generation_prompt)
@@ -169,6 +169,15 @@ class _Prompt:
         values = {**self._values, "add_generation_prompt": False, **changes}
         text = self._template.render(values, now=self._now, characters=self._characters)
         return text.replace(_escaped(self._mark), self._mark)
+
+
+def _size(conversation: Conversation) -> int:
+    """About how many characters it holds."""
+    try:
+        return len(msgspec.json.encode(conversation))
+    except UnicodeEncodeError as error:
+        message = "The messages are not valid Unicode: they hold half of a surrogate pair."
+        raise RequestError(message, param="messages") from error
 
 
 def _check_final(messages: tuple[Message, ...], generate: bool) -> None:
