@@ -35,8 +35,7 @@ def speed() -> None:
         _replayed(run.name, log(run.name)[0], profile.engine, profile.latency.seconds)
     generator = np.random.default_rng(0)
     profile = load(RUNS[1].name)
-    lengths = {"inputs": Uniform(50, 1500), "outputs": Uniform(50, 350)}
-    open_loop = poisson(generator, count=5000, rate=6.0, **lengths)
+    open_loop = poisson(generator, count=5000, rate=6.0, inputs=Uniform(50, 1500), outputs=Uniform(50, 350))
     _replayed("Poisson, 6 a second", open_loop, profile.engine, profile.latency.seconds)
     talks = Conversations(Uniform(2, 8), Uniform(20, 300), Uniform(50, 350), system_tokens=1000, groups=4)
     multi_turn = sessions(generator, count=1000, rate=1.0, conversations=talks)

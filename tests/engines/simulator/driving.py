@@ -101,6 +101,7 @@ class Driver:
         taking_part = [each.id for each in step.decodes] + [chunk.sequence.id for chunk in step.chunks]
         assert len(taking_part) == len(set(taking_part)), "nobody takes part twice"
         assert not (step.admitted and step.preempted)
+        assert not {each.id for each in step.preempted}.intersection(taking_part)
         threshold = self.config.long_prefill_token_threshold or self.config.max_num_batched_tokens
         for chunk in step.chunks:
             assert 0 < chunk.num_tokens <= threshold

@@ -130,6 +130,17 @@ def test_the_least_urgent_gives_way_under_the_priority_policy() -> None:
     assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
 
 
+def test_who_gives_way_after_having_been_scheduled_leaves_the_step() -> None:
+    tested = scheduler(num_gpu_blocks=5, scheduling_policy="priority")
+    a, b = sequence("a", prompt(6), 6, priority=2), sequence("b", prompt(7, 50), 5, priority=1)
+    added(tested, a, b)
+    assert [step(tested), step(tested)] == [{"a": 6, "b": 7}, {"a": 1, "b": 1}]
+    scheduled = tested.schedule()
+    assert (shares(scheduled), scheduled.preempted) == ({"b": 1}, [a])
+    assert (scheduled.load.tokens, scheduled.load.sequences) == (1, 1)
+    assert a.num_tokens == 8, "six of its prompt and two of its answer"
+
+
 def test_priority_decides_who_is_admitted_and_arrival_among_equals() -> None:
     tested = scheduler(scheduling_policy="priority")
     for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):

@@ -33,6 +33,8 @@ BOLD, CAREFUL = 6, 8
 saturation the first ones may jump about for ever, far from the truth the others may get stuck."""
 SETTLED = 3
 """So many best trials are averaged: which step a request falls into jumps, so the best one is partly luck."""
+WORSE = 1.5
+"""So much worse than the best may their average be, lest they lie in different valleys."""
 TOTAL_WEIGHT = 10.0
 """The means over all requests count as much as so many squared single ones: they are what is reported, and a robust
 fit of single requests alone leaves them biased."""
@@ -91,7 +93,7 @@ def fit(workload: Sequence[Request], observed: Sequence[Timing], config: Schedul
 
     workload: everything that the server was asked, as the observed requests shared it with all others; only arrivals
     and lengths are read. observed: measured times of some of them. config: the server's real settings.
-    Raises CalibrationError.
+    Raises CalibrationError, and RequestError for a request that could never run with these settings.
     """
     _check(workload, observed)
     return _Search(workload, observed, config, prior).run()
@@ -123,8 +125,9 @@ class _Search:
         self._go_boldly()
         self._go_carefully()
         best = sorted(self._trials, key=lambda trial: trial.error)[:SETTLED]
-        settled = np.mean([trial.coefficients for trial in best], axis=0)
-        return Fit(_model(settled), float(settled[FRONTEND]), best[0].error)
+        settled = self._try(np.mean([trial.coefficients for trial in best], axis=0))
+        chosen = settled if settled.error < WORSE * best[0].error else best[0]
+        return Fit(_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
 
     def _go_boldly(self) -> None:
         at = self._best()
@@ -156,7 +159,10 @@ class _Search:
     def _solve(self, trial: _Trial) -> Vector:
         totals = trial.windows.totals()
         weighty = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
-        return solve(trial.windows.singles(), _stack(weighty, self._firm))
+        try:
+            return solve(trial.windows.singles(), _stack(weighty, self._firm))
+        except ValueError as error:
+            raise CalibrationError(f"{error}: are arrival and token times on one clock?") from None
 
 
 def _expectations(prior: Prior) -> Rows:

@@ -305,4 +305,3 @@ class Scheduler:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
         sequence.num_computed_tokens = 0
-        sequence.num_hashed_blocks = 0
