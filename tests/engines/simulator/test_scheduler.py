@@ -157,6 +157,14 @@ def test_requests_that_start_together_share_their_prompt() -> None:
     assert (tested.stats.prefix_cache_queries, tested.stats.prefix_cache_hits) == (20, 8)
 
 
+def test_every_chunk_of_a_prompt_can_be_found() -> None:
+    tested = scheduler()
+    tested.add(sequence("a", prompt(30), 1))
+    assert [step(tested), step(tested)] == [{"a": 16}, {"a": 14}]
+    tested.add(sequence("b", prompt(30), 1))
+    assert step(tested) == {"b": 2}
+
+
 def test_the_last_token_is_computed_even_if_all_are_cached() -> None:
     tested = scheduler()
     tested.add(sequence("a", prompt(8), 1))
