@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import uvicorn
@@ -51,8 +52,12 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
 
 def _exit_in_peace() -> None:
     """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure."""
+
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        """uvicorn's own handler has done what is to be done."""
+
     for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, lambda *_: None)
+        signal.signal(asked, heard)
 
 
 class Server(uvicorn.Server):

@@ -1,4 +1,4 @@
-"""No body gives a 5xx, whatever is in it (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869: numbers; hardening: parameters).
+"""No body gives a 5xx, whatever is in it: numbers (vLLM CVE-2026-34756, llama.cpp CVE-2026-21869), schemas, types.
 
 The whole server answers, with the embedded engine behind it: what passes the reader must not break what comes after.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
@@ -24,43 +26,84 @@ texts = st.text(max_size=8) | st.sampled_from(
 )
 numbers = st.integers(-3, 40) | st.integers() | st.floats() | st.sampled_from([10**400, -1, 1.9, 2**63, -(2**63)])
 scalars = st.none() | st.booleans() | numbers | texts
-values = st.recursive(
+values: SearchStrategy[Any] = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
 )
-messages = st.lists(
+messages: SearchStrategy[Any] = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(["user", "system", "assistant", "tool", "developer", "x"]) | values},
         optional={"content": values, "tool_calls": values, "tool_call_id": values, "name": values, "reasoning": values},
     ),
     max_size=3,
 )
-functions = st.fixed_dictionaries(
+functions: SearchStrategy[Any] = st.fixed_dictionaries(
     {"name": st.sampled_from(["f", "g", ""]) | values}, optional={"parameters": values, "strict": values}
 )
-tools = st.lists(
+tools: SearchStrategy[Any] = st.lists(
     st.fixed_dictionaries({"type": st.just("function") | values, "function": functions | values}), max_size=2
 )
-schemas = st.fixed_dictionaries(
+schemas: SearchStrategy[Any] = st.fixed_dictionaries(
     {"type": st.just("json_schema"), "json_schema": st.fixed_dictionaries({"name": st.just("n"), "schema": values})}
 )
-FIELDS = (
-    "temperature top_p top_k min_p n seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty "
-    "repetition_penalty min_tokens stop_token_ids ignore_eos bad_words allowed_token_ids stream stream_options user "
-    "metadata tool_choice parallel_tool_calls reasoning_effort prompt_logprobs return_token_ids echo best_of suffix "
-    "structured_outputs guided_json guided_regex guided_choice guided_grammar chat_template_kwargs priority cache_salt "
-    "truncate_prompt_tokens add_generation_prompt continue_final_message documents thinking_token_budget model"
-).split()
-common = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
-chats = st.builds(
-    lambda rest, some: {"max_tokens": 3, **rest, **some},
-    common,
-    st.fixed_dictionaries(
-        {"messages": messages | values}, optional={"tools": tools | values, "response_format": schemas | values}
-    ),
+FIELDS = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "seed",
+    "stop",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+    "bad_words",
+    "allowed_token_ids",
+    "stream",
+    "stream_options",
+    "user",
+    "metadata",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "prompt_logprobs",
+    "return_token_ids",
+    "echo",
+    "best_of",
+    "suffix",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "chat_template_kwargs",
+    "priority",
+    "cache_salt",
+    "truncate_prompt_tokens",
+    "add_generation_prompt",
+    "continue_final_message",
+    "documents",
+    "thinking_token_budget",
+    "model",
+]
+common: SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
+asked: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"messages": messages | values}, optional={"tools": tools | values, "response_format": schemas | values}
 )
-completions = st.builds(
-    lambda rest, prompt: {"max_tokens": 3, **rest, "prompt": prompt}, common, values | st.lists(st.integers(0, 3000))
-)
+prompted: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries({"prompt": values | st.lists(st.integers(0, 3000))})
+
+
+def body_of(rest: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    return {"max_tokens": 3, **rest, **own}
+
+
+chats = st.builds(body_of, common, asked)
+completions = st.builds(body_of, common, prompted)
 
 
 class Server:

@@ -11,6 +11,7 @@ import jsonschema_rs
 import openai
 import pytest
 import pytest_asyncio
+from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
@@ -86,14 +87,17 @@ async def whole(client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
 async def folded(client: httpx2.AsyncClient, **asked: Any) -> dict[str, Any]:
     """What the official SDK's own accumulator makes of the stream."""
     sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
-    known = {"messages": asked.pop("messages"), "stream_options": {"include_usage": True}}
+    state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     chunks = await sdk.chat.completions.create(
-        model="tiny", stream=True, **known, extra_body={"max_tokens": 120, "seed": 5, **asked}
+        model="tiny",
+        stream=True,
+        messages=asked.pop("messages"),
+        stream_options={"include_usage": True},
+        extra_body={"max_tokens": 120, "seed": 5, **asked},
     )
-    state = openai.lib.streaming.chat.ChatCompletionStreamState()  # pyright: ignore
     async for chunk in chunks:
         state.handle_chunk(chunk)
-    return json.loads(state.current_completion_snapshot.to_json(exclude_none=True))  # pyright: ignore
+    return json.loads(state.current_completion_snapshot.to_json(exclude_none=True))
 
 
 def comparable(answer: dict[str, Any]) -> Any:
@@ -171,7 +175,9 @@ async def test_streamed_token_ids_are_the_whole_ones(client: httpx2.AsyncClient,
     answer = await whole(client, **asked)
     stream = await client.post("/v1/chat/completions", json={**asked, "stream": True})
     chunks = [json.loads(line[6:]) for line in stream.text.split("\n\n") if line.startswith("data: {")]
-    streamed = [id for chunk in chunks for choice in chunk["choices"] for id in choice.get("token_ids") or []]
+    choices: list[Any] = [choice for chunk in chunks for choice in chunk["choices"]]
+    pieces: list[list[int]] = [choice.get("token_ids") or [] for choice in choices]
+    streamed = [id for piece in pieces for id in piece]
     assert streamed == answer["choices"][0]["token_ids"]
     assert chunks[0]["prompt_token_ids"] == answer["prompt_token_ids"]
     assert len(streamed) == answer["usage"]["completion_tokens"]
