@@ -18,6 +18,7 @@ from dragoman.core.syntax import JsonValue, ThoughtSyntax, Verbatim
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, advance, text, walk
+from tests.prompts import vocabularies
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'
 THINK = Thought(ThoughtSyntax("<think>\n", "\n</think>", "\n\n"))
@@ -309,6 +310,24 @@ def test_a_bad_constraint_is_refused(
             compiler.compile(compose(embedded.special_tokens, body=body, body_param="here", thought=thought))
         assert (caught.value.status, caught.value.param) == (400, "here")
         assert len(caught.value.message) < 1_200
+
+
+def test_blanks_that_a_vocabulary_adds_are_text() -> None:
+    data = vocabularies.byte_level_data(("<|im_start|>", EOS))
+    data["added_tokens"] += [
+        vocabularies.added(265, "\n\n", special=False),
+        vocabularies.added(266, "字", special=False),
+    ]
+    tokenizer = vocabularies.made(data)
+    judge = Judge(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
+    grammar = compose(tokenizer.special_tokens, thought=OPEN, body=JsonObject())
+    assert judge(grammar, 'hm\n\n字\n</think>\n\n{"字": "字"}')
+    assert 266 in tokenizer.encode('{"字": "字"}', special=False)
+
+
+def test_calls_of_no_tool_are_a_mistake(embedded: HfTokenizer) -> None:
+    with pytest.raises(ValueError, match="no tool"):
+        compose(embedded.special_tokens, calls=Calls(()))
 
 
 def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:

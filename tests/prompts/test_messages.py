@@ -261,7 +261,7 @@ def test_functions_are_shown_as_openai_writes_them() -> None:
 
 
 def test_a_function_without_parameters_takes_none() -> None:
-    function = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    function: dict[str, object] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
     assert tool_values([FunctionTool("f")], same) == [{"type": "function", "function": function}]
 
 

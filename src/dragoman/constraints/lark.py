@@ -81,7 +81,14 @@ def compose(
     No body and no calls: free text. Calls not required, no body: free text, then perhaps calls, after which only
     further calls. Calls and a body: one or the other. Raises RequestError for what is too large, or no schema.
     """
+    if calls is not None and not calls.forms:
+        raise ValueError("calls of no tool")
     return _Writer(special_tokens).answer(body, body_param, calls, thought)
+
+
+def control_names(special_tokens: Iterable[str]) -> list[str]:
+    """The added tokens that no text spells. Blanks and single characters are text that some vocabularies add."""
+    return [name for name in special_tokens if len(name) > 1 and not name.isspace()]
 
 
 def _literal(text: str) -> str:
@@ -102,7 +109,7 @@ class _Writer:
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
         self._special = special_tokens
-        names = sorted(special_tokens, key=len, reverse=True)
+        names = sorted(control_names(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
         self._parts: list[tuple[str, str]] = []

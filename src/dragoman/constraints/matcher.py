@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..core.engine import Matcher, Tokenizer
 from ..core.errors import EngineError, RequestError
-from .lark import Grammar
+from .lark import Grammar, control_names
 
 if TYPE_CHECKING:
     import llguidance
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class CompilerLimits(Struct, frozen=True):
     """grammars, characters: of what is kept compiled. The others: see llguidance's LLParserLimits."""
 
-    grammars: int = 256
-    characters: int = 4 * 1024 * 1024
+    grammars: int = 1024
+    characters: int = 16 * 1024 * 1024
     lexer_states: int = 50_000
     grammar_size: int = 200_000
     initial_fuel: int = 1_000_000
@@ -149,7 +149,7 @@ class _Matcher:
 class _Vocabulary:
     """A tokenizer as llguidance reads one (see its TokenizerWrapper).
 
-    Every added token but the blank ones is special to it: no text in a grammar matches one.
+    Control tokens are special to it: no text in a grammar matches one.
     """
 
     is_tokenizer_wrapper = True
@@ -157,9 +157,9 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> None:
         size = max(tokenizer.vocab_size, vocab_size, *(id + 1 for id in eos))
-        added = {id for name, id in tokenizer.special_tokens.items() if name.strip()}
+        special = tokenizer.special_tokens
         self.eos_token_id = eos[0]
-        self.special_token_ids = sorted(added | set(eos))
+        self.special_token_ids = sorted({special[name] for name in control_names(special)} | set(eos))
         self.tokens = [tokenizer.token_bytes(id) for id in range(size)]
         self._encode: Callable[[str], list[int]] = lambda text: tokenizer.encode(text, special=False)
 

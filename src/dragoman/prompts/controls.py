@@ -25,6 +25,7 @@ class ControlTokens:
         self.longest = max(map(len, self._folded), default=0)
         self.heads = frozenset(name[:n] for name in self._folded for n in range(1, len(name)))
         self.tails = frozenset(name[n:] for name in self._folded for n in range(1, len(name)))
+        self._borders = _any_of({char for name in self._folded for char in (name[0], name[-1])})
         self._first = _any_of({name[0] for name in self._folded})
         self._last = _any_of({name[-1] for name in self._folded})
         self._pattern = _pattern(self._folded)
@@ -39,6 +40,10 @@ class ControlTokens:
     def first_characters(self, text: str) -> Iterator[int]:
         """Where any character stands that some name begins with."""
         return (found.start() for found in self._first.finditer(text))
+
+    def harmless(self, text: str) -> bool:
+        """No name begins or ends anywhere in the text."""
+        return self._borders.search(text) is None
 
     def may_go_on(self, text: str) -> bool:
         """The text ends in the beginning of a name."""
@@ -87,11 +92,17 @@ class Marker:
         self._controls, self._between, self._thorough = controls, between, thorough
 
     def text(self, text: str) -> str:
+        if self._controls.harmless(text):
+            cuts = self._completed_cuts(text)
+        else:
+            cuts = self._name_cuts(text) | self._border_cuts(text) | self._completed_cuts(text)
+        return self._mark.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
+
+    def _name_cuts(self, text: str) -> set[int]:
         cuts = {start if self._alone(text, start) else start + 1 for start in self._controls.starts(text)}
         if self._thorough:
             cuts |= {start + 1 for start in self._controls.first_characters(text)}
-        cuts |= self._border_cuts(text)
-        return self._mark.join(text[start:end] for start, end in pairwise([0, *sorted(cuts), len(text)]))
+        return cuts
 
     def _alone(self, text: str, start: int) -> bool:
         """A name of a single character: nothing can be put inside."""
@@ -106,9 +117,14 @@ class Marker:
             cuts.add(end)
         if self._controls.may_have_begun(stripped) or self._controls.may_have_begun(text):
             cuts.add(begin)
-        if len(stripped) < self._controls.longest and stripped.lower() in self._between:
-            cuts.update((begin, end))
         return cuts
+
+    def _completed_cuts(self, text: str) -> set[int]:
+        stripped = text.strip() if self._between else ""
+        if not stripped or len(stripped) > self._controls.longest or stripped.lower() not in self._between:
+            return set()
+        begin = text.find(stripped)
+        return {begin, begin + len(stripped)}
 
 
 def _any_of(characters: set[str]) -> re.Pattern[str]:

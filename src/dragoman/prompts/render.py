@@ -246,7 +246,8 @@ def _escaped(char: str) -> str:
 
 def _unused(texts: list[str]) -> tuple[str, str]:
     """Two characters that occur nowhere, not even as JSON escapes."""
-    free = (c for c in map(chr, _NONCHARACTERS) if not any(c in text or _escaped(c) in text for text in texts))
+    whole = " ".join(texts)
+    free = (char for char in map(chr, _NONCHARACTERS) if char not in whole and _escaped(char) not in whole)
     found = [char for char, _ in zip(free, range(2), strict=False)]
     if len(found) < 2:
         raise RequestError("The messages use every noncharacter of Unicode.", param="messages")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
@@ -63,16 +63,14 @@ class Budget:
 
     def weigh(self, value: object) -> None:
         """Spend what a value takes when it is written out, however often it holds the same thing."""
-        pending = [value]
+        pending: list[Value] = [value]
         while pending:
             item = pending.pop()
             self.spend(len(item) if isinstance(item, str) else _ITEM)
-            if isinstance(item, Mapping):
-                members: Mapping[Any, Any] = item
-                pending += [*members.keys(), *members.values()]
+            if isinstance(item, dict):
+                pending += [*item, *item.values()]
             elif isinstance(item, (list, tuple)):
-                items: list[Any] | tuple[Any, ...] = item
-                pending += items
+                pending += item
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -109,7 +107,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def made(self, value: Value) -> Value:
         """A value was made of others that are paid for."""
-        if isinstance(value, (str, list, tuple, Mapping)):
+        if isinstance(value, (str, list, tuple, dict)):
             self.budget.spend(len(value))  # pyright: ignore[reportUnknownArgumentType]
         return value
 
