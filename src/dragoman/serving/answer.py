@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-import anyio
 from msgspec import Struct
 from starlette.types import Receive, Send
 
@@ -74,20 +73,28 @@ class Answer:
         self._begun = False
         self._writing_since: float | None = None
         self._last_write = 0.0
+        self._pulse: asyncio.Task[None] | None = None
         self.outcome = Outcome()
 
     async def __call__(self, receive: Receive, send: Send) -> None:
-        self._send, self._now = send, asyncio.get_running_loop().time
-        async with aclosing(self._batches), anyio.create_task_group() as tasks:
-            tasks.start_soon(self._leave_with_client, receive, tasks.cancel_scope)
-            if self._stream:
-                tasks.start_soon(self._keep_alive, tasks.cancel_scope)
-            await self._run()
-            tasks.cancel_scope.cancel()
+        loop = asyncio.get_running_loop()
+        self._send, self._now = send, loop.time
+        # A task of its own: a token then wakes three coroutines, and not the whole chain down from the server.
+        self._running = loop.create_task(self._run())
+        leaving = loop.create_task(_until_gone(receive))
+        self._timer = loop.call_later(self._patience.headers, self._look) if self._stream else None
+        try:
+            await asyncio.wait((self._running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            self.outcome.cancelled |= not self._running.done()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await _end(self._running, leaving, self._pulse)
 
     async def _run(self) -> None:
         try:
-            await (self._pass_on() if self._stream else self._gather())
+            async with aclosing(self._batches):
+                await (self._pass_on() if self._stream else self._gather())
         except DragomanError as error:
             await self._fail(error)
         except Exception as error:
@@ -138,26 +145,34 @@ class Answer:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
         self._writing_since = None
 
-    async def _leave_with_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.outcome.cancelled = True
-        scope.cancel()
+    def _look(self) -> None:
+        """Now and then: is a sign of life due, or has the client stopped reading?"""
+        silence = self._now() - self._last_write
+        wait = self._patience.keepalive
+        if self._writing_since is not None:
+            if self._now() - self._writing_since > self._patience.stall:
+                self.outcome.cancelled = True
+                self._running.cancel()
+        elif not self._begun or silence >= wait:
+            self._pulse = asyncio.get_running_loop().create_task(self._give_sign())
+        else:
+            wait -= silence
+        self._timer = asyncio.get_running_loop().call_later(wait, self._look)
 
-    async def _keep_alive(self, scope: anyio.CancelScope) -> None:
-        """Say something in every silence, and give up a client that has stopped reading."""
-        await anyio.sleep(self._patience.headers)
+    async def _give_sign(self) -> None:
         if not self._begun:
             await self._begin()
-            await self._write(self._writer.keepalive)
-        while True:
-            silence = self._now() - self._last_write
-            if self._writing_since is not None:
-                if self._now() - self._writing_since > self._patience.stall:
-                    self.outcome.cancelled = True
-                    scope.cancel()
-                await anyio.sleep(self._patience.keepalive)
-            elif silence >= self._patience.keepalive:
-                await self._write(self._writer.keepalive)
-            else:
-                await anyio.sleep(self._patience.keepalive - silence)
+        await self._write(self._writer.keepalive)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel what still runs and wait for it, so that nothing outlives its request."""
+    left = [task for task in tasks if task is not None]
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
