@@ -177,7 +177,7 @@ async def cpu(port: int) -> float:
 
 
 async def stay_awake() -> None:
-    while True:
+    while True:  # noqa: ASYNC110 - to spin is its purpose
         await asyncio.sleep(0)
 
 

@@ -24,7 +24,7 @@ from .core.syntax import ReasoningFormat, ToolFormat
 from .dialects.base import Profile
 from .engines import tiny
 from .engines.scripted import Script, ScriptedEngine
-from .parsers import registry
+from .parsers import registry, response_template
 from .pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from .pipeline.text import Vocabulary
 from .prompts.render import Renderer
@@ -180,7 +180,7 @@ def _scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
 def _tiny(settings: Settings, clock: Clock, directory: Path, own_name: str) -> ServedModel:
     tokenizer = load_tokenizer(directory)
     template = _template(settings, directory)
-    reasoning, tools = _formats(settings, template, tokenizer)
+    reasoning, tools = _formats(settings, directory, template, tokenizer)
     model = tiny.load(
         directory,
         max_model_len=settings.max_model_len,
@@ -236,11 +236,21 @@ def _template(settings: Settings, directory: Path) -> ChatTemplate | None:
     return ChatTemplate(given if is_source else Path(given).read_text(encoding="utf-8"))
 
 
+class _TokenizerConfig(msgspec.Struct):
+    response_template: msgspec.Raw = msgspec.Raw(b"null")
+
+
 def _formats(
-    settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
+    settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """The parsers that were asked for, else those that the chat template lets guess."""
+    """The parsers that were asked for, else what the model itself declares, else what its chat template gives away."""
     added = tokenizer.special_tokens.keys()
+    asked = settings.reasoning_parser is not None or settings.tool_call_parser is not None
+    config = directory / "tokenizer_config.json"
+    if not asked and config.exists():
+        declared = msgspec.json.decode(config.read_bytes(), type=_TokenizerConfig).response_template
+        if bytes(declared) != b"null":
+            return response_template.load(bytes(declared), added)
     guessed = (None, None) if template is None else registry.detect(template.source, added)
     reasoning = settings.reasoning_parser or guessed[0]
     tools = settings.tool_call_parser or guessed[1]

@@ -121,6 +121,19 @@ async def test_what_is_ignored_is_named_in_a_warning() -> None:
     assert "min_tokens" in answer.headers["x-dragoman-warnings"]
 
 
+async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
+    it = house(HELLO, options=ServingOptions(strict=True))
+    ask: dict[str, Any] = {"model": "m", "messages": HI, "tools": [{"type": "web_search"}]}
+    assert (await it.post("/v1/chat/completions", ask)).status_code == 400
+    assert it.engine.calls == 0
+
+
+async def test_a_very_large_body_is_read_all_the_same() -> None:
+    ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}] * 10_000, "max_tokens": 1}
+    answer = await house(HELLO, max_model_len=4096).post("/v1/chat/completions", ask)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 @pytest.mark.parametrize("extra", [{"frobnicate": 1}, {"min_tokens": 3}])
 async def test_strict_refuses_what_it_would_ignore_and_the_engine_is_not_asked(extra: dict[str, int]) -> None:
     it = house(HELLO, options=ServingOptions(strict=True))

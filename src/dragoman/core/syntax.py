@@ -68,10 +68,16 @@ class ReasoningFormat(Protocol):
 
 
 class ToolFormat(Protocol):
-    """Tells tool calls from text. markers: texts that must reach the parser even if they are control tokens."""
+    """Tells tool calls from text. markers: texts that must reach the parser even if they are control tokens.
+
+    openers: those of them that begin a call and nothing else; where no tool may be called they may not be said.
+    """
 
     @property
     def markers(self) -> tuple[str, ...]: ...
+
+    @property
+    def openers(self) -> tuple[str, ...]: ...
 
     def parser(self, context: ParseContext) -> Parser: ...
 

@@ -27,7 +27,7 @@ def sampling_of(model: ServedModel, backend: TokenBackend, request: GenerateRequ
     check_ids(backend, options.allowed_token_ids or (), "allowed_token_ids")
     check_ids(backend, request.limits.stop_token_ids, "stop_token_ids")
     banned = [ids for word in options.bad_words or () for ids in _spellings(backend, word)]
-    return options.over(model.sampling, (*banned, *_silent_markers(model, backend, request)))
+    return options.over(model.sampling, (*banned, *_silent_openers(model, backend, request)))
 
 
 def _spellings(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
@@ -36,12 +36,12 @@ def _spellings(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
     return spelled - {()}
 
 
-def _silent_markers(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> list[tuple[int]]:
+def _silent_openers(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> list[tuple[int]]:
     """Where no tool may be called no call may begin either: tool_choice none is enforced, not hoped for."""
     if model.tools is None or not isinstance(request.prompt, Conversation) or callable_tools(request):
         return []
     special = backend.tokenizer.special_tokens
-    return [(special[mark],) for mark in model.tools.markers if mark in special]
+    return [(special[mark],) for mark in model.tools.openers if mark in special]
 
 
 def thought_limit(

@@ -63,13 +63,15 @@ async def encode(backend: TokenBackend, text: str, *, add_special_tokens: bool) 
 
 async def render_conversation(backend: TokenBackend, conversation: Conversation, terms: Terms) -> Rendered:
     """Raises RequestError where the template refuses, Unsupported where there is none."""
-    renderer = _renderer(backend, conversation.template.template)
-    conversation = _with_effort(renderer, conversation)
     shown = () if conversation.tool_choice.mode == "none" else None
-    return await _off_loop(
-        _size(conversation),
-        lambda: renderer.render(conversation, now=terms.now, tools=shown),
-    )
+
+    def work() -> Rendered:
+        renderer = _renderer(backend, conversation.template.template)
+        return renderer.render(_with_effort(renderer, conversation), now=terms.now, tools=shown)
+
+    # A template that a request brings along has to be compiled first.
+    size = INLINE + 1 if conversation.template.template is not None else _size(conversation)
+    return await _off_loop(size, work)
 
 
 def _with_effort(renderer: Renderer, conversation: Conversation) -> Conversation:

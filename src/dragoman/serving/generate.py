@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import anyio.to_thread
 import msgspec
 
 from ..core.errors import RequestError
@@ -14,6 +15,9 @@ from ..pipeline.admission import Terms
 from ..pipeline.run import admit
 from .answer import Answer
 from .endpoint import Handler, Http, Whole
+
+LARGE_BODY = 256 * 1024
+"""Bytes from which a body is read in a thread, so that others do not wait for it."""
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 # Proxies that buffer would turn a stream into a whole answer.
@@ -25,8 +29,12 @@ def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
 
     async def handle(http: Http) -> Whole | Answer:
         service = http.service
-        call = read(await http.json(), service.reading)
+        body = await http.json()
+        large = len(body) > LARGE_BODY
+        call = await anyio.to_thread.run_sync(read, body, service.reading) if large else read(body, service.reading)
         refuse_unknown(call.unknown, strict=service.options.strict)
+        if service.options.strict and call.warnings:
+            raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
         model = service.models.find(call.requests[0].model)
         header = Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
         requests = [_under(request, model.name) for request in call.requests]

@@ -1,0 +1,81 @@
+"""From settings to models: what is declared is used, what cannot be served is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dragoman.engines import tiny
+from dragoman.launch import build_models, greeting
+from dragoman.parsers.hermes import HermesFormat
+from dragoman.parsers.response_template import ResponseTemplateFormat
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError
+
+TEMPLATE = {
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "thinking": {"open": "<think>", "close": "</think>"},
+        "content": {"close": "<|im_end|>"},
+        "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "content": "json", "repeats": True},
+    },
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny.embedded(), tmp_path / "house-model"))
+
+
+def test_the_embedded_model_is_served_by_default() -> None:
+    (model,) = build_models(Settings(), SystemClock())
+    assert (model.name, model.max_model_len) == ("tiny", 32768)
+    assert isinstance(model.tools, HermesFormat)
+
+
+def test_a_directory_is_served_under_its_own_name(directory: Path) -> None:
+    (model,) = build_models(Settings(model=f"tiny:{directory}"), SystemClock())
+    assert model.name == "house-model"
+
+
+def test_a_response_template_that_the_model_ships_is_used(directory: Path) -> None:
+    file = directory / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
+    (model,) = build_models(Settings(model=f"tiny:{directory}"), SystemClock())
+    assert isinstance(model.tools, ResponseTemplateFormat)
+    assert model.reasoning is model.tools
+
+
+def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
+    file = directory / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
+    settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
+    (model,) = build_models(settings, SystemClock())
+    assert isinstance(model.tools, HermesFormat)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        (Settings(model="nope"), "tiny:DIRECTORY"),
+        (Settings(model="tiny:/no/such/place"), "cannot serve"),
+        (Settings(model="scripted:/no/such/file.yaml"), "cannot serve"),
+        (Settings(tool_call_parser="hermse"), "hermes"),
+        (Settings(max_model_len=100_000), "32768"),
+    ],
+)
+def test_what_cannot_be_served_is_said(settings: Settings, word: str) -> None:
+    with pytest.raises(SettingsError, match=word):
+        build_models(settings, SystemClock())
+
+
+def test_the_greeting_has_a_line_that_works() -> None:
+    settings = Settings(port=8000)
+    _, curl = greeting(settings, build_models(settings, SystemClock()), 8000)
+    assert curl.startswith(
+        "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
+    )
+    json.loads(curl.partition("-d '")[2].removesuffix("'"))
