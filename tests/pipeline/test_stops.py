@@ -53,7 +53,8 @@ def test_a_stop_is_found_across_borders(pieces: list[str], include: bool, shown:
 def test_a_half_stop_at_the_end_is_text() -> None:
     out = said(stage("STOP"), deltas(["abST"]))
     assert text(out) == "abST"
-    assert isinstance(out[-1], ChoiceFinished) and out[-1].stop is None
+    assert isinstance(out[-1], ChoiceFinished)
+    assert out[-1].stop is None
 
 
 def test_reasoning_and_calls_are_not_cut() -> None:
