@@ -23,7 +23,7 @@ from .core.request import Sampling
 from .core.syntax import ReasoningFormat, ToolFormat
 from .dialects.base import Profile
 from .engines import tiny
-from .engines.scripted import Script, ScriptedEngine
+from .engines.scripted import Script, ScriptedEngine, load_script
 from .parsers import registry, response_template
 from .pipeline.models import EventBackend, Models, ServedModel, TokenBackend
 from .pipeline.text import Vocabulary
@@ -169,7 +169,7 @@ def _scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
     name, aliases = _names(settings, "scripted")
     limit = settings.max_model_len or 32768
     engine = ScriptedEngine(
-        Script.load(Path(file)) if file else Script(),
+        load_script(Path(file)) if file else Script(),
         tokenizer=tokenizer,
         directives=settings.directives or not file,
         max_model_len=limit,

@@ -66,7 +66,7 @@ async def test_leaving_closes_the_engine_before_and_while_it_speaks(streamed: bo
     task = talk(it, line)
     await sleep.begun.wait()
     line.leave()
-    await task
+    await asyncio.wait_for(task, 10)
     assert (it.engine.closed_early, it.engine.running) == (1, 0)
 
 
@@ -77,7 +77,7 @@ async def test_leaving_with_several_prompts_closes_all_of_them() -> None:
     task = asyncio.create_task(_run(it, line, "/v1/completions"))
     await sleep.begun.wait()
     line.leave()
-    await task
+    await asyncio.wait_for(task, 10)
     assert (it.engine.closed_early, it.engine.running) == (3, 0)
 
 
@@ -94,7 +94,7 @@ async def test_headers_and_comments_go_out_while_the_engine_is_silent() -> None:
     await line.until(b": keepalive\n\n: keepalive\n\n")
     assert line.sent[0]["status"] == 200
     line.leave()
-    await task
+    await asyncio.wait_for(task, 10)
 
 
 async def test_a_client_that_never_reads_is_given_up() -> None:
@@ -118,5 +118,5 @@ async def test_a_client_that_leaves_in_its_body_asks_nothing() -> None:
     line.inbox.get_nowait()
     line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
     line.leave()
-    await talk(it, line)
+    await asyncio.wait_for(talk(it, line), 10)
     assert (it.engine.calls, line.sent) == (0, [])

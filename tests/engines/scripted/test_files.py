@@ -23,6 +23,7 @@ from dragoman.engines.scripted import (
     Think,
     Wait,
     files,
+    load_script,
 )
 
 FULL = """\
@@ -87,13 +88,13 @@ def written(folder: Path, text: str, name: str = "script.yaml") -> Path:
 
 
 def test_everything_that_a_script_may_say(tmp_path: Path):
-    assert _same(Script.load(written(tmp_path, FULL)), Script(ENTRIES))
+    assert _same(load_script(written(tmp_path, FULL)), Script(ENTRIES))
 
 
 def test_all_formats_mean_the_same(tmp_path: Path):
     entries = yaml.safe_load(FULL)
-    whole = Script.load(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
-    lines = Script.load(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
+    whole = load_script(written(tmp_path, json.dumps(entries, indent=1), "script.json"))
+    lines = load_script(written(tmp_path, "\n\n".join(map(json.dumps, entries)) + "\n", "script.jsonl"))
     assert _same(whole, Script(ENTRIES))
     assert _same(lines, Script(ENTRIES))
 
@@ -139,18 +140,18 @@ def _same(one: Script, other: Script) -> bool:
 )
 def test_a_fault_is_told_with_its_place(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(ScriptError, match=why) as told:
-        Script.load(written(tmp_path, text, name))
+        load_script(written(tmp_path, text, name))
     assert str(told.value).startswith(str(tmp_path / name))
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path):
     with pytest.raises(ScriptError, match="No such file"):
-        Script.load(tmp_path / "absent.yaml")
+        load_script(tmp_path / "absent.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"- \xff")
     with pytest.raises(ScriptError, match="utf-8"):
-        Script.load(tmp_path / "latin.yaml")
+        load_script(tmp_path / "latin.yaml")
 
 
 def test_the_example_in_the_documentation_is_a_script(tmp_path: Path):
     example = (files.__doc__ or "").partition("\n\n")[2]
-    assert len(Script.load(written(tmp_path, inspect.cleandoc(example))).entries) == 5
+    assert len(load_script(written(tmp_path, inspect.cleandoc(example))).entries) == 5

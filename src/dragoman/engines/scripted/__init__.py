@@ -1,7 +1,7 @@
 """The scripted engine: it says what it is told. For tests, demos and bug reports."""
 
 from .engine import ScriptedEngine
-from .files import ScriptError
+from .files import ScriptError, load_script
 from .script import Call, Counts, Entry, Fail, Match, Refuse, Say, Script, Think, Wait
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "ScriptedEngine",
     "Think",
     "Wait",
+    "load_script",
 ]

@@ -127,7 +127,7 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def read(path: Path) -> Script:
+def load_script(path: Path) -> Script:
     """Read a script; ScriptError if that cannot be done."""
     readers = {".yaml": _yaml, ".yml": _yaml, ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines}
     reader = readers.get(path.suffix.lower())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -162,13 +161,6 @@ class Script(Struct, frozen=True):
     def of(cls, *parts: Part) -> Script:
         """Every request gets this reply."""
         return cls((Entry(parts, repeat=True),))
-
-    @classmethod
-    def load(cls, path: Path) -> Script:
-        """The script in a file; ScriptError says what is wrong with it, and where."""
-        from .files import read  # noqa: PLC0415 - what reads a file makes these very structs
-
-        return read(path)
 
 
 def _check_order(reply: tuple[Part, ...]) -> None:
