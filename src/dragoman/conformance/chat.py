@@ -7,23 +7,17 @@ the stream:   choices interleaved, roles in index order; then [usage]; then [DON
 from __future__ import annotations
 
 from . import shapes
-from .sse import Stream
+from .chunks import ChunkState
 from .violation import Json, a_count, a_key, a_text, an_array, an_object, must, objects
 
 REASONS = ("stop", "length", "tool_calls", "content_filter", "function_call")
 REASONING = frozenset({"reasoning", "reasoning_content"})
 FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_call"}) | REASONING
-CONSTANT = ("id", "created", "model", "system_fingerprint")
 
 
 def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
     """The chunks, if they keep the rules. include_usage: what the request asked for. Raises Violation."""
-    stream = Stream(data)
-    state = _State(include_usage, (*REASONS, *extra_reasons))
-    for chunk in stream.payloads:
-        state.feed(chunk)
-    state.close(stream.done)
-    return stream.payloads
+    return _State(include_usage, (*REASONS, *extra_reasons)).read(data)
 
 
 class _Choice:
@@ -35,54 +29,22 @@ class _Choice:
         self.finished = False
 
 
-class _State:
-    """Where the stream is."""
+class _State(ChunkState):
+    kind = "chat.completion.chunk"
 
     def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
-        self._include_usage, self._reasons = include_usage, reasons
-        self._first: Json | None = None
+        super().__init__(include_usage, reasons)
         self._choices: list[_Choice] = []
-        self._counted = self._failed = False
-
-    def feed(self, chunk: Json) -> None:
-        must(not self._failed, "a chunk after an error")
-        must(not self._counted, "a chunk after the one with usage")
-        if "error" in chunk:
-            shapes.error(chunk["error"])
-            self._failed = True
-            return
-        self._check_constant(chunk)
-        choices = objects(chunk.get("choices"), "choices")
-        if not choices:
-            must(self._include_usage, "a usage chunk that nobody asked for")
-            must(self._ended, "usage before all choices ended")
-            shapes.usage(chunk.get("usage"))
-            self._counted = True
-        for choice in choices:
-            self._choice(choice)
-
-    def close(self, done: bool) -> None:
-        must(done != self._failed, "[DONE] after an error" if self._failed else "no [DONE]")
-        must(self._failed or self._ended, "a choice without finish_reason")
-        must(self._failed or self._counted == self._include_usage, "usage was asked for and did not come")
 
     @property
     def _ended(self) -> bool:
         return bool(self._choices) and all(choice.finished for choice in self._choices)
 
-    def _check_constant(self, chunk: Json) -> None:
-        must(chunk.get("object") == "chat.completion.chunk", f"object is {chunk.get('object')!r}")
-        a_count(chunk.get("created"), "created")
-        a_text(chunk.get("id"), "id")
-        self._first = self._first or chunk
-        for key in CONSTANT:
-            must(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
-
-    def _choice(self, wire: Json) -> None:
-        index, delta = a_count(wire.get("index"), "index"), an_object(wire.get("delta"), "delta")
-        at, reason = f"choice {index}", wire.get("finish_reason")
-        a_key(wire, "finish_reason", at)
-        shapes.chat_logprobs(wire.get("logprobs"), f"{at}.logprobs")
+    def _choice(self, choice: Json) -> None:
+        index, delta = a_count(choice.get("index"), "index"), an_object(choice.get("delta"), "delta")
+        at, reason = f"choice {index}", choice.get("finish_reason")
+        a_key(choice, "finish_reason", at)
+        shapes.chat_logprobs(choice.get("logprobs"), f"{at}.logprobs")
         if index >= len(self._choices):
             must(index == len(self._choices), f"{at} begins before choice {len(self._choices)}")
             must(delta.get("role") == "assistant", f"{at}: the first delta has no role")
@@ -93,14 +55,14 @@ class _State:
             delta = {}
         elif reason is None:
             _check_delta(delta, at)
-        choice = self._choices[index]
-        must(not choice.finished, f"{at}: a chunk after finish_reason")
-        _check_calls(choice, delta, at)
+        state = self._choices[index]
+        must(not state.finished, f"{at}: a chunk after finish_reason")
+        _check_calls(state, delta, at)
         if reason is not None:
             must(reason in self._reasons, f"{at}: finish_reason is {reason!r}")
             must(not delta, f"{at}: the last delta is not empty")
-            must(reason != "tool_calls" or choice.calls > 0, f"{at}: tool_calls without a call")
-            choice.finished = True
+            must(reason != "tool_calls" or state.calls > 0, f"{at}: tool_calls without a call")
+            state.finished = True
 
 
 def _check_delta(delta: Json, at: str) -> None:

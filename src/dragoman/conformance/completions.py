@@ -7,68 +7,32 @@ the stream:   choices interleaved; then [usage]; then [DONE], unless an error ca
 from __future__ import annotations
 
 from . import shapes
-from .sse import Stream
+from .chunks import ChunkState
 from .violation import Json, a_count, a_key, a_text, an_array, an_object, must, objects
 
 REASONS = ("stop", "length", "content_filter")
-CONSTANT = ("id", "created", "model", "system_fingerprint")
 COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
 def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
     """The chunks, if they keep the rules. include_usage: what the request asked for. Raises Violation."""
-    stream = Stream(data)
-    state = _State(include_usage, (*REASONS, *extra_reasons))
-    for chunk in stream.payloads:
-        state.feed(chunk)
-    state.close(stream.done)
-    return stream.payloads
+    return _State(include_usage, (*REASONS, *extra_reasons)).read(data)
 
 
-class _State:
-    """Where the stream is. finished: by index, whether that choice has ended."""
+class _State(ChunkState):
+    """finished: by index, whether that choice has ended."""
+
+    kind = "text_completion"
 
     def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
-        self._include_usage, self._reasons = include_usage, reasons
-        self._first: Json | None = None
+        super().__init__(include_usage, reasons)
         self._finished: dict[int, bool] = {}
         self._offsets: dict[int, int] = {}
-        self._counted = self._failed = False
-
-    def feed(self, chunk: Json) -> None:
-        must(not self._failed, "a chunk after an error")
-        must(not self._counted, "a chunk after the one with usage")
-        if "error" in chunk:
-            shapes.error(chunk["error"])
-            self._failed = True
-            return
-        self._check_constant(chunk)
-        choices = objects(chunk.get("choices"), "choices")
-        if not choices:
-            must(self._include_usage, "a usage chunk that nobody asked for")
-            must(self._ended, "usage before all choices ended")
-            shapes.usage(chunk.get("usage"))
-            self._counted = True
-        for choice in choices:
-            self._choice(choice)
-
-    def close(self, done: bool) -> None:
-        must(done != self._failed, "[DONE] after an error" if self._failed else "no [DONE]")
-        must(self._failed or self._ended, "a choice without finish_reason")
-        must(self._failed or self._counted == self._include_usage, "usage was asked for and did not come")
 
     @property
     def _ended(self) -> bool:
         dense = set(self._finished) == set(range(len(self._finished)))
         return bool(self._finished) and dense and all(self._finished.values())
-
-    def _check_constant(self, chunk: Json) -> None:
-        must(chunk.get("object") == "text_completion", f"object is {chunk.get('object')!r}")
-        a_count(chunk.get("created"), "created")
-        a_text(chunk.get("id"), "id")
-        self._first = self._first or chunk
-        for key in CONSTANT:
-            must(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
 
     def _choice(self, choice: Json) -> None:
         index = a_count(choice.get("index"), "index")
