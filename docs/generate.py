@@ -18,7 +18,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Field, Settings
 
 DOCS = Path(__file__).parent
-_TABLE = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def parameters(dialect: str) -> Iterable[str]:
@@ -77,6 +77,8 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
+    "messages": lambda: parameters("messages"),
+    "count_tokens": lambda: parameters("count_tokens"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,

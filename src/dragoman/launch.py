@@ -80,12 +80,15 @@ class Server(uvicorn.Server):
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """Our own log tells of requests, and with their ids; answers do not name the server's software."""
+    """Our own log tells of requests, and with their ids; answers do not name the server's software.
+
+    uvicorn's word that it has started says nothing that the greeting does not say better.
+    """
     return uvicorn.Config(
         app,
         uds=settings.uds,
         access_log=False,
-        log_level=settings.log_level,
+        log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=10,
