@@ -104,3 +104,12 @@ async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedd
     other = await embedded.post("/v1/messages", json=messages)
     usage = other.json()["usage"]
     assert one.json()["usage"]["prompt_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+async def test_a_call_has_an_id_of_anthropics_kind(embedded: httpx2.AsyncClient) -> None:
+    choice = {"type": "tool", "name": "add"}
+    body = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "max_tokens": 200, "temperature": 0}
+    answer = (await embedded.post("/v1/messages", json=body)).json()
+    calls = [block for block in answer["content"] if block["type"] == "tool_use"]
+    assert calls
+    assert all(call["id"].startswith("toolu_") for call in calls)

@@ -60,7 +60,7 @@ class Call(Struct, frozen=True):
     """What a reader made of a body.
 
     requests: one a prompt, in order; all with the same number of choices. id_prefix: what the answer's id
-    begins with. warnings: what was ignored and why, for people. unknown: names of fields that nobody knows.
+    begins with; tool_prefix: the same of its tool calls. warnings: what was ignored and why, for people. unknown: names of fields that nobody knows.
     """
 
     requests: tuple[GenerateRequest, ...]
@@ -69,6 +69,7 @@ class Call(Struct, frozen=True):
     writer: Callable[[Header], Writer]
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    tool_prefix: str = "call_"
 
 
 class ReaderOptions(Struct, frozen=True):

@@ -38,7 +38,7 @@ def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
         model = service.models.find(call.requests[0].model)
         header = Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
         requests = [_under(request, model.name) for request in call.requests]
-        run = await admit(model, requests, terms(http, header.id))
+        run = await admit(model, requests, terms(http, header.id, call.tool_prefix))
         warnings = (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown), *run.warnings)
         head = http.head(EVENT_STREAM, warnings) + UNBUFFERED if call.stream else http.head(warnings=warnings)
         patience = service.options.patience
@@ -61,12 +61,12 @@ def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
 
 
-def terms(http: Http, answer_id: str) -> Terms:
+def terms(http: Http, answer_id: str, tool_prefix: str = "call_") -> Terms:
     """What this server grants this caller."""
     service = http.service
     return Terms(
         answer_id=answer_id,
-        new_id=lambda: service.ids.new("call_"),
+        new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=http.caller.owner,
         strict=service.options.strict,

@@ -23,7 +23,7 @@ from .wire import Edit, MessagesBody, OutputFormat, Prompting
 from .writer import MessagesView, MessagesWriter, unsigned
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-ID_PREFIX = "msg_"
+ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
 
 _BODY, _PROMPTING = Shape(MessagesBody), Shape(Prompting)
 
@@ -53,7 +53,7 @@ def read_messages(data: bytes, options: ReaderOptions, *, sign: Callable[[str], 
     def writer(header: Header) -> MessagesWriter:
         return MessagesWriter(id.over(header), view)
 
-    return Call((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    return Call((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown, TOOL_PREFIX)
 
 
 def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
