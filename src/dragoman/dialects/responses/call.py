@@ -1,0 +1,89 @@
+"""What a reader made of a Responses body, and the seam to whoever keeps state: a store, conversations, a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import Unsupported
+from ...core.message import Message
+from ...core.request import Conversation
+from ..base import Call, Header
+from ..envelope import AnswerId
+from .echo import Echo
+from .items import REFERENCES
+from .normal import InputItem
+from .view import ResponsesView
+from .writer import ResponsesWriter
+
+
+class ResponsesCall(Struct, frozen=True, kw_only=True):
+    """call: one request with one choice, as if there were no other items than those of the body.
+
+    input: those items in normal form. echo: what the response object says back. previous_response_id,
+    conversation: whose items come before these. store: whether to keep the response; None is unsaid, which means yes.
+    view, id, read: for `over` and `echoing`.
+    """
+
+    call: Call
+    input: tuple[InputItem, ...]
+    echo: Echo
+    view: ResponsesView
+    id: AnswerId
+    read: Callable[[Sequence[bytes]], tuple[Message, ...]]
+    previous_response_id: str | None = None
+    conversation: str | None = None
+    store: bool | None = None
+    background: bool = False
+
+    def over(self, items: Sequence[bytes]) -> ResponsesCall:
+        """The same call with these items in place of its own: earlier turns, what references stand for, its own rows.
+
+        items: each a whole JSON object, in order. The instructions stay before them. Raises RequestError.
+        """
+        request = self.call.requests[0]
+        assert isinstance(request.prompt, Conversation)
+        prompt = msgspec.structs.replace(request.prompt, messages=self.read(items))
+        requests = (msgspec.structs.replace(request, prompt=prompt),)
+        return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
+
+    def echoing(self, echo: Echo) -> ResponsesCall:
+        """The same call, whose response says this back."""
+        writer = writer_of(self.id, self.view, echo)
+        return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
+
+
+def writer_of(id: AnswerId, view: ResponsesView, echo: Echo) -> Callable[[Header], ResponsesWriter]:
+    def writer(header: Header) -> ResponsesWriter:
+        return ResponsesWriter(id.over(header), view, echo)
+
+    return writer
+
+
+def stateless(asked: ResponsesCall) -> Call:
+    """The call on a server that keeps nothing. Raises Unsupported for what needs something kept.
+
+    The response says that it was not stored, and a warning does where that was asked for.
+    """
+    if asked.previous_response_id is not None:
+        raise _needs_state("previous_response_id")
+    if asked.conversation is not None:
+        raise _needs_state("conversation")
+    if asked.background:
+        raise _needs_state("background")
+    for i, item in enumerate(asked.input):
+        if item.type in REFERENCES:
+            raise _needs_state(f"input[{i}]")
+    call = asked.echoing(msgspec.structs.replace(asked.echo, store=False)).call
+    if not asked.store:
+        return call
+    return msgspec.structs.replace(call, warnings=(*call.warnings, "store: the response is not stored"))
+
+
+def _needs_state(param: str) -> Unsupported:
+    return Unsupported(
+        f"'{param}' is not supported here: this server keeps no state. Send the whole conversation as 'input'.",
+        param=param,
+    )

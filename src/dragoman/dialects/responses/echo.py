@@ -1,0 +1,31 @@
+"""What the response object says back of its request: the keys that are the same from the first event to the last."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..text import quoted, quoted_or_null
+
+
+class Echo(Struct, frozen=True, kw_only=True):
+    """store, background, previous_response_id, conversation: what really holds, which the server decides.
+
+    rest: all other keys as JSON, without the braces.
+    """
+
+    rest: bytes
+    store: bool = True
+    background: bool = False
+    previous_response_id: str | None = None
+    conversation: str | None = None
+
+    def fields(self) -> bytes:
+        """As JSON, without the braces."""
+        conversation = b"" if self.conversation is None else b',"conversation":{"id":%s}' % quoted(self.conversation)
+        return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
+            quoted_or_null(self.previous_response_id), flag(self.store), flag(self.background), conversation, self.rest,
+        )  # fmt: skip
+
+
+def flag(value: bool) -> bytes:
+    return b"true" if value else b"false"

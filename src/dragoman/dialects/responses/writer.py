@@ -1,0 +1,245 @@
+"""Responses on the wire: the events of a stream and the whole object, out of the same pieces.
+
+    created  in_progress+  (output_item.added  what the item says  output_item.done)*  completed | incomplete | failed
+
+One part of the answer is one item, and one item is open at a time; parts without text are none. Events are numbered
+from 0 without a gap, the repeated `in_progress` that keeps clients waiting too. The last event carries the whole
+object. Knows neither HTTP nor where events come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
+from ...core.events import (
+    ChoiceFinished,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from ...core.message import Reasoning, Refusal, Text, ToolCall
+from ...core.reply import Choice, Part, Reply
+from ..base import Header, Profile
+from ..envelope import DONE
+from ..errors import openai_error
+from ..text import number, quoted, quoted_or_null
+from . import pieces
+from .echo import Echo
+from .opened import BEGUN, CUT, WHOLE, Opened, Opener, OpenMessage, Said
+from .view import ResponsesView
+
+_TEXT_OPENING = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
+_TEXT_CLOSING = b',"logprobs":[]}\n\n'
+
+
+class _Flat(msgspec.Struct, frozen=True):
+    message: str
+    param: str | None
+    code: str | None
+
+
+class ResponsesWriter:
+    """One answer, streamed or whole. There is one choice."""
+
+    def __init__(self, header: Header, view: ResponsesView, echo: Echo) -> None:
+        self._view, self._opener = view, Opener(header.id, view)
+        self._head = b'{"id":%s,"object":"response","created_at":%d,"status":"' % (quoted(header.id), header.created)
+        self._model = quoted(header.model)
+        self._echo = echo.fields()
+        self._sequence = 0
+        self._kind: type[Part] | None = None
+        self._open: Opened | None = None
+        self._text: OpenMessage | None = None
+        self._early: list[Token] = []
+        self._items: list[bytes] = []
+        self._reason = FinishReason.ABORT
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        """Takes a sequence number each time: to be read once for each time that it is sent."""
+        return self._begin() or self._in_progress()
+
+    def error(self, error: DragomanError) -> bytes:
+        """Both events, since each is the only one that some clients read. An open item never becomes done."""
+        begun = self._begin()
+        fields, message = _error_fields(error)
+        unfinished = [] if self._open is None else [self._open.item(CUT)]
+        failed = b'{"code":"%s","message":%s}' % (_failure(error), message)
+        response = self._response(b"failed", [*self._items, *unfinished], None, error=failed)
+        return begun + self._event(b"error", fields) + self._lifecycle(b"failed", response) + DONE
+
+    def feed(self, event: Event) -> bytes:
+        text = self._text
+        if text is not None and type(event) is TextDelta and event.text:
+            # The path of nearly every token: its text escaped, one concatenation.
+            text.texts.append(event.text)
+            opening = _TEXT_OPENING % self._sequence
+            self._sequence += 1
+            return opening + text.delta + quoted(event.text) + _TEXT_CLOSING
+        if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
+            return self._frame(event)
+        return self._part(event)
+
+    def full(self, reply: Reply) -> bytes:
+        choice = reply.choices[0]
+        return self._final(choice.reason, self._output(choice), reply.usage)
+
+    def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
+        match event:
+            case Started():
+                return self._begin()
+            case ChoiceFinished(reason=reason):
+                self._reason = reason
+                return self._close(_status(reason))
+            case Finished(usage):
+                response = self._final(self._reason, self._items, usage)
+                return self._lifecycle(_status(self._reason), response)
+            case PromptTokens():
+                return b""
+
+    def _part(self, event: Delta) -> bytes:
+        match event:
+            case TextDelta(text=text):
+                return self._say(Text, text, event.tokens)
+            case RefusalDelta(text=text):
+                return self._say(Refusal, text, ())
+            case ReasoningDelta(text=text):
+                return self._say(Reasoning, text, ())
+            case ToolCallStart(id=id, name=name, custom=custom):
+                closed = self._close(WHOLE)
+                self._kind = ToolCall
+                return closed + self._open_item(self._opener.call(len(self._items), id, name, custom))
+            case ToolCallDelta(arguments=text):
+                return self._add(text, ())
+
+    def _say(self, kind: type[Part], text: str, tokens: Sequence[Token]) -> bytes:
+        """An item is opened by the first text of its part, and closed by the next part, even by one without text."""
+        closed = b"" if kind is self._kind else self._close(WHOLE)
+        self._kind = kind
+        if self._open is None:
+            if not text or (kind is Reasoning and self._view.hide_reasoning):
+                self._early.extend(tokens)
+                return closed
+            closed += self._open_item(self._opener.open(len(self._items), kind))
+            tokens, self._early = (*self._early, *tokens), []
+        return closed + self._add(text, tokens)
+
+    def _add(self, text: str, tokens: Sequence[Token]) -> bytes:
+        said = None if self._open is None else self._open.add(text, tokens)
+        return b"" if said is None else self._said(said)
+
+    def _open_item(self, item: Opened) -> bytes:
+        self._open = item
+        if isinstance(item, OpenMessage) and self._view.logprobs is None:
+            self._text = item
+        return self._item_event(b"added", item.item(BEGUN)) + b"".join(map(self._said, item.begin()))
+
+    def _close(self, status: bytes) -> bytes:
+        item, self._open, self._text, self._kind = self._open, None, None, None
+        self._early = []
+        if item is None:
+            return b""
+        said = b"".join(map(self._said, item.end()))
+        whole = item.item(status)
+        done = self._item_event(b"done", whole)
+        self._items.append(whole)
+        return said + done
+
+    def _output(self, choice: Choice) -> list[bytes]:
+        """The items of the whole. Only the part that the answer ended in can have been cut off."""
+        items: list[bytes] = []
+        for i, part in enumerate(choice.parts):
+            hidden = isinstance(part, Reasoning) and self._view.hide_reasoning
+            if not hidden and (isinstance(part, ToolCall) or part.text):
+                status = _status(choice.reason) if i == len(choice.parts) - 1 else WHOLE
+                items.append(self._opener.whole(len(items), part).item(status))
+        return items
+
+    # Events.
+
+    def _begin(self) -> bytes:
+        """The first two events, if they were not yet sent."""
+        if self._sequence:
+            return b""
+        return self._lifecycle(b"created", self._response(BEGUN, [], None)) + self._in_progress()
+
+    def _in_progress(self) -> bytes:
+        return self._lifecycle(b"in_progress", self._response(BEGUN, [], None))
+
+    def _lifecycle(self, name: bytes, response: bytes) -> bytes:
+        return self._event(b"response." + name, b'"response":' + response)
+
+    def _item_event(self, name: bytes, item: bytes) -> bytes:
+        place = b'"output_index":%d,"item":%s' % (len(self._items), item)
+        return self._event(b"response.output_item." + name, place)
+
+    def _said(self, said: Said) -> bytes:
+        name, fields = said
+        return self._event(b"response." + name, fields)
+
+    def _event(self, name: bytes, fields: bytes) -> bytes:
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)
+
+    # The object.
+
+    def _final(self, reason: FinishReason, items: list[bytes], usage: Usage) -> bytes:
+        status = _status(reason)
+        cut = b'{"reason":"%s"}' % _cut_by(reason) if status == CUT else b"null"
+        return self._response(status, items, usage, cut=cut)
+
+    def _response(
+        self, status: bytes, items: list[bytes], usage: Usage | None, *, error: bytes = b"null", cut: bytes = b"null"
+    ) -> bytes:
+        """All keys are always there. error, cut: as JSON."""
+        completed = number(self._view.now()) if status == WHOLE and self._view.now is not None else b"null"
+        counts = b"null" if usage is None else pieces.usage(usage)
+        return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (
+            self._head, status, completed, error, cut, self._model, b",".join(items), counts, self._echo,
+        )  # fmt: skip
+
+
+def _status(reason: FinishReason) -> bytes:
+    return WHOLE if reason is FinishReason.STOP else CUT
+
+
+def _cut_by(reason: FinishReason) -> bytes:
+    """There is no word for what was ended from outside: cut off, and never to be taken for complete."""
+    return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
+
+
+def _error_fields(error: DragomanError) -> tuple[bytes, bytes]:
+    """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses; its message."""
+    nested = openai_error(error, Profile.OPENAI).removeprefix(b'{"error":')[:-1]
+    flat = msgspec.json.decode(nested, type=_Flat)
+    message = quoted(flat.message)
+    fields = b'"code":%s,"message":%s,"param":%s,"error":%s' % (
+        quoted_or_null(flat.code), message, quoted_or_null(flat.param), nested,
+    )  # fmt: skip
+    return fields, message
+
+
+def _failure(error: DragomanError) -> bytes:
+    """OpenAI's codes of a failed response. The one for a full context is not in their list, but agents know it."""
+    if isinstance(error, RateLimited):
+        return b"rate_limit_exceeded"
+    if isinstance(error, ContextTooLong):
+        return b"context_length_exceeded"
+    return b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"

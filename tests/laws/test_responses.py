@@ -1,0 +1,161 @@
+"""The law of Responses: the official SDK, reading our stream, arrives at our whole object."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import APIError
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from dragoman.conformance import responses as grammar
+from dragoman.core.errors import EngineError
+from dragoman.core.events import Finished, FinishReason
+from dragoman.core.message import Reasoning, Text, ToolCall
+from dragoman.dialects.base import Header
+from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter
+from dragoman.dialects.responses.tools import Name
+from dragoman.dialects.text import printable
+
+from .responses_sdk import ResponsesSdk
+from .sdk import written
+from .strategies import Case, Kinds, cases
+
+Json = dict[str, Any]
+HEADER = Header("resp_1", 1700000000, "org/model", "fp_1")
+ECHO = Echo(
+    rest=b'"instructions":null,"max_output_tokens":null,"max_tool_calls":null,"metadata":{},"parallel_tool_calls":true,'
+    b'"presence_penalty":0.0,"frequency_penalty":0.0,"prompt_cache_key":null,"reasoning":{"effort":null,"summary":null},'
+    b'"safety_identifier":null,"service_tier":"default","temperature":1.0,"text":{"format":{"type":"text"}},'
+    b'"tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled"'
+)
+DELTAS = ("response.output_text.delta", "response.refusal.delta")
+
+
+def is_consistent(case: Case) -> bool:
+    return (case.reply.usage.reasoning or 0) <= case.reply.usage.completion
+
+
+def sealed(thought: str) -> str:
+    return f"sealed {len(thought)}"
+
+
+one_answer = cases(Kinds(max_choices=1)).filter(is_consistent)
+views = st.builds(
+    ResponsesView,
+    logprobs=st.sampled_from((None, 0, 1)),
+    summary=st.booleans(),
+    hide_reasoning=st.sampled_from((False, False, True)),
+    names=st.sampled_from(((), (Name("a", "find", "crm"), Name("b", "close", "agents")))),
+    seal=st.sampled_from((None, sealed)),
+    now=st.sampled_from((None, lambda: 1700000009)),
+)
+
+
+@pytest.fixture(scope="module")
+def sdk() -> ResponsesSdk:
+    return ResponsesSdk()
+
+
+def streamed(case: Case, view: ResponsesView) -> bytes:
+    return written(ResponsesWriter(HEADER, view, ECHO), case.events)
+
+
+def whole(case: Case, view: ResponsesView) -> Json:
+    return json.loads(ResponsesWriter(HEADER, view, ECHO).full(case.reply))
+
+
+def normal(value: Any) -> Any:
+    """Null or absent is the same to the SDK, which also adds what it parsed."""
+    if isinstance(value, dict):
+        fields = cast(Json, value)
+        return {key: normal(item) for key, item in fields.items() if item is not None and "parsed" not in key}
+    return [normal(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+
+
+@given(one_answer, views)
+def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesView):
+    last, snapshots = sdk.response(streamed(case, view))
+    told = whole(case, view)
+    assert normal(json.loads(last.to_json(warnings=False))) == normal(told)
+    for index, snapshot in snapshots.items():
+        item = told["output"][index]
+        assert snapshot == (item["content"][0]["text"] if item["type"] == "message" else item["arguments"])
+
+
+@given(one_answer, views)
+def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesView):
+    last = streamed(case, view).split(b"\n\n")[-3]
+    assert last.endswith(b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).full(case.reply))
+
+
+@given(one_answer, views)
+def test_the_grammar_of_the_wire_is_kept(case: Case, view: ResponsesView):
+    grammar.check_stream(streamed(case, view))
+    grammar.check_object(whole(case, view))
+
+
+@given(one_answer, views)
+def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: ResponsesView):
+    Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
+    any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+    for event in grammar.check_stream(streamed(case, view)):
+        any_event.validate_json(json.dumps(event), strict=True)
+
+
+@given(one_answer, views)
+def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesView):
+    (choice,) = case.reply.choices
+    parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
+    if view.hide_reasoning:
+        parts = [part for part in parts if not isinstance(part, Reasoning)]
+    told = whole(case, view)
+    assert [text_of(item) for item in told["output"]] == [
+        printable(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts
+    ]
+    assert (told["status"] == "completed") == (choice.reason is FinishReason.STOP)
+    if view.logprobs is not None:
+        scores = [item["content"][0].get("logprobs") for item in told["output"] if item["type"] == "message"]
+        texts = [part for part in parts if isinstance(part, Text)]
+        assert [len(each) for each in scores if each is not None] == [len(part.tokens) for part in texts]
+
+
+def text_of(item: Json) -> str:
+    match item["type"]:
+        case "message":
+            part = item["content"][0]
+            return part.get("text", part.get("refusal"))
+        case "reasoning":
+            return (item["summary"] or item["content"])[0]["text"]
+        case "function_call":
+            return item["arguments"]
+        case _:
+            return item["input"]
+
+
+@given(one_answer, views, st.data())
+def test_an_answer_may_fail_at_any_point(sdk: ResponsesSdk, case: Case, view: ResponsesView, data: st.DataObject):
+    writer = ResponsesWriter(HEADER, view, ECHO)
+    events = case.events[: data.draw(st.integers(0, len(case.events) - 1))]
+    sent = b""
+    for event in events:
+        sent += writer.feed(event)
+        if data.draw(st.booleans()):
+            sent += writer.keepalive
+    sent += writer.error(EngineError("The engine stopped."))
+    assert not any(isinstance(event, Finished) for event in events)
+    assert grammar.check_stream(sent)[-1]["response"]["error"]["message"] == "The engine stopped."
+    with pytest.raises(APIError, match="The engine stopped"):
+        sdk.response(sent)
+
+
+@given(one_answer)
+def test_every_write_is_whole_events(case: Case):
+    writer = ResponsesWriter(HEADER, ResponsesView(), ECHO)
+    for event in case.events:
+        said = writer.feed(event)
+        assert not said or said.endswith(b"\n\n")
