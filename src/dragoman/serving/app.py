@@ -14,10 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..dialects.anthropic import anthropic_error, anthropic_status, read_messages
-from ..dialects.base import Profile, ReaderOptions
+from ..dialects.base import Call, Profile, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
+from ..dialects.responses import read_responses, stateless
 from ..pipeline.models import Models
 from . import utility
 from .auth import Access, Keyring
@@ -30,7 +31,7 @@ from .service import Service, ServingOptions
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes(secret: bytes) -> Table:
+def routes(clock: Clock, secret: bytes) -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access.
 
     secret: signs thoughts (see `seal`).
@@ -39,6 +40,7 @@ def routes(secret: bytes) -> Table:
     return {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
+        "/v1/responses": (user, {"POST": generation(_stateless_responses(clock))}),
         "/v1/messages": (user, {"POST": generation(partial(read_messages, sign=partial(seal, secret)))}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         "/v1/models": (user, {"GET": utility.list_models}),
@@ -72,7 +74,10 @@ def create_app(
     )
 
     envelope = _envelopes(options.profile)
-    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes(secrets.token_bytes(32)).items()]
+    endpoints = [
+        Endpoint(path, *entry, service, envelope)
+        for path, entry in routes(service.clock, secrets.token_bytes(32)).items()
+    ]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
@@ -87,6 +92,15 @@ def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
     openai = Envelope(lambda error, _: openai_error(error, profile), lambda error: error.status)
     anthropic = Envelope(anthropic_error, anthropic_status)
     return lambda path: anthropic if path.startswith("/v1/messages") else openai
+
+
+def _stateless_responses(clock: Clock) -> Callable[[bytes, ReaderOptions], Call]:
+    """Responses of a server that keeps none: what needs an earlier one is refused by name."""
+
+    def read(body: bytes, options: ReaderOptions) -> Call:
+        return stateless(read_responses(body, options, now=lambda: int(clock.now())))
+
+    return read
 
 
 def seal(secret: bytes, thought: str) -> str:

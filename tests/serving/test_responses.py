@@ -1,0 +1,72 @@
+"""The Responses API of a server that keeps nothing, through the official SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman.conformance.responses import check_stream
+from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from tests.serving.house import house
+
+ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+ANSWER = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')), repeat=True)
+ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
+
+
+async def test_a_whole_response() -> None:
+    response = await house(ANSWER).openai().responses.create(model="m", input="hi", tools=[ADD])
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert response.output_text == "I add."
+    assert response.status == "completed"
+
+
+async def test_the_streamed_response_ends_with_the_whole_one() -> None:
+    it = house(ANSWER)
+    async with it.openai().responses.stream(model="m", input="hi", tools=[ADD]) as stream:
+        streamed = await stream.get_final_response()
+    whole = await it.openai().responses.create(model="m", input="hi", tools=[ADD])
+    assert [item.type for item in streamed.output] == [item.type for item in whole.output]
+    assert streamed.output_text == whole.output_text
+    assert streamed.usage == whole.usage
+
+
+async def test_the_stream_keeps_the_grammar_of_the_wire() -> None:
+    answer = await house(ANSWER).post("/v1/responses", {**ASK, "stream": True})
+    events = check_stream(answer.content)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+
+
+async def test_nothing_is_said_to_be_stored_that_is_not() -> None:
+    it = house(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, "store": True})
+    assert answer.json()["store"] is False
+    assert "store" in answer.headers["x-dragoman-warnings"]
+
+
+@pytest.mark.parametrize(
+    "field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"background": True}]
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], streamed: bool) -> None:
+    it = house(ANSWER)
+    answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == next(iter(field))
+    assert it.engine.calls == 0
+
+
+async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
+    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    answer = await it.post("/v1/responses", {**ASK, "stream": True})
+    kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert kinds[-2:] == ["error", "response.failed"]
+    assert "the engine broke" in answer.text
+
+
+async def test_a_refusal_is_a_true_400() -> None:
+    it = house(Entry((Fail(400, "cannot"),)))
+    with pytest.raises(openai.BadRequestError, match="cannot"):
+        await it.openai().responses.create(model="m", input="hi", stream=True)
