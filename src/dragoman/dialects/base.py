@@ -60,7 +60,8 @@ class Call(Struct, frozen=True):
     """What a reader made of a body.
 
     requests: one a prompt, in order; all with the same number of choices. id_prefix: what the answer's id
-    begins with; tool_prefix: the same of its tool calls. warnings: what was ignored and why, for people. unknown: names of fields that nobody knows.
+    begins with; tool_prefix: the same of its tool calls. warnings: what was ignored and why, for people.
+    unknown: names of fields that nobody knows.
     """
 
     requests: tuple[GenerateRequest, ...]
