@@ -21,12 +21,21 @@ from dragoman.dialects.anthropic import MessagesView, MessagesWriter
 from dragoman.dialects.base import Header, Profile, Writer
 from dragoman.dialects.chat import ChatView, ChatWriter
 from dragoman.dialects.completions import CompletionsView, CompletionsWriter
+from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter
+from dragoman.dialects.responses.tools import Name
 
 CASES = Path(__file__).parent / "cases"
 _decode = msgspec.json.Decoder(Event).decode
 
 Make = Callable[[], Writer]
 VIEW = MessagesView(sign=lambda thought: f"signed {len(thought)}")
+RESPONSE = ResponsesView(now=lambda: 1700000009)
+ECHO = Echo(
+    rest=b'"instructions":null,"max_output_tokens":null,"max_tool_calls":null,"metadata":{},"parallel_tool_calls":true,'
+    b'"presence_penalty":0.0,"frequency_penalty":0.0,"prompt_cache_key":null,"reasoning":{"effort":null,"summary":null},'
+    b'"safety_identifier":null,"service_tier":"default","temperature":1.0,"text":{"format":{"type":"text"}},'
+    b'"tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled"'
+)
 
 
 class Golden(Struct, frozen=True):
@@ -78,40 +87,55 @@ def _messages(case: str, view: MessagesView = VIEW, *, error: DragomanError | No
     yield Golden(case, "messages", lambda: MessagesWriter(_header("msg_1"), view), error)
 
 
+def _responses(
+    case: str, view: ResponsesView = RESPONSE, *, writer: str = "responses", error: DragomanError | None = None
+) -> Iterator[Golden]:
+    yield Golden(case, writer, lambda: ResponsesWriter(_header("resp_1"), view, ECHO), error)
+
+
 def _header(id: str) -> Header:
     return Header(id, 1700000000, "org/model", "fp_1")
 
 
+GROUPED = (Name("get_weather", "get", "weather"),)
 FAILURE = EngineError("The engine stopped.")
 
 GOLDEN: tuple[Golden, ...] = (
     *_chat("stop"),
     *_completions("stop"),
     *_messages("stop"),
+    *_responses("stop"),
     *_chat("length"),
     *_completions("length"),
     *_messages("length"),
+    *_responses("length"),
     *_chat("stop-string"),
     *_completions("stop-string"),
     *_messages("stop-string"),
+    *_responses("stop-string"),
     *_chat("stop-token"),
     *_completions("stop-token"),
     *_messages("stop-token"),
     *_chat("empty"),
     *_completions("empty"),
     *_messages("empty"),
+    *_responses("empty"),
     *_chat("content-filter"),
     *_completions("content-filter"),
     *_messages("content-filter"),
+    *_responses("content-filter"),
     *_chat("abort"),
     *_completions("abort"),
     *_messages("abort"),
+    *_responses("abort"),
     *_chat("error", error=FAILURE),
     *_completions("error", error=FAILURE),
     *_messages("error", error=FAILURE),
+    *_responses("error", error=FAILURE),
     *_chat("line-ends"),
     *_completions("line-ends"),
     *_messages("line-ends"),
+    *_responses("line-ends"),
     *_chat("two-choices"),
     *_completions("two-choices"),
     *_chat("usage", include_usage=True),
@@ -120,6 +144,7 @@ GOLDEN: tuple[Golden, ...] = (
     *_completions("continuous-usage", include_usage=True, continuous_usage=True),
     *_chat("logprobs", logprobs=2),
     *_completions("logprobs", logprobs=2),
+    *_responses("logprobs", ResponsesView(logprobs=2)),
     *_chat("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
     *_completions("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
     *_chat("prompt-logprobs", prompt_logprobs=1, prompt_text=True),
@@ -128,23 +153,33 @@ GOLDEN: tuple[Golden, ...] = (
     *_completions("two-prompts", echo=True),
     *_chat("reasoning"),
     *_messages("reasoning"),
+    *_responses("reasoning"),
+    *_responses("reasoning", ResponsesView(summary=True), writer="responses-summary"),
     *_chat("reasoning-hidden", reasoning_fields=(), logprobs=0),
     *_chat("refusal", logprobs=0),
     *_messages("refusal"),
+    *_responses("refusal"),
     *_chat("tool-call"),
     *_messages("tool-call"),
+    *_responses("tool-call"),
+    *_responses("tool-call", ResponsesView(names=GROUPED), writer="responses-grouped"),
     *_chat("parallel-calls"),
     *_messages("parallel-calls"),
+    *_responses("parallel-calls"),
     *_chat("text-then-call"),
     *_messages("text-then-call"),
+    *_responses("text-then-call"),
     *_chat("custom-call"),
+    *_responses("custom-call"),
     *_chat("named-call", named_choice=True),
     *_chat("legacy-call", legacy_functions=True),
     *_chat("call-cut-off"),
     *_messages("call-cut-off"),
+    *_responses("call-cut-off"),
     *_chat("service-tier", service_tier=True),
     *_messages("thought-omitted", MessagesView(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")),
     *_messages("context-full", MessagesView(max_tokens=100)),
     *_messages("call-no-json"),
     *_messages("thought-call-text"),
+    *_responses("thought-call-text"),
 )

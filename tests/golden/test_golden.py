@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dragoman.conformance import anthropic, chat, completions
+from dragoman.conformance import anthropic, chat, completions, responses
 
 from .renderings import CASES, GOLDEN, Golden
 
@@ -36,6 +36,15 @@ def test_agreed_messages_keep_the_grammar_of_the_wire(golden: Golden):
             anthropic.check_stream(path.read_bytes())
         else:
             anthropic.check_object(json.loads(path.read_bytes()))
+
+
+@pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.startswith("responses")], ids=name)
+def test_agreed_responses_keep_the_grammar_of_the_wire(golden: Golden):
+    for path, _ in golden.files():
+        if path.suffix == ".sse":
+            responses.check_stream(path.read_bytes())
+        else:
+            responses.check_object(json.loads(path.read_bytes()))
 
 
 @pytest.mark.parametrize("golden", [one for one in GOLDEN if one.writer.split("-")[0] in GRAMMARS], ids=name)

@@ -136,7 +136,7 @@ class _Turns:
         role = one_of(item.role, ROLES, f"{at}.role")
         parts = tuple(_content(item.content, f"{at}.content"))
         if role != "assistant":
-            if item.content is None or item.content == []:
+            if item.content is None:
                 raise missing(f"{at}.content")
             self._close()
             self._done.append(Message(Role(role), tuple(map(_plain, parts))))
@@ -255,8 +255,7 @@ def _image(part: ContentPart, at: str) -> Image:
     url, detail = part.image_url, part.detail
     if url is not None and not isinstance(url, str):
         url, detail = url.url, url.detail or detail
-    if detail is not None:
-        one_of(detail, ("auto", "low", "high", "original"), f"{at}.detail")
+    detail = one_of(detail or "auto", ("auto", "low", "high", "original"), f"{at}.detail")
     if url is not None:
         return Image(read_url(url, f"{at}.image_url"), detail)
     return Image(Stored(_given(part.file_id, f"{at}.image_url")), detail)

@@ -132,10 +132,11 @@ def _content_part(part: ContentPart, text_kind: str) -> bytes:
         case "refusal" if text_kind == "output_text":
             return b'{"type":"refusal","refusal":%s}' % quoted(part.refusal or "")
         case "input_image":
-            url = part.image_url if isinstance(part.image_url, str) or part.image_url is None else part.image_url.url
-            return b'{"type":"input_image","detail":%s%s}' % (
-                quoted(part.detail or "auto"), _given(image_url=url, file_id=part.file_id),
-            )  # fmt: skip
+            url, detail = part.image_url, part.detail
+            if url is not None and not isinstance(url, str):
+                url, detail = url.url, url.detail or detail
+            given = _given(image_url=url, file_id=part.file_id)
+            return b'{"type":"input_image","detail":%s%s}' % (quoted(detail or "auto"), given)
         case "input_file":
             return b'{"type":"input_file"%s}' % _given(
                 file_data=part.file_data, file_id=part.file_id, file_url=part.file_url, filename=part.filename
@@ -146,7 +147,7 @@ def _content_part(part: ContentPart, text_kind: str) -> bytes:
                 quoted(audio.data), quoted(audio.format),
             )  # fmt: skip
         case _:
-            return _part(text_kind, part.text or part.refusal or "")
+            return _part(text_kind, (part.refusal if part.type == "refusal" else part.text) or "")
 
 
 def _given(**fields: str | None) -> bytes:

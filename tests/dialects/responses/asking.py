@@ -1,0 +1,78 @@
+"""Short ways to ask the reader of Responses something, and to have its writer answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.conformance.responses import check_stream
+from dragoman.core.errors import RequestError
+from dragoman.core.events import Event
+from dragoman.core.message import Message
+from dragoman.core.reply import Fold
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.dialects.base import Call, Header, ReaderOptions
+from dragoman.dialects.responses import ResponsesCall, read_responses, rows, stateless
+
+Json = dict[str, Any]
+OPTIONS = ReaderOptions(default_model="tiny")
+HEADER = Header("resp_1", 1700000000, "tiny")
+WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+AGENTS: Json = {
+    "type": "namespace",
+    "name": "multi_agent_v1",
+    "description": "Other agents.",
+    "tools": [
+        {"type": "function", "name": "spawn_agent", "description": "Start one.", "parameters": {"type": "object"}},
+        {"type": "function", "name": "close_agent", "parameters": {"type": "object"}, "strict": True},
+    ],
+}
+
+
+def responses(options: ReaderOptions = OPTIONS, /, **fields: object) -> ResponsesCall:
+    return read_responses(msgspec.json.encode({"input": "hello", **fields}), options)
+
+
+def call(**fields: object) -> Call:
+    return responses(**fields).call
+
+
+def request(**fields: object) -> GenerateRequest:
+    return call(**fields).requests[0]
+
+
+def conversation(**fields: object) -> Conversation:
+    prompt = request(**fields).prompt
+    assert isinstance(prompt, Conversation)
+    return prompt
+
+
+def turns(*items: object, **fields: object) -> tuple[Message, ...]:
+    return conversation(input=items, **fields).messages
+
+
+def input_rows(*items: object, **fields: object) -> list[Json]:
+    """The items as `/input_items` has them."""
+    return [json.loads(row) for _, row in rows(responses(input=items, **fields).input, "resp_1")]
+
+
+def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        stateless(responses(options, **fields))
+    return caught.value
+
+
+def events(call: Call, *said: Event) -> list[Json]:
+    """The events of a finished stream, which keeps the grammar."""
+    writer = call.writer(HEADER)
+    return check_stream(b"".join(writer.feed(event) for event in said) + writer.end)
+
+
+def whole(call: Call, *said: Event) -> Json:
+    folded = Fold()
+    for event in said:
+        folded.feed(event)
+    return json.loads(call.writer(HEADER).full(folded.reply()))

@@ -1,0 +1,215 @@
+"""The items of an input, as messages and as a store keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponseItem
+from pydantic import TypeAdapter
+
+from dragoman.core.message import (
+    Audio,
+    File,
+    Image,
+    Inline,
+    Message,
+    Reasoning,
+    Refusal,
+    Remote,
+    Role,
+    Stored,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+
+from .asking import AGENTS, OPTIONS, call, input_rows, read_responses, refusal, responses, turns
+
+USER: dict[str, Any] = {"role": "user", "content": "hi"}
+CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
+RESULT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
+THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
+
+
+def test_a_string_is_a_message_of_the_user():
+    assert turns({"role": "user", "content": "hello"}) == (Message(Role.USER, (Text("hello"),)),)
+    assert responses().call.requests == responses(input=[{"role": "user", "content": "hello"}]).call.requests
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer", "assistant"])
+def test_messages_of_all_roles_with_and_without_a_type(role: str):
+    for type in ({}, {"type": "message"}, {"type": None}):
+        message: dict[str, Any] = {
+            **type,
+            "role": role,
+            "content": [{"type": "input_text", "text": "hi"}],
+            "status": None,
+        }
+        assert turns(message) == (Message(Role(role), (Text("hi"),)),)
+
+
+def test_instructions_are_a_system_message_before_everything_else():
+    first, second = turns({"role": "developer", "content": "b"}, instructions="a")
+    assert (first, second) == (Message(Role.SYSTEM, (Text("a"),)), Message(Role.DEVELOPER, (Text("b"),)))
+
+
+def test_what_one_answer_left_is_one_turn_again():
+    thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "hm"}]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+    turn, result, after = turns(thought, said, CALL, RESULT, USER)
+    assert turn.parts == (Reasoning("hm"), Text("Let me see."), ToolCall("c1", "weather", '{"city":1.0}'))
+    assert result == Message(Role.TOOL, (ToolResult("c1", (Text("sunny"),)),), "weather")
+    assert after.role is Role.USER
+
+
+def test_two_texts_in_a_row_were_two_turns():
+    said = {"role": "assistant", "content": "a"}
+    assert [len(turn.parts) for turn in turns(said, said, CALL)] == [1, 2]
+
+
+def test_parts_of_every_kind():
+    image, remote, stored, old, file, data, link, audio = turns(
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+                {"type": "input_image", "image_url": "https://x/y.png", "detail": "high", "file_id": None},
+                {"type": "input_image", "file_id": "file-1"},
+                {"type": "input_image", "image_url": {"url": "https://x", "detail": "low"}},
+                {"type": "input_file", "file_id": "file-1"},
+                {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"},
+                {"type": "input_file", "file_url": "https://x/a.pdf"},
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+            ],
+        }
+    )[0].parts
+    assert image == Image(Inline(b"\0", "image/png"), "auto")
+    assert remote == Image(Remote("https://x/y.png"), "high")
+    assert stored == Image(Stored("file-1"), "auto")
+    assert old == Image(Remote("https://x"), "low")
+    assert file == File(Stored("file-1"))
+    assert data == File(Inline(b"\0", "application/pdf"), "a.pdf")
+    assert link == File(Remote("https://x/a.pdf"))
+    assert audio == Audio(Inline(b"\0", "audio/wav"), "wav")
+
+
+def test_a_refusal_of_the_assistant_stays_one():
+    refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+    assert turns(refused)[0].parts == (Refusal("no"),)
+    assert turns({**refused, "role": "user"})[0].parts == (Text("no"),)
+
+
+def test_custom_calls_and_their_outputs():
+    made = {"type": "custom_tool_call", "call_id": "c1", "name": "run", "input": 'print("hi")', "id": None}
+    turn, result = turns(made, {"type": "custom_tool_call_output", "call_id": "c1", "output": "hi"})
+    assert turn.parts == (ToolCall("c1", "run", 'print("hi")', custom=True),)
+    assert result.parts == (ToolResult("c1", (Text("hi"),)),)
+
+
+def test_arguments_are_replayed_as_they_are():
+    bad = {**CALL, "arguments": '{"city": '}
+    given = {**CALL, "arguments": {"city": 1}}
+    assert [part.arguments for turn in turns(bad, given) for part in turn.parts if isinstance(part, ToolCall)] == [
+        '{"city": ',
+        '{"city":1}',
+    ]
+
+
+def test_a_call_may_have_only_an_id():
+    assert turns({**CALL, "call_id": None, "id": "fc_1"})[0].parts[0] == ToolCall("fc_1", "weather", '{"city":1.0}')
+
+
+def test_a_replayed_call_of_a_group_has_its_joined_name_again():
+    grouped = {**CALL, "name": "close_agent", "namespace": "multi_agent_v1"}
+    bare = {**CALL, "name": "close_agent"}
+    gone = {**CALL, "name": "find", "namespace": "crm"}
+    names = [part.name for part in turns(grouped, bare, gone, tools=[AGENTS])[0].parts if isinstance(part, ToolCall)]
+    assert names == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "crm__find"]
+
+
+def test_reasoning_is_its_content_or_else_its_summary():
+    told = {"content": [{"type": "reasoning_text", "text": "c"}], "summary": [{"type": "summary_text", "text": "s"}]}
+    assert turns({**THOUGHT, **told})[0].parts == (Reasoning("c"),)
+    assert turns({**THOUGHT, **told, "content": None, "encrypted_content": "x"})[0].parts == (Reasoning("s"),)
+    two = [{"type": "summary_text", "text": text} for text in "ab"]
+    assert turns({**THOUGHT, "summary": two})[0].parts == (Reasoning("a\n\nb"),)
+
+
+def test_reasoning_that_nobody_can_read_is_left_out_with_a_warning():
+    asked = call(input=[{**THOUGHT, "encrypted_content": "x"}, USER])
+    assert asked.warnings == ("input[0]: its encrypted reasoning cannot be read here; it was left out",)
+    assert turns({**THOUGHT, "encrypted_content": "x"}, USER) == turns(USER)
+    assert call(input=[THOUGHT, USER]).warnings == ()
+
+
+def test_a_key_reads_reasoning_before_everything_else():
+    body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
+    for sealed, thought in ((b"mine", "opened"), (b"foreign", "s")):
+        asked = read_responses(body % sealed, OPTIONS, unseal=lambda blob: "opened" if blob == "mine" else None)
+        (message,) = asked.read([row for row in [b'{"id":"1",%s}' % asked.input[0].rest]])
+        assert message.parts == (Reasoning(thought),)
+
+
+def test_items_of_hosted_tools_are_left_out_with_a_warning():
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}}
+    shell = {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "", "outcome": {"type": "exit"}}]}
+    asked = call(input=[searched, shell, {"type": "computer_call_output", "output": {"type": "x"}}, USER])
+    assert len(asked.warnings) == 3
+    assert turns(searched, USER) == turns(USER)
+    assert input_rows(searched, USER)[0] == searched
+
+
+@pytest.mark.parametrize(
+    ("items", "param"),
+    [
+        ([{"content": "x"}], "input[0].type"),
+        ([USER, {"role": "critic", "content": "x"}], "input[1].role"),
+        ([{"type": "message", "content": "x"}], "input[0].role"),
+        ([{"role": "user", "content": None}], "input[0].content"),
+        ([{"role": "user", "content": {"a": 1}}], "input[0].content"),
+        ([{"role": "user", "content": [{"text": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "video", "text": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
+        ([{"role": "user", "content": [{"type": "input_image"}]}], "input[0].content[0].image_url"),
+        (
+            [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///x"}]}],
+            "input[0].content[0].image_url",
+        ),
+        ([{"role": "user", "content": [{"type": "input_file"}]}], "input[0].content[0].file_data"),
+        ([{**CALL, "call_id": None}], "input[0].call_id"),
+        ([{**CALL, "name": None}], "input[0].name"),
+        ([{**CALL, "arguments": 7}], "input[0].arguments"),
+        ([{**RESULT, "call_id": None}], "input[0].call_id"),
+        ([{**RESULT, "output": None}], "input[0].output"),
+        ([{**RESULT, "output": {"a": 1}}], "input[0].output"),
+        ([{"type": "telepathy"}], "input[0].type"),
+        ([{"type": "item_reference"}], "input[0].id"),
+        ([{"type": "compaction", "id": "x"}], "input[0].encrypted_content"),
+    ],
+)
+def test_a_refusal_names_the_field(items: list[object], param: str):
+    assert refusal(input=items).param == param
+
+
+def test_rows_are_what_the_official_type_of_them_is():
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    listed = {**RESULT, "output": [{"type": "input_text", "text": "x"}, image]}
+    thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "x"}], "encrypted_content": "b"}
+    custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "x"}
+    told = {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"}
+    compacted = {"type": "compaction", "encrypted_content": "x"}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]}
+    user = {"role": "user", "content": ["hi", image, {"type": "input_file", "file_id": "f"}]}
+    any_item: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
+    found = input_rows(USER, user, said, thought, CALL, RESULT, listed, custom, told, compacted)
+    for row in found:
+        any_item.validate_python(row, strict=True)
+    assert [row["id"] for row in found[:4]] == ["msg_1_in0", "msg_1_in1", "msg_1_in2", "rs_1"]
+    assert all(row["status"] == "completed" for row in found if row["type"] != "compaction")
+
+
+def test_rows_keep_the_ids_of_the_client_unless_they_are_there_already():
+    first, second = input_rows({**USER, "id": "msg_x", "status": "incomplete"}, {**USER, "id": "msg_x", "status": "?"})
+    assert (first["id"], first["status"]) == ("msg_x", "incomplete")
+    assert (second["id"], second["status"]) == ("msg_1_in1", "completed")

@@ -1,0 +1,63 @@
+"""The table of parameters says what the reader does: a row for every field, and every row is true."""
+
+from __future__ import annotations
+
+import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from dragoman.core.errors import Unsupported
+from dragoman.dialects.responses.parameters import RESPONSES
+from dragoman.dialects.responses.wire import ResponsesBody
+from dragoman.dialects.support import Status, Support
+
+from .asking import call, refusal
+
+STRANGE = {"x": "no value that any field would take for harmless"}
+OTHERS = [row for row in RESPONSES.rows if row.status is not Status.HONOURED]
+# From vLLM 0.33: what its ResponsesRequest has beyond OpenAI's fields.
+VLLM = {
+    *"""logit_bias include_reasoning top_k min_p skip_special_tokens spaces_between_special_tokens
+include_stop_str_in_output presence_penalty frequency_penalty watermarking request_id session_id media_io_kwargs
+mm_processor_kwargs priority mm_payload return_mm_kwargs cache_salt enable_response_messages previous_input_messages
+structured_outputs repetition_penalty seed stop stop_token_ids ignore_eos vllm_xargs kv_transfer_params
+ec_transfer_params chat_template_kwargs""".split()
+}
+NEW = {"access_programs", "image"}
+"""What the SDK has and no document describes: unknown here, which is told."""
+
+
+def test_what_the_struct_has_is_what_is_honoured():
+    honoured = {row.name for row in RESPONSES.rows if row.status is Status.HONOURED}
+    assert honoured == set(ResponsesBody.__struct_fields__)
+
+
+def test_no_parameter_has_two_rows():
+    names = [row.name for row in RESPONSES.rows]
+    assert len(names) == len(set(names))
+
+
+def test_every_field_of_the_sdk_and_of_vllm_has_a_row():
+    names = {row.name for row in RESPONSES.rows}
+    assert set(ResponseCreateParamsBase.__annotations__) - names == NEW
+    assert set(VLLM.split()) <= names
+
+
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
+def test_a_row_says_what_happens(row: Support):
+    for harmless in (None, *row.harmless):
+        assert call(**{row.name: harmless}).warnings == ()
+    match row.status:
+        case Status.REFUSED:
+            error = refusal(**{row.name: STRANGE})
+            assert isinstance(error, Unsupported)
+            assert error.param == row.name
+        case Status.WARNED:
+            (warning,) = call(**{row.name: STRANGE}).warnings
+            assert warning.startswith(f"{row.name}: ")
+        case _:
+            assert call(**{row.name: STRANGE}).warnings == ()
+            assert call(**{row.name: STRANGE}).unknown == ()
+
+
+def test_unknown_fields_are_named():
+    assert call(foo=1).unknown == ("foo",)

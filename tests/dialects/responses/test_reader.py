@@ -1,0 +1,232 @@
+"""What a Responses body asks for, beside its items and tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import Unsupported
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
+from dragoman.core.request import Choices, JsonObject, JsonSchema, ReasoningOptions
+from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.responses import Echo, read_responses, rows, stateless
+
+from .asking import HEADER, OPTIONS, call, conversation, events, refusal, request, responses, whole
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
+FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+SAID: tuple[Event, ...] = (Started(5), TextDelta(0, "hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 2)))
+THOUGHT: tuple[Event, ...] = (SAID[0], ReasoningDelta(0, "hm"), *SAID[1:])
+
+
+def test_a_body_of_nulls_is_a_body_of_nothing():
+    """llama-index sends null for everything that was not set."""
+    nulls = {row: None for row in ("instructions", "include", "max_output_tokens", "metadata", "user", "tools",
+             "previous_response_id", "store", "stream", "text", "reasoning", "tool_choice", "temperature", "top_p",
+             "truncation", "conversation", "background", "service_tier", "stream_options", "seed", "stop")}  # fmt: skip
+    assert responses(**nulls).call.requests == responses().call.requests
+    assert responses(**nulls).echo == responses().echo
+    assert call(**nulls).warnings == ()
+
+
+def test_there_is_no_default_output_budget():
+    """Codex fails the turn at response.incomplete."""
+    assert request().limits.max_tokens is None
+    assert request(max_output_tokens=-1).limits.max_tokens is None
+    assert request(max_output_tokens=3).limits.max_tokens == 3
+    assert refusal(max_output_tokens=0).param == "max_output_tokens"
+
+
+def test_the_decoding_fields_that_every_dialect_has():
+    asked = request(temperature=0, top_p=0.5, ignore_eos=True, min_tokens=2, stop="x", seed=7, cache_salt="s", top_k=3)
+    assert (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.seed, asked.sampling.top_k) == (
+        0,
+        0.5,
+        7,
+        3,
+    )
+    assert (asked.limits.ignore_eos, asked.limits.min_tokens, asked.limits.stop) == (True, 2, ("x",))
+    assert asked.cache_salt == "s"
+
+
+def test_formats_of_the_text():
+    assert request(text={"format": {"type": "text"}}).constraint is None
+    assert request(text={"format": {"type": "json_object"}}).constraint == JsonObject()
+    wanted = JsonSchema(msgspec.json.encode(SCHEMA).decode(), strict=True, name="answer")
+    assert request(text={"format": FORMAT}).constraint == wanted
+    assert request(structured_outputs={"choice": ["a", "b"]}).constraint == Choices(("a", "b"))
+    assert refusal(text={"format": {"type": "json_schema", "name": "x"}}).param == "text.format.schema"
+    assert refusal(text={"format": {"type": "xml"}}).param == "text.format.type"
+    assert refusal(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
+
+
+def test_reasoning():
+    assert conversation(reasoning={"effort": "high"}).reasoning == ReasoningOptions(None, "high")
+    assert conversation(reasoning={"effort": "none"}).reasoning == ReasoningOptions(False, "none")
+    assert conversation(chat_template_kwargs={"enable_thinking": True}).reasoning.enabled is True
+    assert conversation(thinking_token_budget=5).reasoning.budget == 5
+    assert refusal(reasoning={"effort": "extreme"}).param == "reasoning.effort"
+    assert refusal(reasoning={"summary": "long"}).param == "reasoning.summary"
+
+
+@pytest.mark.parametrize("field", ["summary", "generate_summary"])
+def test_reasoning_comes_as_a_summary_where_that_was_asked_for(field: str):
+    kinds = {event["type"] for event in events(call(reasoning={field: "auto"}), *THOUGHT)}
+    assert "response.reasoning_summary_text.delta" in kinds
+    assert "response.reasoning_text.delta" not in kinds
+    assert "response.reasoning_text.delta" in {event["type"] for event in events(call(), *THOUGHT)}
+
+
+def test_hidden_reasoning_is_no_item():
+    assert [item["type"] for item in whole(call(include_reasoning=False), *THOUGHT)["output"]] == ["message"]
+
+
+def test_a_thought_is_sealed_where_that_was_asked_for_and_there_is_a_key():
+    body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
+    asked = read_responses(json.dumps(body).encode(), OPTIONS, seal=lambda thought: f"sealed {thought}")
+    assert whole(asked.call, *THOUGHT)["output"][0]["encrypted_content"] == "sealed hm"
+    assert asked.call.warnings == ()
+    (warning,) = call(include=body["include"]).warnings
+    assert "no key" in warning
+    assert "encrypted_content" not in whole(call(include=body["include"]), *THOUGHT)["output"][0]
+
+
+def test_logprobs():
+    assert request().logprobs is None
+    assert request(top_logprobs=0).logprobs is None
+    assert request(top_logprobs=3).logprobs == 3
+    assert request(include=["message.output_text.logprobs"]).logprobs == 0
+    assert request(include=["message.output_text.logprobs"], top_logprobs=2).logprobs == 2
+    assert refusal(top_logprobs=21).param == "top_logprobs"
+
+
+def test_what_is_included_of_hosted_tools_changes_nothing_and_the_unknown_is_told():
+    assert call(include=["file_search_call.results"]).warnings == ()
+    assert call(include=["tea"]).warnings == ("include: 'tea' is not known here",)
+
+
+def test_everything_is_echoed():
+    echoed: dict[str, Any] = {
+        "instructions": "be\u2028brief", "max_output_tokens": 9, "max_tool_calls": 2, "metadata": {"a": "b"},
+        "parallel_tool_calls": False, "presence_penalty": 0.5, "frequency_penalty": -0.5, "prompt_cache_key": "k",
+        "reasoning": {"effort": "low", "summary": "auto"}, "safety_identifier": "s", "temperature": 0.0, "top_p": 0.25,
+        "text": {"format": {**FORMAT, "description": None}, "verbosity": "low"}, "top_logprobs": 2,
+        "truncation": "auto", "user": "u", "previous_response_id": "resp_0", "store": True, "background": True,
+    }  # fmt: skip
+    shown = whole(call(**echoed), *SAID)
+    assert {key: shown[key] for key in echoed} == echoed
+    assert shown["service_tier"] == "default"
+    assert whole(call(conversation={"id": "conv_1"}), *SAID)["conversation"] == {"id": "conv_1"}
+
+
+def test_what_changes_less_than_it_says_is_told():
+    asked = call(
+        truncation="auto",
+        service_tier="priority",
+        text={"verbosity": "high"},
+        reasoning={"mode": "pro", "context": "all_turns"},
+        context_management=[{"type": "compaction"}],
+    )
+    assert len(asked.warnings) == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 7}, "input"),
+        ({"truncation": "some"}, "truncation"),
+        ({"text": {"verbosity": "x"}}, "text.verbosity"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a" * 65: ""}}, "metadata"),
+        ({"service_tier": "gold"}, "service_tier"),
+        ({"background": True, "store": False}, "background"),
+        ({"previous_response_id": "a", "conversation": "b"}, "previous_response_id"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"n": 2}, "n"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"temperature": 3}, "temperature"),
+    ],
+)
+def test_a_refusal_names_the_field(fields: dict[str, Any], param: str):
+    error = refusal(**fields)
+    assert error.param is not None
+    assert error.param.startswith(param)
+
+
+def test_a_chat_body_is_told_where_to_go():
+    body = b'{"messages":[{"role":"user","content":"hi"}]}'
+    with pytest.raises(Exception, match="/v1/chat/completions"):
+        read_responses(body, OPTIONS)
+
+
+def test_a_model_is_needed_where_there_is_no_default():
+    assert refusal(ReaderOptions()).param == "model"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"previous_response_id": "resp_0"}, "previous_response_id"),
+        ({"previous_response_id": "resp_0", "input": None}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": "x"}, {"type": "compaction", "encrypted_content": "x"}]}, "input[1]"),
+    ],
+)
+def test_a_server_without_state_refuses_what_needs_some(fields: dict[str, Any], param: str):
+    responses(**fields)
+    error = refusal(**fields)
+    assert isinstance(error, Unsupported)
+    assert error.param == param
+
+
+def test_a_server_without_state_says_that_it_does_not_store():
+    for store, warnings in ((None, ()), (False, ()), (True, ("store: the response is not stored",))):
+        asked = responses(store=store)
+        assert asked.store is store
+        assert stateless(asked).warnings == warnings
+        assert whole(stateless(asked), *SAID)["store"] is False
+        assert whole(asked.call, *SAID)["store"] is (store is not False)
+
+
+def test_state_is_told_and_may_be_put_before_the_input():
+    asked = responses(previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}])
+    assert (asked.previous_response_id, asked.conversation, asked.background) == ("resp_0", None, False)
+    own = [row for _, row in rows(asked.input, "resp_1")]
+    earlier = [b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}']
+    together = responses(instructions="new", input=[{"role": "user", "content": text} for text in "ab"])
+    assert asked.over([*earlier, *own]).call.requests == together.call.requests
+
+
+def test_what_is_echoed_may_be_changed():
+    asked = responses().echoing(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
+    shown = whole(asked.call, *SAID)
+    assert (shown["store"], shown["previous_response_id"], shown["id"]) == (False, "resp_0", "resp_1")
+
+
+def test_a_client_may_choose_the_id():
+    writer = call(request_id="mine").writer(HEADER)
+    assert b'"id":"resp_mine"' in writer.feed(Started(1))
+
+
+def test_the_time_of_completion_is_told_where_there_is_a_clock():
+    asked = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
+    assert whole(asked.call, *SAID)["completed_at"] == 17
+    assert [event["response"]["completed_at"] for event in events(asked.call, *SAID)[:2]] == [None, None]
