@@ -15,13 +15,11 @@ from .asking import call, refusal
 STRANGE = {"x": "no value that any field would take for harmless"}
 OTHERS = [row for row in RESPONSES.rows if row.status is not Status.HONOURED]
 # From vLLM 0.33: what its ResponsesRequest has beyond OpenAI's fields.
-VLLM = {
-    *"""logit_bias include_reasoning top_k min_p skip_special_tokens spaces_between_special_tokens
+VLLM = """logit_bias include_reasoning top_k min_p skip_special_tokens spaces_between_special_tokens
 include_stop_str_in_output presence_penalty frequency_penalty watermarking request_id session_id media_io_kwargs
 mm_processor_kwargs priority mm_payload return_mm_kwargs cache_salt enable_response_messages previous_input_messages
 structured_outputs repetition_penalty seed stop stop_token_ids ignore_eos vllm_xargs kv_transfer_params
-ec_transfer_params chat_template_kwargs""".split()
-}
+ec_transfer_params chat_template_kwargs"""
 NEW = {"access_programs", "image"}
 """What the SDK has and no document describes: unknown here, which is told."""
 

@@ -1,0 +1,211 @@
+"""The strictness traps that real clients of Responses fell into, each with the reports that told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai import APIError
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from dragoman.conformance.responses import check_stream
+from dragoman.core.errors import ContextTooLong, EngineError, RateLimited
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from dragoman.core.message import Role, Text, ToolResult
+
+from ...laws.responses_sdk import ResponsesSdk
+from .asking import AGENTS, HEADER, WEATHER, call, conversation, events, turns, whole
+
+Json = dict[str, Any]
+STOP = ChoiceFinished(0, FinishReason.STOP)
+DONE = Finished(Usage(1, 2))
+ANSWER: tuple[Event, ...] = (
+    Started(1),
+    ReasoningDelta(0, "hm"),
+    TextDelta(0, "Let "),
+    TextDelta(0, "me see."),
+    ToolCallStart(0, "call_1", "multi_agent_v1__close_agent"),
+    ToolCallDelta(0, '{"a":'),
+    ToolCallDelta(0, "1}"),
+    ToolCallStart(0, "call_2", "run", custom=True),
+    ToolCallDelta(0, "ls"),
+)
+
+
+def types(told: list[Json]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in told]
+
+
+@pytest.mark.parametrize("reason", list(FinishReason))
+def test_trap_01_every_stream_ends_with_a_terminal_event(reason: FinishReason):
+    """ollama/ollama#14600: Codex says "stream closed before response.completed"."""
+    told = events(call(), *ANSWER, ChoiceFinished(0, reason), DONE)
+    assert types(told)[-1] == ("completed" if reason is FinishReason.STOP else "incomplete")
+    assert types(told[:-1]).count("completed") == 0
+
+
+def test_trap_02_the_tools_of_namespaces_are_called_and_come_back_with_both_names():
+    """llama.cpp#20156, #24295; vllm#49493; ollama#17618; vllm#46737: rejected, dropped or flattened."""
+    asked = call(tools=[AGENTS])
+    assert asked.warnings == ()
+    assert [tool.name for tool in conversation(tools=[AGENTS]).tools][1] == "multi_agent_v1__close_agent"
+    told = [event["item"] for event in events(asked, *ANSWER, STOP, DONE) if "item" in event]
+    calls = [item for item in told if item["type"] == "function_call"]
+    assert [(item["name"], item["namespace"]) for item in calls] == [("close_agent", "multi_agent_v1")] * 2
+
+
+def test_trap_03_custom_tools_are_mapped_and_hosted_ones_skipped():
+    """llama.cpp#20156, #23465: one unknown tool was a 400 for the whole request."""
+    hosted = [
+        {"type": "web_search", "external_web_access": True},
+        {"type": "tool_search"},
+        {"type": "mcp", "server_label": "x"},
+    ]
+    tools = [*hosted, {"type": "custom", "name": "run"}, WEATHER]
+    assert [tool.name for tool in conversation(tools=tools).tools] == ["run", "weather"]
+    assert len(call(tools=tools).warnings) == 3
+
+
+def test_trap_04_the_output_of_a_call_may_be_a_list_of_parts():
+    """llama.cpp#23465: "should be 'Input text'"."""
+    parts = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}, {"type": "text", "text": "c"}]
+    (message,) = turns({"type": "function_call_output", "call_id": "c", "output": parts})
+    assert message.parts == (ToolResult("c", (Text("a"), Text("b"), Text("c"))),)
+
+
+def test_trap_05_the_developer_role_is_kept_for_the_template_to_decide():
+    """llama.cpp#20079, ogx#6069: templates raise; the prompt's renderer maps the role where they would."""
+    first, second = turns({"role": "developer", "content": "a"}, {"role": "user", "content": "b"})
+    assert (first.role, second.role) == (Role.DEVELOPER, Role.USER)
+
+
+def test_trap_11_an_answer_cut_off_within_a_call_ends_as_incomplete():
+    """mlx-lm#905: the connection was dropped."""
+    told = events(call(), *ANSWER[:6], ChoiceFinished(0, FinishReason.LENGTH), DONE)
+    last = told[-1]["response"]
+    assert last["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["status"] for item in last["output"]] == ["completed", "completed", "incomplete"]
+    assert last["output"][-1]["arguments"] == '{"a":'
+
+
+def test_trap_24_what_closes_was_opened_and_ids_are_those_of_the_final_object():
+    """litellm#37852, vllm#38227, #45742; ogx#5309: no output_text.done, other ids, wrong content_index."""
+    told = events(call(), *ANSWER, STOP, DONE)
+    final = told[-1]["response"]["output"]
+    for kind in ("output_item.added", "output_item.done"):
+        assert [event["item"]["id"] for event in told if event["type"] == f"response.{kind}"] == [
+            item["id"] for item in final
+        ]
+    assert types(told).count("output_text.done") == types(told).count("reasoning_text.done") == 1
+    assert types(told).count("function_call_arguments.done") == types(told).count("custom_tool_call_input.done") == 1
+    assert {event.get("content_index", 0) for event in told} == {0}
+
+
+def test_trap_25_sequence_numbers_have_no_gap_also_where_the_stream_is_kept_alive():
+    """llama.cpp#24957, vllm#37071: missing or restarting."""
+    writer = call().writer(HEADER)
+    sent = writer.keepalive + writer.feed(Started(1)) + writer.keepalive
+    for event in (*ANSWER[1:], STOP):
+        sent += writer.feed(event) + writer.keepalive
+    told = check_stream(sent + writer.feed(DONE) + writer.end)
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert types(told).count("in_progress") == len(ANSWER) + 2
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_trap_26_the_first_event_is_created(early: bool):
+    """litellm#9545. Also where the first thing to say is that the server is still busy, or that it failed."""
+    writer = call().writer(HEADER)
+    told = check_stream((writer.keepalive if early else b"") + writer.error(EngineError("broken")))
+    assert types(told)[:2] == ["created", "in_progress"]
+    assert types(told)[-2:] == ["error", "failed"]
+
+
+def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
+    """openai/codex#31539: comments do not keep Codex alive; an event of our own would break openai-node."""
+    writer = call().writer(HEADER)
+    writer.feed(Started(1))
+    assert writer.keepalive.startswith(b"event: response.in_progress\n")
+
+
+def test_trap_30_a_full_context_is_told_by_the_code_that_agents_compact_at():
+    """earendil-works/pi#5930, harbor#996."""
+    writer = call().writer(HEADER)
+    told = check_stream(writer.error(ContextTooLong(limit=10, prompt=20)))
+    assert told[-1]["response"]["error"]["code"] == "context_length_exceeded"
+    assert told[-2]["code"] == told[-2]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_rate_limit_has_the_code_at_which_agents_wait():
+    told = check_stream(call().writer(HEADER).error(RateLimited("Slow down.")))
+    assert told[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+
+
+def test_a_failure_is_both_an_error_and_a_failed_response():
+    """Measured: some clients show the one, some the other. The official SDK raises; both events are of its types."""
+    writer = call().writer(HEADER)
+    sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.error(EngineError("broken"))
+    error, failed = check_stream(sent)[-2:]
+    assert error["message"] == error["error"]["message"] == failed["response"]["error"]["message"] == "broken"
+    any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+    for event in (error, failed):
+        any_event.validate_python(event, strict=True)
+    with pytest.raises(APIError, match="broken"):
+        ResponsesSdk().response(sent)
+
+
+def test_a_call_that_was_not_finished_is_never_done_when_the_answer_fails():
+    """Codex runs a tool as soon as its item is done."""
+    writer = call().writer(HEADER)
+    told = check_stream(b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.error(EngineError("broken")))
+    assert types(told).count("output_item.done") == 2
+    assert told[-1]["response"]["output"][-1]["status"] == "incomplete"
+
+
+def test_the_stream_ends_with_done_as_open_responses_wants_it():
+    writer = call().writer(HEADER)
+    assert writer.end == b"data: [DONE]\n\n"
+    assert writer.error(EngineError("x")).endswith(b"data: [DONE]\n\n")
+
+
+def test_every_event_has_its_name_on_a_line_before_it():
+    writer = call().writer(HEADER)
+    for event in (*ANSWER, STOP, DONE):
+        for block in writer.feed(event).split(b"\n\n")[:-1]:
+            name, data = block.split(b"\n")
+            assert name.startswith(b"event: response.")
+            assert data.startswith(b'data: {"type":"%s",' % name.removeprefix(b"event: "))
+
+
+def test_deltas_of_text_always_have_logprobs_and_calls_stream_as_they_are_made():
+    told = events(call(), *ANSWER, STOP, DONE)
+    assert [event["logprobs"] for event in told if event["type"].startswith("response.output_text")] == [[], [], []]
+    pieces = [event["delta"] for event in told if event["type"] == "response.function_call_arguments.delta"]
+    assert pieces == ['{"a":', "1}"]
+
+
+def test_usage_is_null_before_the_end_and_has_all_details_there():
+    told = events(call(), *ANSWER, STOP, Finished(Usage(5, 3, 4, 1)))
+    assert told[0]["response"]["usage"] is None
+    assert told[-1]["response"]["usage"] == {
+        "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 8,
+    }  # fmt: skip
+
+
+def test_a_part_without_text_is_no_item():
+    silent: tuple[Event, ...] = (Started(1), TextDelta(0, ""), ReasoningDelta(0, "a"), TextDelta(0, ""), STOP, DONE)
+    assert [item["type"] for item in whole(call(), *silent)["output"]] == ["reasoning"]
+    assert [event["item"]["type"] for event in events(call(), *silent) if "item" in event] == ["reasoning"] * 2
