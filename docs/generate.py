@@ -77,6 +77,7 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
+    "responses": lambda: parameters("responses"),
     "messages": lambda: parameters("messages"),
     "count_tokens": lambda: parameters("count_tokens"),
     "tokenize": lambda: parameters("tokenize"),
