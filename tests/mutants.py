@@ -41,6 +41,7 @@ class Mutant(NamedTuple):
 CHAT, COMPLETIONS, GOLDEN = "tests/laws/test_chat.py", "tests/laws/test_completions.py", "tests/golden"
 TRAPS, CLIENTS, BODY = "tests/dialects/test_traps.py", "tests/dialects/test_clients.py", "tests/dialects/test_body.py"
 READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_parameters.py"
+RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 
 MUTANTS = (
@@ -343,6 +344,84 @@ MUTANTS = (
         "elif call.undeclared or seen is not Seen.MORE:\n            self._release(TextDelta, n)",
         "elif call.undeclared or seen is not Seen.MORE:\n            self._drop(n)",
         (PARSERS,),
+    ),
+    # Responses.
+    Mutant(
+        "sequence_number begins at 1 (llama.cpp#24957)",
+        "dialects/responses/writer.py",
+        "sequence, self._sequence = self._sequence, self._sequence + 1",
+        "sequence = self._sequence = self._sequence + 1",
+        (RESPONSES,),
+    ),
+    Mutant(
+        "output_text.done is empty (ogx#5309)",
+        "dialects/responses/opened.py",
+        "(self.part, quoted(text), scores)",
+        '(self.part, quoted(""), scores)',
+        (RESPONSES,),
+    ),
+    Mutant(
+        "a part is filled that was never announced (vllm#45742)",
+        "dialects/responses/opened.py",
+        'pieces.text_part("", b"[]")))]',
+        'pieces.text_part("", b"[]")))][1:]',
+        (RESPONSES,),
+    ),
+    Mutant(
+        "an answer that was cut off says completed",
+        "dialects/responses/writer.py",
+        "return WHOLE if reason is FinishReason.STOP else CUT",
+        "return WHOLE",
+        (RESPONSES,),
+    ),
+    Mutant(
+        "usage lacks cache_write_tokens",
+        "dialects/responses/pieces.py",
+        '{"cached_tokens":%d,"cache_write_tokens":0}',
+        '{"cached_tokens":%d}',
+        (RESPONSES,),
+    ),
+    Mutant(
+        "items have other ids in the whole than in the stream (litellm#37852, vllm#38227)",
+        "dialects/responses/writer.py",
+        "self._opener.whole(len(items), part)",
+        "self._opener.whole(i + 1, part)",
+        (RESPONSES,),
+    ),
+    Mutant(
+        "a namespaced call comes back flattened (vllm#46737)",
+        "dialects/responses/opened.py",
+        'self._names.get(name) or Name(name, name, "")',
+        'Name(name, name, "")',
+        (STREAMS,),
+    ),
+    Mutant(
+        "a comment for a keepalive (openai/codex#31539)",
+        "dialects/responses/writer.py",
+        "return self._begin() or self._in_progress()",
+        'return b": keepalive\\n\\n"',
+        (STREAMS,),
+    ),
+    Mutant(
+        "a call that was not finished is done when the answer fails: agents would run it",
+        "dialects/responses/writer.py",
+        "begun = self._begin()\n",
+        "begun = self._begin() + self._close(CUT)\n",
+        (STREAMS,),
+    ),
+    Mutant(
+        "tokens before the first text have no logprobs in the stream",
+        "dialects/responses/writer.py",
+        "tokens, self._early = (*self._early, *tokens), []",
+        "self._early = []",
+        (RESPONSES,),
+    ),
+    Mutant(
+        "what a store keeps of a refusal in the input is its text, which is empty",
+        "dialects/responses/normal.py",
+        '(part.refusal if part.type == "refusal" else part.text)',
+        "part.text",
+        (STREAMS,),
     ),
     # The pipeline and the serving path.
     Mutant(

@@ -98,6 +98,8 @@ def test_a_refusal_of_the_assistant_stays_one():
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
     assert turns(refused)[0].parts == (Refusal("no"),)
     assert turns({**refused, "role": "user"})[0].parts == (Text("no"),)
+    assert input_rows(refused)[0]["content"] == [{"type": "refusal", "refusal": "no"}]
+    assert input_rows({**refused, "role": "user"})[0]["content"] == [{"type": "input_text", "text": "no"}]
 
 
 def test_custom_calls_and_their_outputs():
