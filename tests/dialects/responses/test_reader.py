@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from openai.types.responses import Response
 
+from dragoman.conformance.responses import check_object
 from dragoman.core.errors import Unsupported
 from dragoman.core.events import (
     ChoiceFinished,
@@ -23,10 +25,11 @@ from dragoman.core.request import Choices, JsonObject, JsonSchema, ReasoningOpti
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, read_responses, rows, stateless
 
-from .asking import HEADER, OPTIONS, call, conversation, events, refusal, request, responses, whole
+from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
 FORMAT: dict[str, Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA, "strict": True}
+RUN: dict[str, Any] = {"type": "custom", "name": "run", "description": "d"}
 SAID: tuple[Event, ...] = (Started(5), TextDelta(0, "hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 2)))
 THOUGHT: tuple[Event, ...] = (SAID[0], ReasoningDelta(0, "hm"), *SAID[1:])
 
@@ -129,6 +132,24 @@ def test_everything_is_echoed():
     assert {key: shown[key] for key in echoed} == echoed
     assert shown["service_tier"] == "default"
     assert whole(call(conversation={"id": "conv_1"}), *SAID)["conversation"] == {"id": "conv_1"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"text": {"format": FORMAT}, "reasoning": {"effort": "max", "summary": "detailed"}, "user": "u"},
+        {"text": {"format": {"type": "json_object"}}, "tools": [WEATHER, RUN, AGENTS], "tool_choice": "required"},
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}, "conversation": "c"},
+        {"tools": [RUN], "tool_choice": {"type": "custom", "name": "run"}, "metadata": {"a": "b"}},
+        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+            {"type": "function", "name": "weather"}]}, "previous_response_id": "r", "max_tool_calls": 1},
+    ],
+)  # fmt: skip
+def test_what_is_echoed_satisfies_the_types_of_the_sdk_strictly(fields: dict[str, Any]):
+    shown = whole(call(**fields), *SAID)
+    check_object(shown)
+    Response.model_validate_json(json.dumps(shown), strict=True)
 
 
 def test_what_changes_less_than_it_says_is_told():

@@ -2,6 +2,7 @@
 
 from .call import ResponsesCall, stateless
 from .echo import Echo
+from .errors import responses_error
 from .normal import InputItem, rows
 from .reader import read_responses
 from .view import ResponsesView
@@ -14,6 +15,7 @@ __all__ = [
     "ResponsesView",
     "ResponsesWriter",
     "read_responses",
+    "responses_error",
     "rows",
     "stateless",
 ]

@@ -32,12 +32,12 @@ from ...core.events import (
 )
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Part, Reply
-from ..base import Header, Profile
+from ..base import Header
 from ..envelope import DONE
-from ..errors import openai_error
 from ..text import number, quoted, quoted_or_null
 from . import pieces
 from .echo import Echo
+from .errors import responses_error
 from .opened import BEGUN, CUT, WHOLE, Opened, Opener, OpenMessage, Said
 from .view import ResponsesView
 
@@ -227,7 +227,7 @@ def _cut_by(reason: FinishReason) -> bytes:
 
 def _error_fields(error: DragomanError) -> tuple[bytes, bytes]:
     """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses; its message."""
-    nested = openai_error(error, Profile.OPENAI).removeprefix(b'{"error":')[:-1]
+    nested = responses_error(error).removeprefix(b'{"error":')[:-1]
     flat = msgspec.json.decode(nested, type=_Flat)
     message = quoted(flat.message)
     fields = b'"code":%s,"message":%s,"param":%s,"error":%s' % (

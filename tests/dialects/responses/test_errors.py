@@ -1,0 +1,39 @@
+"""Errors name the fields as Responses does, also those that come from behind the reader."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dragoman.core.errors import ContextTooLong, RequestError, Unsupported
+from dragoman.dialects.base import Profile
+from dragoman.dialects.responses import responses_error
+
+
+@pytest.mark.parametrize(
+    ("param", "shown"),
+    [
+        ("messages", "input"),
+        ("messages[0].content", "input[0].content"),
+        ("max_tokens", "max_output_tokens"),
+        ("response_format.json_schema.schema", "text.format.schema"),
+        ("response_format", "text.format"),
+        ("tools[2].function.parameters", "tools[2].parameters"),
+        ("tools[2].custom", "tools[2].format"),
+        ("tool_choice", "tool_choice"),
+        ("input[0]", "input[0]"),
+        (None, None),
+    ],
+)
+def test_fields_have_their_names_here(param: str | None, shown: str | None):
+    told = json.loads(responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
+    assert (told["param"], told["message"]) == (shown, f"Invalid value for '{shown}': no.")
+
+
+def test_the_rest_of_an_error_stays():
+    told = json.loads(responses_error(Unsupported("x", param="messages")))["error"]
+    assert (told["code"], told["type"]) == ("unsupported_parameter", "invalid_request_error")
+    full = ContextTooLong(limit=4, prompt=5, param="messages")
+    assert json.loads(responses_error(full))["error"]["code"] == "context_length_exceeded"
+    assert json.loads(responses_error(full, Profile.VLLM))["error"]["code"] == 400
