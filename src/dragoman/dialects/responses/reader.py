@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import Unsupported
-from ...core.message import Message, Role, Text
+from ...core.message import Message, Role, Text, ToolChoice
 from ...core.request import (
     Constraint,
     Conversation,
@@ -92,16 +92,7 @@ def read_responses(
         return messages(Body(b'{"input":[%s]}' % b",".join(items)).read(_ITEMS).input, [])
 
     tool_choice, shown_choice = toolbox.choice(body.tool_choice)
-    conversation = Conversation(
-        messages(items, warnings),
-        toolbox.tools,
-        tool_choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
-        reasoning=_reasoning(body, warnings),
-        template=TemplateOptions(
-            kwargs=json_text(body.chat_template_kwargs, "chat_template_kwargs"), template=body.chat_template
-        ),
-    )
+    conversation = _conversation(body, messages(items, warnings), toolbox, tool_choice, warnings)
     view = _view(body, toolbox, seal, now, warnings)
     request = _request(body, options, conversation, view.logprobs)
     echo, id = _echo(body, toolbox.echo, shown_choice), AnswerId(ID_PREFIX, body.request_id)
@@ -116,6 +107,24 @@ def read_responses(
         conversation=echo.conversation,
         store=body.store,
         background=echo.background,
+    )
+
+
+def _conversation(
+    body: ResponsesBody,
+    messages: tuple[Message, ...],
+    toolbox: Toolbox,
+    tool_choice: ToolChoice,
+    warnings: list[str],
+) -> Conversation:
+    kwargs = json_text(body.chat_template_kwargs, "chat_template_kwargs")
+    return Conversation(
+        messages,
+        toolbox.tools,
+        tool_choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning=_reasoning(body, warnings),
+        template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
     )
 
 

@@ -37,10 +37,13 @@ class Toolbox:
     def __init__(self, tools: Sequence[WireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
         self._joined: dict[tuple[str, str], str] = {}
+        self._bare: dict[str, list[str]] = {}
         self._warnings = warnings
-        shown = [self._add(tool, f"tools[{i}]") for i, tool in enumerate(tools) if tool.type != "namespace"]
-        shown += [self._add_group(tool, f"tools[{i}]") for i, tool in enumerate(tools) if tool.type == "namespace"]
-        self.echo = b"[%s]" % b",".join(one for one in shown if one)
+        # Groups last: a joined name is made after all those that were given.
+        groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
+        shown = {i: self._add(tool, f"tools[{i}]") for i, tool in enumerate(tools) if tool.type != "namespace"}
+        shown |= {i: self._add_group(tool, f"tools[{i}]") for i, tool in groups}
+        self.echo = b"[%s]" % b",".join(shown[i] for i in sorted(shown) if shown[i])
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -59,7 +62,7 @@ class Toolbox:
             return self._joined.get((namespace, name), namespace + JOIN + name)
         if name in self._tools:
             return name
-        found = [joined for (_, known), joined in self._joined.items() if known == name]
+        found = self._bare.get(name, ())
         return found[0] if len(found) == 1 else name
 
     def _add(self, tool: WireTool, at: str) -> bytes:
@@ -87,6 +90,7 @@ class Toolbox:
             joined = self._unique(namespace + JOIN + name)
             read = _read(tool, joined, where)
             self._joined[namespace, name] = joined
+            self._bare.setdefault(name, []).append(joined)
             self._tools[joined] = read if shown else _introduced(read, group)
             shown.append(_shown(tool, name))
         if not shown:
@@ -96,9 +100,11 @@ class Toolbox:
         )  # fmt: skip
 
     def _unique(self, joined: str) -> str:
-        known = {*self._tools}
-        candidates = (joined if i == 1 else f"{joined}_{i}" for i in range(1, len(known) + 2))
-        return next(name for name in candidates if name not in known)
+        name, count = joined, 1
+        while name in self._tools:
+            count += 1
+            name = f"{joined}_{count}"
+        return name
 
     def _leaves_out(self, tool: WireTool, at: str) -> bool:
         if tool.type not in CALLABLE:
@@ -139,14 +145,16 @@ class Toolbox:
         return ToolChoice(mode, names), b'{"type":"allowed_tools","mode":"%s","tools":[%s]}' % (mode.encode(), shown)
 
     def _allowed_names(self, tools: Sequence[NamedTool]) -> Iterator[str]:
+        groups: set[str | None] = set()
         for i, tool in enumerate(tools):
             at = f"tool_choice.tools[{i}]"
             if tool.type in CALLABLE:
                 yield self._named(tool, at)
             elif tool.type == "namespace":
-                yield from (joined for (namespace, _), joined in self._joined.items() if namespace == tool.name)
+                groups.add(tool.name)
             else:
                 self._warnings.append(f"{at}: tools of type {echo(tool.type)} cannot be run here; it was left out")
+        yield from (joined for (namespace, _), joined in self._joined.items() if namespace in groups)
 
     def _named(self, tool: NamedTool, at: str) -> str:
         if not tool.name:
