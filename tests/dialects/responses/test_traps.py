@@ -124,6 +124,12 @@ def test_trap_25_sequence_numbers_have_no_gap_also_where_the_stream_is_kept_aliv
     assert types(told).count("in_progress") == len(ANSWER) + 2
 
 
+def test_nothing_but_comments_follows_the_last_event():
+    writer = call().writer(HEADER)
+    sent = b"".join(map(writer.feed, (Started(1), STOP, DONE))) + writer.keepalive + writer.end
+    assert types(check_stream(sent))[-1] == "completed"
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_trap_26_the_first_event_is_created(early: bool):
     """litellm#9545. Also where the first thing to say is that the server is still busy, or that it failed."""

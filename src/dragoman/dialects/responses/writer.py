@@ -33,7 +33,7 @@ from ...core.events import (
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Part, Reply
 from ..base import Header
-from ..envelope import DONE
+from ..envelope import COMMENT, DONE
 from ..text import number, quoted, quoted_or_null
 from . import pieces
 from .echo import Echo
@@ -63,9 +63,11 @@ class ResponsesWriter:
         self._kind: type[Part] | None = None
         self._open: Opened | None = None
         self._text: OpenMessage | None = None
+        # Of a text that has not begun.
         self._early: list[Token] = []
         self._items: list[bytes] = []
         self._reason = FinishReason.ABORT
+        self._ended = False
 
     @property
     def end(self) -> bytes:
@@ -73,7 +75,12 @@ class ResponsesWriter:
 
     @property
     def keepalive(self) -> bytes:
-        """Takes a sequence number each time: to be read once for each time that it is sent."""
+        """Takes a sequence number each time: to be read once for each time that it is sent.
+
+        Behind the last event there may be no other: a comment then.
+        """
+        if self._ended:
+            return COMMENT
         return self._begin() or self._in_progress()
 
     def error(self, error: DragomanError) -> bytes:
@@ -109,6 +116,7 @@ class ResponsesWriter:
                 self._reason = reason
                 return self._close(_status(reason))
             case Finished(usage):
+                self._ended = True
                 response = self._final(self._reason, self._items, usage)
                 return self._lifecycle(_status(self._reason), response)
             case PromptTokens():
