@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
 from dragoman.conformance.responses import check_stream
 from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
 from tests.serving.house import house
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
@@ -70,3 +75,12 @@ async def test_a_refusal_is_a_true_400() -> None:
     it = house(Entry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().responses.create(model="m", input="hi", stream=True)
+
+
+async def test_a_refusal_of_the_pipeline_names_the_field_of_this_dialect() -> None:
+    models = build_models(Settings(max_model_len=64), SystemClock())
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        answer = await client.post("/v1/responses", json={"input": "word " * 1000})
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input")

@@ -18,7 +18,7 @@ from ..dialects.base import Call, Profile, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
-from ..dialects.responses import read_responses, stateless
+from ..dialects.responses import read_responses, responses_error, stateless
 from ..pipeline.models import Models
 from . import utility
 from .auth import Access, Keyring
@@ -90,8 +90,15 @@ def create_app(
 def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
     """The path decides whose error it is: a 404 beneath /v1/messages is Anthropic's."""
     openai = Envelope(lambda error, _: openai_error(error, profile), lambda error: error.status)
+    responses = Envelope(lambda error, _: responses_error(error, profile), lambda error: error.status)
     anthropic = Envelope(anthropic_error, anthropic_status)
-    return lambda path: anthropic if path.startswith("/v1/messages") else openai
+
+    def of(path: str) -> Envelope:
+        if path.startswith("/v1/messages"):
+            return anthropic
+        return responses if path.startswith("/v1/responses") else openai
+
+    return of
 
 
 def _stateless_responses(clock: Clock) -> Callable[[bytes, ReaderOptions], Call]:

@@ -72,11 +72,12 @@ def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
     for each in driver.sequences:
         if each.id not in driver.finished:
             continue
-        once = each.num_prompt_tokens + each.max_tokens - 1 - (each.num_cached_tokens or 0)
+        whole = each.num_prompt_tokens + each.max_tokens - 1
         if each.num_preemptions == 0:
-            assert driver.computed[each.id] == once
+            assert driver.computed[each.id] == whole - (each.num_cached_tokens or 0)
         else:
-            assert driver.computed[each.id] <= once * (1 + each.num_preemptions)
+            # What was cached when it was first admitted may be gone when it comes back.
+            assert driver.computed[each.id] <= whole * (1 + each.num_preemptions)
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
