@@ -75,6 +75,23 @@ class Envelope:
         return b"data: %s\n\n" % openai_error(error, self._view.profile)
 
 
+class ChunkWriter:
+    """What the writers of chunks have in common: how a stream ends, waits and fails."""
+
+    _envelope: Envelope
+
+    @property
+    def end(self) -> bytes:
+        return DONE
+
+    @property
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def error(self, error: DragomanError) -> bytes:
+        return self._envelope.error(error)
+
+
 def _head(header: Header, view: View, kind: bytes) -> bytes:
     fields = [
         b'"id":' + quoted(header.id),

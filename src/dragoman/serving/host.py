@@ -6,12 +6,12 @@ either well formed and allowed, or the request ends.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 
 from ..core.errors import Misdirected, RequestError
+from ..settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -23,16 +23,7 @@ def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...
     """
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
-    return LOOPBACK_NAMES if bind is None or is_loopback(bind) else ("*",)
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
 
 
 def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
@@ -43,7 +34,7 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     if "*" in allowed:
         return
     name = _name(hosts[0]).lower()
-    if name not in allowed and not is_loopback(name):
+    if name not in allowed and not is_loopback(name.strip("[]")):
         raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
 
 

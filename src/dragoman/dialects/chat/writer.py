@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.errors import DragomanError
 from ...core.events import (
     ChoiceFinished,
     Event,
@@ -29,7 +28,7 @@ from ...core.events import (
 from ...core.message import Refusal
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import COMMENT, DONE, Counter, Envelope, View, finish, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, stop_reason
 from ..logprobs import Naming, chat_entries, prompt_logprobs, token_ids
 from ..text import quoted
 from . import pieces
@@ -67,7 +66,7 @@ class _Said:
         self.held: list[tuple[bool, Token]] = []
 
 
-class ChatWriter:
+class ChatWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
     def __init__(self, header: Header, view: ChatView = DEFAULT_VIEW) -> None:
@@ -83,17 +82,6 @@ class ChatWriter:
         self._text_openings: list[bytes] = []
         self._closing = b""
         self._counter = Counter()
-
-    @property
-    def end(self) -> bytes:
-        return DONE
-
-    @property
-    def keepalive(self) -> bytes:
-        return COMMENT
-
-    def error(self, error: DragomanError) -> bytes:
-        return self._envelope.error(error)
 
     def feed(self, event: Event) -> bytes:
         if self._plain and type(event) is TextDelta:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.errors import DragomanError
 from ...core.events import (
     ChoiceFinished,
     Event,
@@ -28,7 +27,7 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import COMMENT, DONE, Counter, Envelope, View, finish, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, stop_reason
 from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
 from ..text import quoted
 
@@ -56,7 +55,7 @@ class _Said:
         self.prompt: PromptTokens | None = None
 
 
-class CompletionsWriter:
+class CompletionsWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
     def __init__(self, header: Header, view: CompletionsView = DEFAULT_VIEW) -> None:
@@ -70,17 +69,6 @@ class CompletionsWriter:
         self._openings: list[bytes] = []
         self._closing = b""
         self._counter = Counter()
-
-    @property
-    def end(self) -> bytes:
-        return DONE
-
-    @property
-    def keepalive(self) -> bytes:
-        return COMMENT
-
-    def error(self, error: DragomanError) -> bytes:
-        return self._envelope.error(error)
 
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._plain and type(event) is TextDelta:
