@@ -33,8 +33,13 @@ def pins(lock: Path) -> dict[str, set[str]]:
 
 def wanted(*extras: str) -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    texts = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
-    return [Requirement(text) for text in texts]
+    found = [Requirement(text) for text in project["dependencies"]]
+    for extra in extras:
+        for requirement in map(Requirement, project["optional-dependencies"][extra]):
+            # An extra may take in others of our own.
+            own = requirement.name == project["name"]
+            found += wanted(*sorted(requirement.extras)) if own else [requirement]
+    return found
 
 
 @pytest.mark.parametrize(
