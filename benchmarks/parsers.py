@@ -15,6 +15,7 @@ from dragoman.core.events import Event, TextDelta, Token
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import ParseContext
 from dragoman.parsers import registry
+from dragoman.pipeline.stops import StopStage
 from dragoman.pipeline.text import TextAssembler, Vocabulary
 from dragoman.prompts.tokenizer import load_tokenizer
 
@@ -50,11 +51,11 @@ def trivial() -> int:
     return ROUNDS * 100 * len(out.tokens)
 
 
-def assembling(ids: Sequence[int], score: Score | None = None, stops: Sequence[str] = ()) -> Callable[[], int]:
+def assembling(ids: Sequence[int], score: Score | None = None) -> Callable[[], int]:
     vocabulary = Vocabulary(TOKENIZER)
 
     def work() -> int:
-        assembler = TextAssembler(vocabulary, 0, stops=stops)
+        assembler = TextAssembler(vocabulary, 0)
         for _ in range(ROUNDS):
             for id in ids:
                 assembler.feed(id, score)
@@ -77,15 +78,26 @@ def parsing(reasoning: str, tools: str, deltas: Sequence[Event]) -> Callable[[],
     return work
 
 
+def stopping(stops: Sequence[str], deltas: Sequence[Event]) -> Callable[[], int]:
+    def work() -> int:
+        stage = StopStage(0, stops, include=False, min_tokens=0)
+        for _ in range(ROUNDS):
+            for delta in deltas:
+                stage.feed(delta)
+        return ROUNDS * len(deltas)
+
+    return work
+
+
 ASCII = TOKENIZER.encode(PROSE, special=False)
 BEYOND = TOKENIZER.encode("żółć 日本語", special=False)
 SCORE = Score(-0.1, 1, ((ASCII[0], -0.1), (ASCII[1], -2.0)))
 CASES: tuple[tuple[str, Callable[[], int]], ...] = (
     ("only the event", trivial),
     ("assembler: ASCII", assembling(ASCII)),
-    ("assembler: two stop strings", assembling(ASCII, stops=["User:", "\n\n"])),
     ("assembler: logprobs, 2 alternatives", assembling(ASCII, SCORE)),
     ("assembler: pieces of characters", assembling(BEYOND)),
+    ("two stop strings: text", stopping(["User:", "\n\n"], pieces(PROSE))),
     ("think: text", parsing("think", "none", pieces(PROSE))),
     ("think: reasoning", parsing("think_unopened", "none", pieces(PROSE))),
     ("hermes: text", parsing("none", "hermes", pieces(PROSE))),

@@ -19,9 +19,13 @@ from dragoman.core.events import (
     ToolCallStart,
     sampled,
 )
-from dragoman.pipeline.stops import StopStage
+from dragoman.pipeline.stops import StopStage, StopStrings
+from dragoman.pipeline.text import TextAssembler, Vocabulary
+
+from .spelling import BYTES, Bytes
 
 END = ChoiceFinished(0, FinishReason.LENGTH)
+stops_of = st.lists(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4)
 
 
 def deltas(pieces: Iterable[str]) -> list[Event]:
@@ -88,3 +92,78 @@ def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: 
     assert text(out) == text(whole)
     assert [token.id for event in out for token in sampled(event)] == list(range(len(pieces)))
     assert not any(stop in text(out) for stop in stops)
+
+
+def first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
+    """The rule again, as simply as can be."""
+    for end in range(1, len(text) + 1):
+        ending = [stop for stop in stops if text[:end].endswith(stop)]
+        if ending:
+            longest = max(ending, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(st.text("ab<c"), stops_of, st.booleans(), st.data())
+def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
+    text: str, stops: list[str], include: bool, data: st.DataObject
+):
+    before, matched = first_stop(text, stops)
+    expected = before + matched if include and matched else before
+    stopper, out, at = StopStrings(stops, include=include), "", 0
+    while at < len(text):
+        size = data.draw(st.integers(1, len(text) - at))
+        out += stopper.feed(text[at : at + size])
+        at += size
+    out += stopper.close()
+    assert (out, stopper.matched) == (expected, matched)
+
+
+@given(st.text("ab<c"), stops_of)
+def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
+    stopper, out, read = StopStrings(stops), "", ""
+    for char in text:
+        out, read = out + stopper.feed(char), read + char
+        if stopper.matched is not None:
+            break
+        beginnings = [stop[:n] for stop in stops for n in range(1, len(stop))]
+        longest = max((len(begin) for begin in beginnings if read.endswith(begin)), default=0)
+        assert out == read[: len(read) - longest]
+
+
+@pytest.mark.parametrize(
+    ("stops", "text", "kept", "matched"),
+    [
+        (["bc", "abcd"], "xabcd", "xa", "bc"),
+        (["bc", "abc"], "xabcd", "x", "abc"),
+        (["aab"], "aaab", "a", "aab"),
+        (["日本"], "a日本", "a", "日本"),
+        (["zz"], "az", "az", None),
+    ],
+)
+def test_which_stop_wins(stops: list[str], text: str, kept: str, matched: str | None):
+    stopper = StopStrings(stops)
+    assert ("".join(map(stopper.feed, text)) + stopper.close(), stopper.matched) == (kept, matched)
+
+
+def test_a_stop_that_does_not_count_is_not_held():
+    stopper = StopStrings(["ab", "bc"])
+    assert (stopper.feed("ab", ignore=True), stopper.feed("x")) == ("a", "bx")
+    assert StopStrings(["ab"]).feed("ab", ignore=True) == "ab"
+
+
+@given(
+    st.lists(st.integers(0, Bytes.vocab_size - 1) | st.sampled_from(range(0x80, 0x100))),
+    st.lists(st.sampled_from(["<", "<end", "ld", "\n", "本", "Hello w", "\ufffd"]), min_size=1, max_size=3),
+    st.booleans(),
+)
+def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int], stops: list[str], include: bool):
+    """An incomplete character at the end, which becomes text only there, can still complete a stop."""
+    assembler, stopper = TextAssembler(Vocabulary(BYTES), 0), stage(*stops, include=include)
+    fed = [event for event in map(assembler.feed, ids) if event is not None]
+    out = [made for event in (*fed, *assembler.close(FinishReason.LENGTH)) for made in stopper.feed(event)]
+    before, matched = first_stop(BYTES.decode(ids, skip_special_tokens=True), stops)
+    assert text(out) == (before + matched if include and matched else before)
+    assert [token.id for event in out for token in sampled(event)] == ids
+    assert isinstance(out[-1], ChoiceFinished)
+    assert out[-1].stop == matched

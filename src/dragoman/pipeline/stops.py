@@ -6,7 +6,63 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, sampled
-from .text import StopStrings
+from ..parsers.marks import Marks
+
+
+class StopStrings:
+    """Ends a text at the first stop string in it.
+
+    The first is the one that is complete first; of several that end at the same character the longest. This does
+    not depend on how the text is cut. Text is held back only while it may be the beginning of a stop string.
+    stops: none empty. include: the stop string itself stays in the text.
+    """
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._marks = Marks(stops) if stops else None
+        self._include = include
+        self._state = 0
+        self._held = ""
+        self._matched: str | None = None
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that was found; from then on nothing is released."""
+        return self._matched
+
+    def passes(self, text: str) -> bool:
+        """Whether this text can be released unread: nothing is held, and no stop string begins in it."""
+        return not self._state and self._matched is None and not (self._marks and self._marks.occurs(text))
+
+    def feed(self, text: str, *, ignore: bool = False) -> str:
+        """What may be released. ignore: a stop string that is completed by this text does not count."""
+        marks, at = self._marks, 0
+        if marks is None:
+            return text
+        if self._matched is not None:
+            return ""
+        while True:
+            at, self._state = marks.search(text, at, self._state)
+            if at < 0:
+                return self._release(text, marks.held[self._state])
+            if not ignore:
+                return self._match(text[:at], marks.ending[self._state])
+
+    def _release(self, text: str, hold: int) -> str:
+        text = self._held + text
+        released = len(text) - hold
+        self._held = text[released:]
+        return text[:released]
+
+    def _match(self, text: str, length: int) -> str:
+        text, self._held = self._held + text, ""
+        before = len(text) - length
+        self._matched = text[before:]
+        return text if self._include else text[:before]
+
+    def close(self) -> str:
+        """What is still held back."""
+        text, self._held = self._held, ""
+        return text
 
 
 class StopStage:
@@ -39,6 +95,8 @@ class StopStage:
         return [*self._flush(), event]
 
     def _text(self, event: TextDelta) -> list[Event]:
+        if not self._held and self._stops.passes(event.text):
+            return [event]
         self._held.add(event.text, event.tokens)
         released = self._stops.feed(event.text, ignore=self._count <= self._min_tokens)
         self.matched = self._stops.matched
@@ -69,6 +127,9 @@ class _Tokens:
         self._queue: deque[tuple[int, Token]] = deque()
         self._end = 0
         self._released = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
 
     def add(self, text: str, tokens: tuple[Token, ...]) -> None:
         self._end += len(text)
