@@ -1,0 +1,38 @@
+"""Which engine MODEL means. Knows the kinds by their names; each is imported when it is chosen."""
+
+from __future__ import annotations
+
+from ..core.errors import DragomanError
+from ..pipeline.models import Models, ServedModel
+from ..serving.clock import Clock
+from ..settings import Settings, SettingsError
+
+
+def build_models(settings: Settings, clock: Clock) -> Models:
+    """Raises SettingsError where MODEL or an option of it cannot be used."""
+    try:
+        model = _build(settings, clock)
+    except (OSError, ValueError, DragomanError) as error:
+        raise SettingsError(f"cannot serve {settings.model}: {error}") from error
+    if model is None:
+        raise SettingsError(
+            f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
+            "(a small Llama in safetensors), `scripted` or `scripted:FILE`."
+        )
+    return Models([model])
+
+
+def _build(settings: Settings, clock: Clock) -> ServedModel | None:
+    """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
+    kind, _, rest = settings.model.partition(":")
+    match kind:
+        case "scripted":
+            from .scripted import build_scripted  # noqa: PLC0415 - see above
+
+            return build_scripted(settings, clock, rest)
+        case "tiny" if rest or settings.model == "tiny":
+            from .tiny import build_tiny  # noqa: PLC0415 - see above
+
+            return build_tiny(settings, clock, rest)
+        case _:
+            return None

@@ -1,0 +1,27 @@
+"""`scripted` and `scripted:FILE`: the engine that says what it is told, with the embedded model's tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engines import tiny
+from ..engines.scripted import Script, ScriptedEngine, load_script
+from ..pipeline.models import EventBackend, ServedModel
+from ..prompts.tokenizer import load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .declared import served_names
+
+
+def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
+    """file: a script, else what requests direct."""
+    tokenizer = load_tokenizer(tiny.embedded())
+    name, aliases = served_names(settings, "scripted")
+    limit = settings.max_model_len or 32768
+    engine = ScriptedEngine(
+        load_script(Path(file)) if file else Script(),
+        tokenizer=tokenizer,
+        directives=settings.directives or not file,
+        max_model_len=limit,
+    )
+    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases)

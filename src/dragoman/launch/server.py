@@ -1,0 +1,132 @@
+"""The server's process: its socket, what it says when it starts, how it ends.
+
+Knows a served model by what the pipeline says of it; which engine is behind it is no matter of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..dialects.base import Profile
+from ..pipeline.models import Models
+from ..serving.answer import Patience
+from ..serving.app import create_app
+from ..serving.clock import SystemClock
+from ..serving.service import ServingOptions
+from ..settings import Settings, SettingsError
+from .models import build_models
+
+
+def run(settings: Settings, say: Callable[[str], None]) -> int:
+    """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    models = build_models(settings, SystemClock())
+    app = create_app(models, options=serving_options(settings))
+    listener = None if settings.uds is not None else _listen(settings)
+    for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
+        say(line)
+    _exit_in_peace()
+    Server(uvicorn_config(app, settings), models).run(sockets=None if listener is None else [listener])
+    return 0
+
+
+def _exit_in_peace() -> None:
+    """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure."""
+
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        """uvicorn's own handler has done what is to be done."""
+
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, heard)
+
+
+class Server(uvicorn.Server):
+    """When it is told to stop, what runs goes on for `grace` seconds; what runs then is ended by its dialect's own
+    terminal error, and not by a closed connection.
+    """
+
+    def __init__(self, config: uvicorn.Config, models: Models, grace: float = 8.0) -> None:
+        super().__init__(config)
+        self._models, self._grace = models, grace
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end())
+        await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end(self) -> None:
+        await asyncio.sleep(self._grace)
+        await self._models.stop()
+
+
+def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """Our own log tells of requests, and with their ids; answers do not name the server's software.
+
+    uvicorn's word that it has started says nothing that the greeting does not say better.
+    """
+    return uvicorn.Config(
+        app,
+        uds=settings.uds,
+        access_log=False,
+        log_level="warning" if settings.log_level == "info" else settings.log_level,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def serving_options(settings: Settings) -> ServingOptions:
+    return ServingOptions(
+        profile=Profile(settings.profile),
+        strict=settings.strict,
+        max_body_bytes=settings.max_body_bytes,
+        bind=None if settings.uds is not None else settings.host,
+        allowed_hosts=settings.allowed_hosts,
+        api_keys=settings.api_key,
+        admin_keys=settings.admin_api_key,
+        patience=Patience(keepalive=settings.keepalive_interval),
+        access_log=settings.access_log,
+        max_logprobs=settings.max_logprobs,
+    )
+
+
+def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
+    """What is served, and a line to try it with."""
+    model = next(iter(models))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    where = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
+    body = msgspec.json.encode(
+        {"model": model.name, "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
+    ).decode()
+    curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
+    if settings.api_key:
+        curl += ["-H", '"Authorization: Bearer $KEY"']
+    base = where if settings.uds is None else "http://localhost"
+    return [
+        f"Serving {', '.join(each.name for each in models)} on {where} (context {model.max_model_len} tokens)",
+        f"Try: {' '.join(curl)} {base}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+    ]
