@@ -180,6 +180,10 @@ GOLDEN: tuple[Golden, ...] = (
     *_messages("thought-omitted", MessagesView(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")),
     *_messages("context-full", MessagesView(max_tokens=100)),
     *_messages("call-no-json"),
+    *_chat("kv-transfer"),
+    *_completions("kv-transfer"),
+    *_messages("kv-transfer"),
+    *_responses("kv-transfer"),
     *_messages("thought-call-text"),
     *_responses("thought-call-text"),
 )

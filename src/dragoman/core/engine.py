@@ -168,11 +168,16 @@ class Sampled(Struct, frozen=True, gc=False):
 
 
 class Ended(Struct, frozen=True):
-    """The last output of a sequence. stop: the stop token that was sampled (also already delivered)."""
+    """The last output of a sequence. stop: the stop token that was sampled (also already delivered).
+
+    kv_transfer_params: where its keys and values can be fetched, for the one who goes on with it: JSON text of an
+    object (vLLM's disaggregated prefill). None where there is nothing to fetch.
+    """
 
     id: str
     reason: FinishReason
     stop: int | None = None
+    kv_transfer_params: str | None = None
 
 
 class Failed(Struct, frozen=True):

@@ -123,12 +123,16 @@ class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class ChoiceFinished(Struct, frozen=True, tag=True):
-    """stop: the matched stop string, or the id of the matched stop token other than end-of-sequence."""
+    """stop: the matched stop string, or the id of the matched stop token other than end-of-sequence.
+
+    kv_transfer_params: as in `engine.Ended`.
+    """
 
     choice: int
     reason: FinishReason
     stop: str | int | None = None
     tokens: tuple[Token, ...] = ()
+    kv_transfer_params: str | None = None
 
 
 class Finished(Struct, frozen=True, tag=True):

@@ -25,12 +25,16 @@ Part = Text | Reasoning | Refusal | ToolCall
 
 
 class Choice(Struct, frozen=True):
-    """tail: tokens that released no text of their own, such as end-of-sequence."""
+    """tail: tokens that released no text of their own, such as end-of-sequence.
+
+    kv_transfer_params: as in `engine.Ended`.
+    """
 
     parts: tuple[Part, ...]
     reason: FinishReason
     stop: str | int | None = None
     tail: tuple[Token, ...] = ()
+    kv_transfer_params: str | None = None
 
     @property
     def called_tools(self) -> bool:
@@ -60,6 +64,11 @@ class Reply(Struct, frozen=True):
     choices: tuple[Choice, ...]
     usage: Usage
     prompts: tuple[PromptTokens | None, ...] = (None,)
+
+    @property
+    def kv_transfer_params(self) -> str | None:
+        """Those of the first choice that has any: a whole answer has one place for them."""
+        return next((each.kv_transfer_params for each in self.choices if each.kv_transfer_params is not None), None)
 
 
 class _Open:
@@ -135,4 +144,4 @@ class Fold:
         closed = tuple(part.close() for part in parts)
         if end is None:
             return Choice(closed, FinishReason.ABORT)
-        return Choice(closed, end.reason, end.stop, end.tokens)
+        return Choice(closed, end.reason, end.stop, end.tokens, end.kv_transfer_params)

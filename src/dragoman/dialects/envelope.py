@@ -12,7 +12,7 @@ from ..core.events import FinishReason, Token, Usage
 from . import logprobs
 from .base import Header, Profile
 from .errors import openai_error
-from .text import number, quoted
+from .text import json_field, number, quoted
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
@@ -129,6 +129,13 @@ def finish(reason: FinishReason, profile: Profile) -> bytes:
     if reason is FinishReason.ABORT and profile is Profile.OPENAI:
         return b'"length"'
     return b'"%s"' % reason.value.encode()
+
+
+def kv_transfer(params: str | None, profile: Profile) -> bytes:
+    """vLLM's field of a whole answer: its profile always has it, OpenAI's where there is something to say."""
+    if params is None:
+        return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
+    return json_field("kv_transfer_params", params)
 
 
 def stop_reason(stop: str | int | None) -> bytes:

@@ -37,6 +37,13 @@ def line_safe(data: bytes) -> bytes:
     return data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
+def json_field(name: str, text: str | None) -> bytes:
+    """`text`, which is JSON already, as one more field behind a comma; nothing where there is none."""
+    if text is None:
+        return b""
+    return b',"%s":%s' % (name.encode(), line_safe(msgspec.json.format(text, indent=-1).encode()))
+
+
 def quoted_or_null(text: str | None) -> bytes:
     return b"null" if text is None else quoted(text)
 

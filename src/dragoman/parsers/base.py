@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 
+import msgspec
+
 from ..core.events import (
     ChoiceFinished,
     Event,
@@ -189,10 +191,10 @@ class TextParser(ABC):
                 self._choice = event.choice
                 self._interrupt()
                 self._out.append(self._with_owed(event))
-            case ChoiceFinished(choice, reason, stop, tokens):
+            case ChoiceFinished(choice, reason, _, tokens):
                 self._choice = choice
                 self._finish(reason)
-                self._out.append(ChoiceFinished(choice, reason, stop, (*self._settle(), *tokens)))
+                self._out.append(msgspec.structs.replace(event, tokens=(*self._settle(), *tokens)))
             case _:
                 self._out.append(event)
         return self._collect()

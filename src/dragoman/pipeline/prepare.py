@@ -174,9 +174,14 @@ class _TokenPreparation:
             thought=thought_limit(self.model, self.backend, request, prompted.tail),
             priority=request.priority,
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
-            extras=request.extras.items(),
+            extras=self._extras(),
         )
         return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
+
+    def _extras(self) -> tuple[tuple[str, str], ...]:
+        """What the engine honours: of the others `check` has said that they are ignored."""
+        honoured = self.model.capabilities.parameters
+        return tuple((name, value) for name, value in self.request.extras.items() if name in honoured)
 
     def _stop_ids(self) -> frozenset[int]:
         asked = frozenset(self.request.limits.stop_token_ids)

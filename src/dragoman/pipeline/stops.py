@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, sampled
 from ..parsers.marks import Marks
 
@@ -116,7 +118,7 @@ class StopStage:
     def _close(self, event: ChoiceFinished) -> list[Event]:
         if self.matched is not None:
             tail = self._held.rest() + event.tokens
-            return [ChoiceFinished(event.choice, FinishReason.STOP, self.matched, tail)]
+            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tail)]
         return [*self._flush(), event]
 
 

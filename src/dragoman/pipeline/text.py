@@ -136,14 +136,16 @@ class TextAssembler:
         self._waiting.append(self._vocabulary.token(id, score))
         return self._delta(self._detokenizer.feed(id))
 
-    def close(self, reason: FinishReason, stop: int | None = None) -> list[Event]:
+    def close(
+        self, reason: FinishReason, stop: int | None = None, kv_transfer_params: str | None = None
+    ) -> list[Event]:
         """The end: what was held back, then ChoiceFinished with the tokens that released no text of their own.
 
-        stop: the stop token that was sampled.
+        stop: the stop token that was sampled. kv_transfer_params: as in `engine.Ended`.
         """
         last = self._delta(self._detokenizer.close())
         tail, self._waiting = tuple(self._waiting), []
-        end = ChoiceFinished(self._choice, reason, stop, tail)
+        end = ChoiceFinished(self._choice, reason, stop, tail, kv_transfer_params)
         return [end] if last is None else [last, end]
 
     def _delta(self, text: str) -> TextDelta | None:

@@ -63,8 +63,8 @@ class TokenRun:
                 return [self._prompt(scores), *(event for each in held for event in self._read(each))]
             case Failed(_, message):
                 raise EngineError(message)
-            case Ended(id, reason, stop) if self._held is None:
-                return self._ended(self._index[id], reason, stop)
+            case Ended() if self._held is None:
+                return self._ended(output)
             case Sampled() | Ended():
                 assert self._held is not None
                 self._held.append(output)
@@ -113,15 +113,20 @@ class TokenRun:
             out += self._close(choice, FinishReason.STOP, None)
         return out
 
-    def _ended(self, choice: int, reason: FinishReason, stop: int | None) -> list[Event]:
+    def _ended(self, end: Ended) -> list[Event]:
+        choice = self._index[end.id]
         if self._strands[choice].finished:
             return []
-        return self._close(choice, reason, None if stop in self._job.eos else stop)
+        stop = None if end.stop in self._job.eos else end.stop
+        return self._close(choice, end.reason, stop, end.kv_transfer_params)
 
-    def _close(self, choice: int, reason: FinishReason, stop: int | None) -> list[Event]:
+    def _close(
+        self, choice: int, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
+    ) -> list[Event]:
         strand = self._strands[choice]
         self._unfinished -= 1
-        return [event for last in self._texts[choice].close(reason, stop) for event in strand.feed(last)]
+        closed = self._texts[choice].close(reason, stop, kv_transfer_params)
+        return [event for last in closed for event in strand.feed(last)]
 
     def _usage(self) -> Usage:
         strands = self._strands

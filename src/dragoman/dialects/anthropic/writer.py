@@ -31,7 +31,7 @@ from ...core.events import (
 from ...core.message import Reasoning, Refusal, ToolCall
 from ...core.reply import Choice, Part, Reply
 from ..base import Header
-from ..text import line_safe, number, printable, quoted, quoted_or_null
+from ..text import json_field, line_safe, number, printable, quoted, quoted_or_null
 from .errors import anthropic_error
 from .tool_input import ToolInput
 
@@ -152,8 +152,8 @@ class MessagesWriter:
         refused = any(isinstance(part, Refusal) for part in parts)
         stop = self._stop(choice.reason, choice.stop, choice.called_tools, refused, usage)
         content = b",".join(self._content(parts, choice))
-        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}}' % (
-            self._head, content, stop, _usage(usage),
+        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s}' % (
+            self._head, content, stop, _usage(usage), json_field("kv_transfer_params", reply.kv_transfer_params),
         )  # fmt: skip
 
     def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
@@ -193,7 +193,8 @@ class MessagesWriter:
     def _finish(self, usage: Usage) -> bytes:
         end = self._end or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._stop(end.reason, end.stop, self._called, self._refused, usage)
-        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}}' % (stop, _usage(usage))
+        transfer = json_field("kv_transfer_params", end.kv_transfer_params)
+        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s}' % (stop, _usage(usage), transfer)
         return _event(b"message_delta", payload) + MESSAGE_STOP
 
     def _say(self, text: str) -> bytes:

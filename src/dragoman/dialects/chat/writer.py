@@ -28,9 +28,9 @@ from ...core.events import (
 from ...core.message import Refusal
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason
 from ..logprobs import Naming, chat_entries, prompt_logprobs, token_ids
-from ..text import quoted
+from ..text import json_field, quoted
 from . import pieces
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -100,8 +100,7 @@ class ChatWriter(ChunkWriter):
             extra += b',"prompt_logprobs":' + prompt_logprobs(prompt, self._view.prompt_logprobs)
         elif self._vllm:
             extra += b',"prompt_logprobs":null'
-        if self._vllm:
-            extra += b',"kv_transfer_params":null'
+        extra += kv_transfer(reply.kv_transfer_params, self._view.profile)
         return self._envelope.whole(choices, reply.usage, extra)
 
     def _event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
@@ -173,21 +172,23 @@ class ChatWriter(ChunkWriter):
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._keep(event.choice, event.tokens, refusal=False)
         reason = self._reason(event.reason, self._choices[event.choice].calls > 0)
-        return self._chunk(event.choice, b"{}", reason + self._stop(event.stop))
+        transfer = json_field("kv_transfer_params", event.kv_transfer_params)
+        return self._chunk(event.choice, b"{}", reason + self._stop(event.stop), transfer)
 
     def _keep(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
         self._counter.add(tokens)
         if self._wants_tokens:
             self._choices[choice].held.extend((refusal, token) for token in tokens)
 
-    def _chunk(self, choice: int, delta: bytes, reason: bytes) -> bytes:
+    def _chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
+        """extra: further fields of the chunk, each after a comma."""
         said = self._choices[choice]
         held, said.held = said.held, []
         ids = self._token_ids([token for _, token in held])
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, delta, self._logprobs(held) if held else b"null", reason, ids,
         )  # fmt: skip
-        return self._envelope.chunk(body, self._usage())
+        return self._envelope.chunk(body, self._usage(), extra)
 
     def _choice(self, index: int, choice: Choice) -> bytes:
         view = self._view

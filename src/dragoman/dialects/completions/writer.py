@@ -27,9 +27,9 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason
 from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
-from ..text import quoted
+from ..text import json_field, quoted
 
 KINDS = (b"text_completion", b"text_completion")
 
@@ -81,9 +81,8 @@ class CompletionsWriter(ChunkWriter):
             case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
                 self._keep(event.choice, event.tokens)
                 return b""
-            case ChoiceFinished(choice, reason, stop, tokens):
-                self._keep(choice, tokens)
-                return self._chunk(choice, "", finish(reason, self._view.profile), stop)
+            case ChoiceFinished():
+                return self._finish(event)
             case PromptTokens():
                 return self._prompt(event)
             case Started():
@@ -95,7 +94,7 @@ class CompletionsWriter(ChunkWriter):
         each = len(reply.choices) // max(1, len(reply.prompts))
         prompts = [reply.prompts[i // each] if reply.prompts else None for i in range(len(reply.choices))]
         choices = (self._choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
-        extra = b',"kv_transfer_params":null' if self._vllm else b""
+        extra = kv_transfer(reply.kv_transfer_params, self._view.profile)
         return self._envelope.whole(b",".join(choices), reply.usage, extra)
 
     def _start(self, event: Started) -> bytes:
@@ -106,6 +105,11 @@ class CompletionsWriter(ChunkWriter):
         self._each = event.choices // event.prompts
         self._counter = Counter(event.prompt_tokens, event.cached_tokens)
         return b""
+
+    def _finish(self, event: ChoiceFinished) -> bytes:
+        self._keep(event.choice, event.tokens)
+        transfer = json_field("kv_transfer_params", event.kv_transfer_params)
+        return self._chunk(event.choice, "", finish(event.reason, self._view.profile), event.stop, transfer)
 
     def _prompt(self, event: PromptTokens) -> bytes:
         """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
@@ -121,8 +125,13 @@ class CompletionsWriter(ChunkWriter):
         if self._wants_tokens:
             self._choices[choice].held.extend(tokens)
 
-    def _chunk(self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None) -> bytes:
-        """Everything held so far goes with this text; where there is no text, it waits for the next chunk."""
+    def _chunk(
+        self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
+    ) -> bytes:
+        """Everything held so far goes with this text; where there is no text, it waits for the next chunk.
+
+        extra: further fields of the chunk, each after a comma.
+        """
         said = self._choices[choice]
         held, said.held = said.held, []
         prompt, said.prompt = said.prompt, None
@@ -130,7 +139,7 @@ class CompletionsWriter(ChunkWriter):
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
         )  # fmt: skip
-        return self._envelope.chunk(body, self._counter.usage if self._view.continuous_usage else None)
+        return self._envelope.chunk(body, self._counter.usage if self._view.continuous_usage else None, extra)
 
     def _choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))

@@ -34,7 +34,7 @@ from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Part, Reply
 from ..base import Header
 from ..envelope import COMMENT, DONE
-from ..text import number, quoted, quoted_or_null
+from ..text import json_field, number, quoted, quoted_or_null
 from . import pieces
 from .echo import Echo
 from .errors import responses_error
@@ -66,7 +66,7 @@ class ResponsesWriter:
         # Of a text that has not begun.
         self._early: list[Token] = []
         self._items: list[bytes] = []
-        self._reason = FinishReason.ABORT
+        self._end = ChoiceFinished(0, FinishReason.ABORT)
         self._ended = False
 
     @property
@@ -106,19 +106,20 @@ class ResponsesWriter:
 
     def full(self, reply: Reply) -> bytes:
         choice = reply.choices[0]
-        return self._final(choice.reason, self._output(choice), reply.usage)
+        return self._final(choice.reason, self._output(choice), reply.usage, choice.kv_transfer_params)
 
     def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case Started():
                 return self._begin()
             case ChoiceFinished(reason=reason):
-                self._reason = reason
+                self._end = event
                 return self._close(_status(reason))
             case Finished(usage):
                 self._ended = True
-                response = self._final(self._reason, self._items, usage)
-                return self._lifecycle(_status(self._reason), response)
+                end = self._end
+                response = self._final(end.reason, self._items, usage, end.kv_transfer_params)
+                return self._lifecycle(_status(end.reason), response)
             case PromptTokens():
                 return b""
 
@@ -208,10 +209,12 @@ class ResponsesWriter:
 
     # The object.
 
-    def _final(self, reason: FinishReason, items: list[bytes], usage: Usage) -> bytes:
+    def _final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
+        """transfer: the `kv_transfer_params`, as JSON."""
         status = _status(reason)
         cut = b'{"reason":"%s"}' % _cut_by(reason) if status == CUT else b"null"
-        return self._response(status, items, usage, cut=cut)
+        response = self._response(status, items, usage, cut=cut)
+        return response[:-1] + json_field("kv_transfer_params", transfer) + b"}"
 
     def _response(
         self, status: bytes, items: list[bytes], usage: Usage | None, *, error: bytes = b"null", cut: bytes = b"null"

@@ -1,0 +1,100 @@
+"""`kv_transfer_params` reach an engine that knows them, and what it answers comes back in every dialect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.constraints.matcher import Compiler
+from dragoman.core.engine import Capabilities, Deliver, Ended, Feature, Health, Sampled, Scheduled, TokenRequest
+from dragoman.core.events import FinishReason
+from dragoman.engines import tiny
+from dragoman.parsers import registry
+from dragoman.pipeline.models import Models, ServedModel, TokenBackend
+from dragoman.pipeline.text import Vocabulary
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.template import load_template
+from dragoman.serving.app import create_app
+from dragoman.serving.service import ServingOptions
+
+from .house import Counting, Still, tokenizer
+
+ASKED = {"do_remote_decode": True}
+
+
+class Prefilling:
+    """The first half of a disaggregated pair: one token, and where the keys and values are."""
+
+    def __init__(self, *parameters: str) -> None:
+        features = frozenset({Feature.TOKEN_IDS})
+        self.capabilities = Capabilities(features, frozenset({"max_tokens", "stop", *parameters}))
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        asked = dict(request.extras).get("kv_transfer_params")
+        answer = None if asked is None else json.dumps({"asked": json.loads(asked), "remote_block_ids": [1, 2]})
+        deliver(Scheduled(request.id, 0))
+        deliver(Sampled(request.id, 65))
+        deliver(Ended(request.id, FinishReason.LENGTH, kv_transfer_params=answer))
+
+    def abort(self, id: str) -> None: ...
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+def app(*parameters: str, strict: bool = False) -> Any:
+    lent, directory = tokenizer(), tiny.embedded()
+    template = load_template(directory)
+    assert template is not None
+    renderer = Renderer(template, lent)
+    engine = Prefilling(*parameters)
+    backend = TokenBackend(engine, lent, Vocabulary(lent), Compiler(lent, [0]), frozenset({0}), renderer)
+    # Parsers stand between the engine's end and the writers'.
+    added = lent.special_tokens.keys()
+    reasoning, tools = registry.reasoning("qwen3", added), registry.tools("hermes", added)
+    model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
+    options = ServingOptions(strict=strict)
+    return create_app(Models([model]), options=options, clock=Still(), ids=Counting())
+
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+BODIES: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "Hi", "stop": ["END"]},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 1},
+    "/v1/responses": {"input": "Hi"},
+}
+
+
+async def post(app: Any, path: str, **extra: object) -> Any:
+    import httpx2
+
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        return await client.post(path, json={"model": "m", **BODIES[path], **extra})
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_engine_that_knows_them_gets_them_and_its_own_come_back(path: str):
+    whole = await post(app("kv_transfer_params"), path, kv_transfer_params=ASKED)
+    assert whole.json()["kv_transfer_params"] == {"asked": ASKED, "remote_block_ids": [1, 2]}
+    assert "x-dragoman-warnings" not in whole.headers
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_in_a_stream_they_come_once_at_the_end(path: str):
+    streamed = await post(app("kv_transfer_params"), path, kv_transfer_params=ASKED, stream=True)
+    assert streamed.text.count('"kv_transfer_params":{"asked":{"do_remote_decode":true}') == 1
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_an_engine_that_does_not_is_never_given_them_in_silence(path: str):
+    ignored = await post(app(), path, kv_transfer_params=ASKED)
+    assert "kv_transfer_params is ignored" in ignored.headers["x-dragoman-warnings"]
+    assert "kv_transfer_params" not in ignored.json()
+    refused = await post(app(strict=True), path, kv_transfer_params=ASKED)
+    assert refused.status_code == 400
