@@ -18,10 +18,12 @@ import time
 
 from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny import SchedulerConfig, TinyEngine, embedded, load, seeded
+from dragoman.engines.batching import SchedulerConfig, seeded
+from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.stepper import Stepper
+from dragoman.engines.tiny import TinyEngine, embedded, load
 from dragoman.engines.tiny.model import read_model
-from dragoman.engines.tiny.sequence import Sequence
-from dragoman.engines.tiny.stepper import Stepper
+from dragoman.engines.tiny.runner import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 KINDS: dict[str, tuple[Sampling, int | None]] = {
@@ -98,7 +100,7 @@ async def finish(engine: TinyEngine, request: TokenRequest) -> None:
 def profile(tokens: int) -> None:
     """The steps alone, without thread and event loop."""
     model = read_model(embedded())
-    stepper = Stepper(model, SchedulerConfig(), 16384)
+    stepper = Stepper(PagedLlama(model), SchedulerConfig(), 16384)
     vocab, most = model.config.vocab, model.config.max_positions
     for key in range(32):
         request = TokenRequest(id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=GREEDY)

@@ -15,10 +15,11 @@ from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenReque
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Limits, Sampling, SamplingOptions
-from dragoman.engines.tiny import SchedulerConfig, TinyConfig, TinyEngine, embedded, load, seeded
+from dragoman.engines.batching import EngineConfig, SchedulerConfig, seeded
+from dragoman.engines.tiny import TinyEngine, embedded, load
 from dragoman.engines.tiny.model import Llama
 
-from .harness import GREEDY, PLAIN, Only, alone, started
+from ..harness import GREEDY, PLAIN, Only, alone, started
 from .models import write_model
 
 PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 20).tolist())
@@ -27,7 +28,7 @@ ENDLESS = replace(ASK, id="endless", max_tokens=10_000)
 
 
 def engine(model: Llama, limits: SchedulerConfig = PLAIN, *, max_num_waiting: int = 100) -> TinyEngine:
-    config = TinyConfig(max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits)
+    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits)
     return TinyEngine(model, config, seeded)
 
 
@@ -191,7 +192,7 @@ async def test_a_full_queue_says_so(small: Llama) -> None:
 async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None:
     now = [0.0]
     gate = Gate(asyncio.get_running_loop(), 1)
-    config = TinyConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
+    config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
     async with started(TinyEngine(small, config, seeded, clock=lambda: now[0])) as client:
         now[0] = 100.0
         assert client.engine.health().ready
@@ -300,10 +301,11 @@ def test_a_vector_is_had_without_starting(small: Llama) -> None:
 
 
 async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
-    async with started(engine(small)) as client:
+    tiny = engine(small)
+    async with started(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))
         expected = engine(small).embed(PROMPT)
-        vectors = await asyncio.gather(*(asyncio.to_thread(client.engine.embed, PROMPT) for _ in range(4)))
+        vectors = await asyncio.gather(*(asyncio.to_thread(tiny.embed, PROMPT) for _ in range(4)))
         assert all(np.array_equal(vector, expected) for vector in vectors)
         await client.ends(endless)
         assert endless.tokens == alone(small, replace(ENDLESS, max_tokens=200)).tokens

@@ -8,10 +8,11 @@ from msgspec.structs import replace
 
 from dragoman.core.engine import ThoughtLimit, TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny import SchedulerConfig, TinyConfig, TinyEngine, seeded
+from dragoman.engines.batching import EngineConfig, SchedulerConfig, seeded
+from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
-from .harness import GREEDY, Bench, Only, Told, alone, started
+from ..harness import GREEDY, Bench, Only, Told, alone, started
 
 COUNT = 32
 SAMPLINGS = [
@@ -95,7 +96,7 @@ def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
 
 
 async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
-    config = TinyConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
+    config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
     async with started(TinyEngine(small, config, seeded)) as client:
         told = [client.send(one) for one in requests(96)]
         await client.ends(*told)

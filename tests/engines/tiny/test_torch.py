@@ -12,7 +12,7 @@ from dragoman.core.engine import TokenRequest
 from dragoman.engines.tiny import embedded
 from dragoman.engines.tiny.model import Llama
 
-from .harness import GREEDY, alone
+from ..harness import GREEDY, alone
 from .models import Shape, make_model, write_model
 
 torch: Any = pytest.importorskip("torch", reason="needs torch (CPU) to compare with")

@@ -1,6 +1,5 @@
 """A small Llama in numpy: the engine that needs nothing but this package."""
 
-from .engine import TinyConfig, TinyEngine, embedded, load, seeded
-from .scheduler import SchedulerConfig
+from .engine import TinyEngine, embedded, load
 
-__all__ = ["SchedulerConfig", "TinyConfig", "TinyEngine", "embedded", "load", "seeded"]
+__all__ = ["TinyEngine", "embedded", "load"]

@@ -13,14 +13,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from ..batching import BLOCK_SIZE
 from .config import LlamaConfig
 from .products import Trials, multiply, pad
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-BLOCK_SIZE = 16
-"""Tokens in a block of the pool."""
 CHUNK = 128
 """Keys over which one product sums."""
 CHUNK_BLOCKS = CHUNK // BLOCK_SIZE

@@ -1,195 +1,40 @@
-"""The event loop's side of the tiny engine: a TokenEngine over a Worker. Knows nothing of HTTP or text."""
+"""The engine over the Llama in numpy, and how it is loaded."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenOutput, TokenRequest
-from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
-from ...core.request import Limits, SamplingOptions
+from ...core.errors import EngineError
+from ..batching import BatchingEngine, EngineConfig, SchedulerConfig, seeded
+from ..batching.engine import check_prompt
+from ..batching.sampling import Draws
 from .embedding import mean_state
 from .model import Llama, read_model
-from .sampling import Draws
-from .scheduler import SchedulerConfig
-from .sequence import Sequence
-from .stepper import Output, Stepper
-from .worker import Abort, Add, Worker
-
-_FEATURES = frozenset(
-    {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
-        Feature.TOOLS,
-        Feature.LOGPROBS,
-        Feature.PROMPT_LOGPROBS,
-        Feature.REASONING_BUDGET,
-        Feature.TOKEN_IDS,
-    }
-)
+from .runner import PagedLlama
 
 
-class TinyConfig(Struct, frozen=True):
-    """max_model_len: tokens of prompt and answer together. num_kv_tokens: what the pool of keys and values
-    holds; its memory is taken as it is used. max_num_waiting: how many may queue before Overloaded is raised.
-    stall_after: seconds without a step, while there is work, after which the engine is not ready.
-    """
-
-    max_model_len: int
-    num_kv_tokens: int = 131072
-    max_num_waiting: int = 1024
-    stall_after: float = 60.0
-    scheduler: SchedulerConfig = SchedulerConfig()
-
-
-class _Live(Struct, frozen=True):
-    id: str
-    deliver: Deliver
-
-
-class TinyEngine:
-    """Continuous batching on one thread of its own, in numpy. A `core.engine.TokenEngine`.
-
-    A sequence's tokens and logprobs do not depend on what else runs, to the last bit. A step that raises
-    fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not read.
-    """
+class TinyEngine(BatchingEngine):
+    """A sequence's tokens and logprobs do not depend on what else runs, to the last bit."""
 
     def __init__(
-        self, model: Llama, config: TinyConfig, draws: Draws, clock: Callable[[], float] = time.monotonic
+        self, model: Llama, config: EngineConfig, draws: Draws, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if config.max_model_len > config.num_kv_tokens:
-            raise EngineError(
-                f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of num_kv_tokens"
-            )
-        self._model = model
-        self._config = config
-        self._draws = draws
-        self._clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._worker: Worker | None = None
-        self._live: dict[int, _Live] = {}
-        self._keys: dict[str, int] = {}
-        self._arrived = 0
-        self._busy_since = 0.0
-        self._capabilities = Capabilities(
-            features=_FEATURES,
-            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__),
-            max_logprobs=model.config.vocab,
-        )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
-
-    @property
-    def max_model_len(self) -> int:
-        return self._config.max_model_len
-
-    @property
-    def vocab_size(self) -> int:
-        return self._model.config.vocab
-
-    async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens)
-        self._worker = Worker(stepper, self._post, self._clock)
-        self._worker.start()
-
-    async def stop(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return
-        worker.stop()
-        await asyncio.to_thread(worker.join)
-        live, self._live = self._live, {}
-        self._keys.clear()
-        for one in live.values():
-            self._tell(one, Failed(one.id, "The engine is shutting down."))
-
-    def health(self) -> Health:
-        worker, live = self._worker, len(self._live)
-        if worker is None or not worker.alive:
-            return Health(ready=False, reason="the engine is not running", waiting=live)
-        running = min(worker.running, live)
-        silent = self._clock() - max(worker.last_step, self._busy_since)
-        if live and silent > self._config.stall_after:
-            reason = f"no step for {silent:.0f} s"
-            return Health(ready=False, reason=reason, waiting=live - running, running=running)
-        return Health(waiting=live - running, running=running)
-
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
-        """As TokenEngine.add. RequestError if a token id is not of this vocabulary, ContextTooLong if the
-        prompt leaves no room for an answer."""
-        if self._worker is None:
-            raise EngineError("The engine is not running.")
-        if request.id in self._keys:
-            raise ValueError(f"a sequence {request.id!r} is already running")
-        _check(request, self.vocab_size, self.max_model_len)
-        if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
-        if not self._live:
-            self._busy_since = self._clock()
-        self._arrived += 1
-        key, most = self._arrived, self.max_model_len
-        sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws)
-        self._keys[request.id] = key
-        self._live[key] = _Live(request.id, deliver)
-        self._worker.submit(Add(sequence))
-
-    def abort(self, id: str) -> None:
-        key = self._keys.pop(id, None)
-        if key is not None:
-            del self._live[key]
-            if self._worker:
-                self._worker.submit(Abort(key))
+        super().__init__(PagedLlama(model), config, draws, clock, name="tiny-engine")
+        self._llama = model
 
     def embed(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
         """The mean of the last hidden states of these tokens: [hidden] numbers, not normalised.
 
         Blocks while it computes, on the caller's thread; may run beside the steps.
         """
-        _check_prompt(ids, self.vocab_size, self.max_model_len + 1)
-        return mean_state(self._model, ids)
-
-    def _post(self, outputs: list[Output]) -> None:
-        """Called on the worker's thread."""
-        try:
-            if self._loop:
-                self._loop.call_soon_threadsafe(self._dispatch, outputs)
-        except RuntimeError:
-            # The loop was closed without `stop`: there is nobody left to compute for.
-            if self._worker:
-                self._worker.stop()
-
-    def _dispatch(self, outputs: list[Output]) -> None:
-        for output in outputs:
-            one = self._live.get(output.key)
-            if one is None:
-                continue
-            if output.last:
-                del self._live[output.key]
-                del self._keys[one.id]
-            self._tell(one, output.output)
-
-    def _tell(self, one: _Live, output: TokenOutput) -> None:
-        """A receiver that raises takes nothing away from the others."""
-        try:
-            one.deliver(output)
-        except Exception as error:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {one.id} raised", "exception": error}
-            )
+        check_prompt(ids, self.vocab_size, self.max_model_len + 1)
+        return mean_state(self._llama, ids)
 
 
 def load(
@@ -223,7 +68,7 @@ def load(
         max_num_batched_tokens=max_num_batched_tokens,
         enable_prefix_caching=enable_prefix_caching,
     )
-    config = TinyConfig(
+    config = EngineConfig(
         max_model_len=max_model_len or min(most, num_kv_tokens),
         num_kv_tokens=num_kv_tokens,
         max_num_waiting=max_num_waiting,
@@ -235,34 +80,3 @@ def load(
 def embedded() -> Path:
     """The model that comes with this package."""
     return Path(str(resources.files(__package__ or "") / "data"))
-
-
-def seeded(seed: int | None) -> Callable[[], float]:
-    """A generator of its own for a sequence. The text of a seed tells -1 from 1, where the number would not."""
-    return random.Random(None if seed is None else str(seed)).random
-
-
-def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    _check_prompt(request.prompt, vocab, max_model_len)
-    if request.max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1", param="max_tokens")
-    if request.extras:
-        raise Unsupported(f"This engine does not know {request.extras[0][0]}.", param=request.extras[0][0])
-    sampling = request.sampling
-    _check_ids((id for id, _ in sampling.logit_bias), vocab, "logit_bias")
-    _check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
-
-
-def _check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
-    if not ids:
-        raise RequestError("The prompt is empty.", param="prompt")
-    if len(ids) >= max_model_len:
-        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")
-
-
-def _check_ids(ids: Iterable[int], vocab: int, param: str) -> None:
-    for id in ids:
-        if not 0 <= id < vocab:
-            raise RequestError(f"{param} names token {id}, which is not in 0 to {vocab - 1}.", param=param)

@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .attention import BLOCK_SIZE, Attention, Single, Span
+from ..batching import BLOCK_SIZE
+from .attention import Attention, Single, Span
 from .config import LlamaConfig, read_config
 from .products import Trials, multiply, pad
 from .rope import Rope, interleave

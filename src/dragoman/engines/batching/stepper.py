@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 
 from ...core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
 from ...core.events import FinishReason
-from .attention import BLOCK_SIZE, CHUNK_BLOCKS, Single, chunks_of
-from .blocks import BlockPool
+from .blocks import BLOCK_SIZE, BlockPool
 from .constraint import allows
-from .model import Batch, Llama
+from .model import Model, States
 from .sampler import NOTHING, sample
 from .scheduler import Chunk, Scheduler, SchedulerConfig
 from .scores import log_softmax, score
 from .sequence import Sequence
 
 Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 _SCORED_AT_ONCE = 128
 """Prompt tokens whose log-probabilities over the vocabulary are held at once."""
@@ -41,10 +39,9 @@ class Output(Struct, frozen=True, gc=False):
 class Stepper:
     """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence."""
 
-    def __init__(self, model: Llama, config: SchedulerConfig, num_kv_tokens: int) -> None:
+    def __init__(self, model: Model, config: SchedulerConfig, num_kv_tokens: int) -> None:
         pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
-        self._model = model
-        self._cache = model.new_cache(pool.size + 1)
+        self._runner = model.runner(pool.size + 1)
         self.scheduler = Scheduler(config, pool)
 
     def step(self) -> list[Output]:
@@ -52,22 +49,14 @@ class Stepper:
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
-        self._wipe(chunks)
-        chunks, batch = _batch(self._model, chunks)
-        states = self._model.forward(batch, self._cache)
+        states = self._runner.forward(chunks)
         self.scheduler.commit(chunks)
         outputs = [_scheduled(chunk.sequence) for chunk in chunks if not chunk.sequence.announced]
-        last: list[int] = []
-        row = 0
-        for chunk in chunks:
-            if chunk.sequence.prompt_scores is not None:
-                outputs += self._score_prompt(chunk, states[row : row + chunk.num_tokens])
-            row += chunk.num_tokens
-            last.append(row - 1)
+        for place, chunk in enumerate(chunks):
+            outputs += self._score_prompt(chunk, states, place)
         due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
         if due:
-            logits = self._model.logits(states[[last[place] for place in due]])
-            outputs += self._sample([chunks[place].sequence for place in due], logits)
+            outputs += self._sample([chunks[place].sequence for place in due], states.last(due))
         return outputs
 
     def recover(self) -> list[Output]:
@@ -75,15 +64,8 @@ class Stepper:
         failed = self.scheduler.reset()
         return [Output(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed]
 
-    def _wipe(self, chunks: list[Chunk]) -> None:
-        """Zero the blocks that are new to their sequences: what is masked counts for nothing as a number, but
-        0 * NaN is NaN, and a sequence must not suffer from what its predecessor left behind."""
-        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
-        if new:
-            self._cache[:, new] = 0
-
-    def _score_prompt(self, chunk: Chunk, states: Floats) -> list[Output]:
-        """states: of the chunk's tokens. Each scores the token after it, if that belongs to the prompt."""
+    def _score_prompt(self, chunk: Chunk, states: States, place: int) -> list[Output]:
+        """Each token of the chunk scores the one after it, if that belongs to the prompt."""
         sequence, scores = chunk.sequence, chunk.sequence.prompt_scores
         if scores is None:
             return []
@@ -91,7 +73,7 @@ class Stepper:
         # A sequence that was preempted meets some tokens for the second time.
         for begin in range(max(chunk.begin, len(scores) - 1), stop, _SCORED_AT_ONCE):
             end = min(begin + _SCORED_AT_ONCE, stop)
-            rows = log_softmax(self._model.logits(states[begin - chunk.begin : end - chunk.begin]))
+            rows = log_softmax(states.span(place, begin - chunk.begin, end - chunk.begin))
             targets = sequence.tokens[begin + 1 : end + 1]
             count = sequence.request.prompt_logprobs or 0
             scores += [score(row, token, count) for row, token in zip(rows, targets, strict=True)]
@@ -120,46 +102,6 @@ class Stepper:
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
-
-
-def _batch(model: Llama, chunks: list[Chunk]) -> tuple[list[Chunk], Batch]:
-    """The chunks in the order of their rows: single tokens first, those of about the same length together."""
-    groups: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        if chunk.num_tokens == 1:
-            groups.setdefault(chunks_of(chunk.end), []).append(chunk)
-    singles: list[Single] = []
-    ordered: list[Chunk] = []
-    for width, group in groups.items():
-        positions = np.array([chunk.begin for chunk in group])
-        tables = np.zeros((len(group), width * CHUNK_BLOCKS), np.int64)
-        for table, chunk in zip(tables, group, strict=True):
-            table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
-        singles.append(model.attention.single(len(ordered), positions, tables))
-        ordered += group
-    longer = [chunk for chunk in chunks if chunk.num_tokens > 1]
-    starts = np.cumsum([len(ordered), *(chunk.num_tokens for chunk in longer)])[:-1].tolist()
-    spans = tuple(
-        model.attention.span(start, chunk.num_tokens, chunk.begin, _table(chunk))
-        for start, chunk in zip(starts, longer, strict=True)
-    )
-    ordered += longer
-    ids = [token for chunk in ordered for token in chunk.sequence.tokens[chunk.begin : chunk.end]]
-    positions = [position for chunk in ordered for position in range(chunk.begin, chunk.end)]
-    slots = [_slot(chunk.sequence, position) for chunk in ordered for position in range(chunk.begin, chunk.end)]
-    return ordered, Batch(
-        ids=np.array(ids), positions=np.array(positions), slots=np.array(slots), singles=tuple(singles), spans=spans
-    )
-
-
-def _table(chunk: Chunk) -> Ints:
-    table = np.zeros(chunks_of(chunk.end) * CHUNK_BLOCKS, np.int64)
-    table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
-    return table
-
-
-def _slot(sequence: Sequence, position: int) -> int:
-    return sequence.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
 
 def _scheduled(sequence: Sequence) -> Output:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dragoman.engines.tiny.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash
+from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash
 
 SIZE = 12
 

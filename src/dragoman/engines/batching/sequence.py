@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...core.engine import Ended, Failed, Score, TokenRequest
 from ...core.events import FinishReason
-from .attention import BLOCK_SIZE
-from .blocks import block_hash, root_hash
+from .blocks import BLOCK_SIZE, block_hash, root_hash
 from .constraint import Constraint
 from .sampling import Draws, SamplingState
 from .thought import Thought
@@ -59,6 +58,10 @@ class Sequence:
             tokens = self.tokens[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE]
             self._hashes.append(block_hash(self._hashes[-1], tokens))
         return self._hashes[1 : count + 1]
+
+    def slot(self, position: int) -> int:
+        """Where the keys and values of the token at this position lie in the pool, counted in tokens."""
+        return self.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
     def append(self, token: int) -> Ended | Failed | None:
         """Take in the next token; how the sequence ends, if it does."""

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from dragoman.core.engine import Ended, Failed, Sampled, Scheduled, ThoughtLimit, TokenRequest
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny import SchedulerConfig
+from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.tiny.model import Llama
 
-from .harness import GREEDY, Bench, Only, alone
-from .models import Shape, make_model
+from ..harness import GREEDY, Bench, Only, alone
+from ..tiny.models import Shape, make_model
 
 RNG = np.random.default_rng(11)
 PROMPT = tuple(RNG.integers(0, 96, 40).tolist())

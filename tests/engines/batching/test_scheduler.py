@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.core.engine import TokenRequest
-from dragoman.engines.tiny import SchedulerConfig, seeded
-from dragoman.engines.tiny.attention import BLOCK_SIZE
-from dragoman.engines.tiny.blocks import BlockPool
-from dragoman.engines.tiny.scheduler import Chunk, Scheduler
-from dragoman.engines.tiny.sequence import Sequence
+from dragoman.engines.batching import BLOCK_SIZE, SchedulerConfig, seeded
+from dragoman.engines.batching.blocks import BlockPool
+from dragoman.engines.batching.scheduler import Chunk, Scheduler
+from dragoman.engines.batching.sequence import Sequence
 
 MOST = 200
 """max_model_len."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny.sampler import NOTHING, sample
-from dragoman.engines.tiny.sampling import SamplingState
+from dragoman.engines.batching.sampler import NOTHING, sample
+from dragoman.engines.batching.sampling import SamplingState
 
 VOCAB = 24
 PROMPT = (1, 2, 3, 2)

@@ -1,4 +1,4 @@
-"""Runs requests through the tiny engine and collects what they are told, with a thread or without one."""
+"""Runs requests through a batching engine and collects what they are told, with a thread or without one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from dragoman.core.engine import (
     TokenRequest,
 )
 from dragoman.core.request import Sampling
-from dragoman.engines.tiny import SchedulerConfig, TinyEngine, seeded
+from dragoman.engines.batching import BatchingEngine, Model, SchedulerConfig, seeded
+from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.stepper import Stepper
 from dragoman.engines.tiny.model import Llama
-from dragoman.engines.tiny.sequence import Sequence
-from dragoman.engines.tiny.stepper import Stepper
+from dragoman.engines.tiny.runner import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()
@@ -60,17 +61,22 @@ class Bench:
     """A stepper and the sequences that were given to it; every step is taken by hand."""
 
     def __init__(
-        self, model: Llama, limits: SchedulerConfig = PLAIN, *, num_kv_tokens: int = 4096, max_model_len: int = 0
+        self,
+        model: Llama | Model,
+        limits: SchedulerConfig = PLAIN,
+        *,
+        num_kv_tokens: int = 4096,
+        max_model_len: int = 0,
     ) -> None:
-        self._model = model
-        self._max_model_len = max_model_len or model.config.max_positions
-        self.stepper = Stepper(model, limits, num_kv_tokens)
+        self._model = PagedLlama(model) if isinstance(model, Llama) else model
+        self._max_model_len = max_model_len or self._model.max_positions
+        self.stepper = Stepper(self._model, limits, num_kv_tokens)
         self.sequences: list[Sequence] = []
         self.told: list[Told] = []
 
     def add(self, request: TokenRequest) -> Told:
         key = len(self.sequences)
-        vocab, most = self._model.config.vocab, self._max_model_len
+        vocab, most = self._model.vocab, self._max_model_len
         sequence = Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded)
         self.sequences.append(sequence)
         self.told.append(Told())
@@ -87,7 +93,7 @@ class Bench:
             self.step()
 
 
-def alone(model: Llama, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Told:
+def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig = PLAIN) -> Told:
     """What the request is told if nothing else runs."""
     bench = Bench(model, limits)
     told = bench.add(request)
@@ -98,7 +104,7 @@ def alone(model: Llama, request: TokenRequest, limits: SchedulerConfig = PLAIN) 
 class Client:
     """Talks to a started engine and waits for what it says."""
 
-    def __init__(self, engine: TinyEngine) -> None:
+    def __init__(self, engine: BatchingEngine) -> None:
         self.engine = engine
         self._said = asyncio.Event()
 
@@ -129,7 +135,7 @@ class Client:
 
 
 @asynccontextmanager
-async def started(engine: TinyEngine) -> AsyncGenerator[Client]:
+async def started(engine: BatchingEngine) -> AsyncGenerator[Client]:
     await engine.start()
     try:
         yield Client(engine)

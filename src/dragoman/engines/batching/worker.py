@@ -32,10 +32,10 @@ class Worker:
     """Steps until it is told to stop. post: called on the thread, once a step, with all that came of it.
 
     A step that raises fails the sequences that ran in it and nobody else: the next step begins on an empty
-    cache.
+    cache. name: of the thread.
     """
 
-    def __init__(self, stepper: Stepper, post: Post, clock: Callable[[], float]) -> None:
+    def __init__(self, stepper: Stepper, post: Post, clock: Callable[[], float], name: str) -> None:
         self._stepper = stepper
         self._post = post
         self._clock = clock
@@ -43,7 +43,7 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = False
         self._sequences: dict[int, Sequence] = {}
-        self._thread = threading.Thread(target=self._run, name="tiny-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.last_step = clock()
         """When a step ended last."""
         self.running = 0

@@ -11,8 +11,7 @@ from bisect import insort
 
 from msgspec import Struct
 
-from .attention import BLOCK_SIZE
-from .blocks import BlockPool
+from .blocks import BLOCK_SIZE, BlockPool
 from .sequence import Sequence
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.core.engine import ThoughtLimit
-from dragoman.engines.tiny.thought import Thought
+from dragoman.engines.batching.thought import Thought
 
 BEGIN, END, CLOSE = (7,), (8,), (5, 8, 6)
 

@@ -11,6 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
+BLOCK_SIZE = 16
+"""Tokens in a block of the pool."""
+
 NULL_BLOCK = 0
 """Pads block tables; never allocated, so that what is read from it is zeros."""
 

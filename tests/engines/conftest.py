@@ -7,7 +7,7 @@ import pytest
 from dragoman.engines.tiny import embedded
 from dragoman.engines.tiny.model import Llama, read_model
 
-from .models import make_model
+from .tiny.models import make_model
 
 
 @pytest.fixture(scope="session")

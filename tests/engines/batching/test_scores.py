@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engines.tiny.scores import log_softmax, score
+from dragoman.engines.batching.scores import log_softmax, score
 
 ROWS = st.lists(st.sampled_from([-3.0, -0.5, 0.0, 0.25, 2.0, 7.5]), min_size=2, max_size=12)
 

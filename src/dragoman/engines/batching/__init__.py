@@ -1,0 +1,22 @@
+"""Continuous batching over any model that turns token ids into logits: the engine that others are made of.
+
+A model says how it computes a step (`Model`, `Runner`); queueing, the pool of blocks, prefix caching, sampling,
+constraints and scores are the same for all of them.
+"""
+
+from .blocks import BLOCK_SIZE
+from .engine import BatchingEngine, EngineConfig, seeded
+from .model import Model, Runner, States
+from .scheduler import Chunk, SchedulerConfig
+
+__all__ = [
+    "BLOCK_SIZE",
+    "BatchingEngine",
+    "Chunk",
+    "EngineConfig",
+    "Model",
+    "Runner",
+    "SchedulerConfig",
+    "States",
+    "seeded",
+]

@@ -1,0 +1,52 @@
+"""What the engine asks of a model. Knows nothing of how it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .scheduler import Chunk
+
+Floats = NDArray[np.float32]
+
+
+class States(Protocol):
+    """What one step made of its chunks; good until the next step."""
+
+    def last(self, places: Sequence[int]) -> Floats:
+        """[n, vocab] logits after the last token of each of these chunks, by their place in the step. A fresh array."""
+        ...
+
+    def span(self, place: int, begin: int, end: int) -> Floats:
+        """[end - begin, vocab] logits after tokens begin to end of one chunk, counted from the chunk's beginning."""
+        ...
+
+
+class Runner(Protocol):
+    """A model with a pool of keys and values: blocks of BLOCK_SIZE tokens, which it writes where a sequence holds them.
+
+    Called from one thread at a time.
+    """
+
+    def forward(self, chunks: Sequence[Chunk]) -> States:
+        """Compute these tokens, writing their keys and values. Every block of theirs is held already; all that
+        precedes a chunk in its sequence was computed before, or is computed in this step by another chunk
+        (a prefix that is shared)."""
+        ...
+
+
+class Model(Protocol):
+    """Weights. vocab: token ids. max_positions: the longest context that it can compute, in tokens."""
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    def runner(self, num_blocks: int) -> Runner:
+        """Over a new pool. num_blocks: including block 0, which is never given to a sequence and stays zeros."""
+        ...
