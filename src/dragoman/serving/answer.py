@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Protocol
 
 from msgspec import Struct
 from starlette.types import Receive, Send
@@ -55,26 +57,41 @@ def unexpected(error: Exception) -> EngineError:
     return EngineError("The server failed while it was answering; its log says why.", code="internal_error")
 
 
-class Answer:
+class Frame(Protocol):
+    """What a stream says besides its events; every `Writer` is one."""
+
+    @property
+    def end(self) -> bytes: ...
+
+    @property
+    def keepalive(self) -> bytes: ...
+
+    def error(self, error: DragomanError) -> bytes: ...
+
+
+class Answer(ABC):
     """Sends one answer. `refuse` renders an error that comes before the headers: (status, headers, body)."""
 
     def __init__(
         self,
-        batches: Batches,
-        writer: Writer,
+        frame: Frame,
         *,
         stream: bool,
         headers: RawHeaders,
         refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
         patience: Patience,
     ) -> None:
-        self._batches, self._writer, self._stream = batches, writer, stream
+        self._frame, self._stream = frame, stream
         self._headers, self._refuse, self._patience = headers, refuse, patience
         self._begun = False
         self._writing_since: float | None = None
         self._last_write = 0.0
         self._pulse: asyncio.Task[None] | None = None
         self.outcome = Outcome()
+
+    @abstractmethod
+    async def _produce(self) -> None:
+        """Write the whole answer, up to its end. Raises what ends it in another way."""
 
     async def __call__(self, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
@@ -93,38 +110,16 @@ class Answer:
 
     async def _run(self) -> None:
         try:
-            async with aclosing(self._batches):
-                await (self._pass_on() if self._stream else self._gather())
+            await self._produce()
         except DragomanError as error:
             await self._fail(error)
         except Exception as error:
             await self._fail(unexpected(error))
 
-    async def _pass_on(self) -> None:
-        """The hot path: a batch of events, nearly always one, becomes one write."""
-        feed, send, now = self._writer.feed, self._send, self._now
-        async for batch in self._batches:
-            said = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
-            if not self._begun:
-                await self._begin()
-            if said:
-                # As `_write`, without the cost of one more coroutine a token.
-                self._last_write = self._writing_since = now()
-                await send({"type": "http.response.body", "body": said, "more_body": True})
-                self._writing_since = None
-        await self._write(self._writer.end, more=False)
-
-    async def _gather(self) -> None:
-        fold = Fold()
-        async for batch in self._batches:
-            for event in batch:
-                fold.feed(event)
-        await self._whole(200, self._headers, self._writer.full(fold.reply()))
-
     async def _fail(self, error: DragomanError) -> None:
         self.outcome.error = error
         if self._begun:
-            await self._write(self._writer.error(error), more=False)
+            await self._write(self._frame.error(error), more=False)
         else:
             await self._whole(*self._refuse(error))
 
@@ -162,7 +157,75 @@ class Answer:
     async def _give_sign(self) -> None:
         if not self._begun:
             await self._begin()
-        await self._write(self._writer.keepalive)
+        await self._write(self._frame.keepalive)
+
+
+class GeneratedAnswer(Answer):
+    """An answer that an engine is making, streamed or whole."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        writer: Writer,
+        *,
+        stream: bool,
+        headers: RawHeaders,
+        refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
+        patience: Patience,
+    ) -> None:
+        super().__init__(writer, stream=stream, headers=headers, refuse=refuse, patience=patience)
+        self._batches, self._writer = batches, writer
+
+    async def _produce(self) -> None:
+        async with aclosing(self._batches):
+            await (self._pass_on() if self._stream else self._gather())
+
+    async def _pass_on(self) -> None:
+        """The hot path: a batch of events, nearly always one, becomes one write."""
+        feed, send, now = self._writer.feed, self._send, self._now
+        async for batch in self._batches:
+            said = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
+            if not self._begun:
+                await self._begin()
+            if said:
+                # As `_write`, without the cost of one more coroutine a token.
+                self._last_write = self._writing_since = now()
+                await send({"type": "http.response.body", "body": said, "more_body": True})
+                self._writing_since = None
+        await self._write(self._writer.end, more=False)
+
+    async def _gather(self) -> None:
+        fold = Fold()
+        async for batch in self._batches:
+            for event in batch:
+                fold.feed(event)
+        await self._whole(200, self._headers, self._writer.full(fold.reply()))
+
+
+class ReplayedAnswer(Answer):
+    """A stream whose events are bytes already."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        frame: Frame,
+        *,
+        headers: RawHeaders,
+        refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
+        patience: Patience,
+    ) -> None:
+        super().__init__(frame, stream=True, headers=headers, refuse=refuse, patience=patience)
+        self._events = events
+
+    async def _produce(self) -> None:
+        async with aclosing(self._events):
+            async for said in self._events:
+                if not self._begun:
+                    await self._begin()
+                await self._write(said)
+            if not self._begun:
+                await self._begin()
+            await self._write(self._frame.end, more=False)
 
 
 async def _until_gone(receive: Receive) -> None:

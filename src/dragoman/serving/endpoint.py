@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
@@ -46,6 +46,7 @@ class Http:
     began: float
     envelope: Envelope
     receive: Receive
+    query: QueryParams
 
     async def json(self) -> bytes:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
@@ -79,11 +80,12 @@ class Http:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """An answer that is made at once."""
+    """An answer that is made at once. warnings: what of the request was ignored."""
 
     body: bytes
     status: int = 200
     content_type: tuple[bytes, bytes] = JSON
+    warnings: tuple[str, ...] = ()
 
 
 Handler = Callable[[Http], Awaitable[Whole | Answer]]
@@ -115,6 +117,7 @@ class Endpoint:
             service.clock.monotonic(),
             self._envelope(scope["path"]),
             receive,
+            QueryParams(scope.get("query_string", b"")),
         )
         try:
             outcome = await self._respond(http, scope["method"], receive, send)
@@ -139,7 +142,8 @@ class Endpoint:
             await made(receive, send)
             return made.outcome
         body = b"" if method == "HEAD" else made.body
-        return await _send_whole(send, made.status, http.head(made.content_type), body, length=len(made.body))
+        head = http.head(made.content_type, made.warnings)
+        return await _send_whole(send, made.status, head, body, length=len(made.body))
 
     async def _handle(self, http: Http, method: str) -> Whole | Answer:
         check_host(http.headers, self._service.allowed_hosts)

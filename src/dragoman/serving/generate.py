@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
 
 from ..core.errors import RequestError
 from ..core.request import GenerateRequest
-from ..dialects.base import Call, Header, ReaderOptions
+from ..dialects.base import Call, Header, ReaderOptions, Writer
 from ..pipeline.admission import Terms
-from ..pipeline.run import admit
-from .answer import Answer
+from ..pipeline.run import Run, admit
+from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
+from .auth import Caller
 from .endpoint import Handler, Http, Whole
+from .service import Service
+
+T = TypeVar("T")
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is read in a thread, so that others do not wait for it."""
@@ -24,36 +30,79 @@ EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
+class Party(Protocol):
+    """Who asks, and whom: an HTTP request, or a connection that asks several times."""
+
+    @property
+    def service(self) -> Service: ...
+
+    @property
+    def caller(self) -> Caller: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A call that will run. warnings: all that is ignored, of the reader and of the engine."""
+
+    header: Header
+    run: Run
+    warnings: tuple[str, ...]
+
+
 def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
     """The handler of a generating route whose bodies `read` understands."""
 
     async def handle(http: Http) -> Whole | Answer:
-        service = http.service
-        body = await http.json()
-        large = len(body) > LARGE_BODY
-        call = await anyio.to_thread.run_sync(read, body, service.reading) if large else read(body, service.reading)
-        refuse_unknown(call.unknown, strict=service.options.strict)
-        if service.options.strict and call.warnings:
-            raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
-        model = service.models.find(call.requests[0].model)
-        header = Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
-        requests = [_under(request, model.name) for request in call.requests]
-        run = await admit(model, requests, terms(http, header.id, call.tool_prefix))
-        warnings = (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown), *run.warnings)
-        head = http.head(EVENT_STREAM, warnings) + UNBUFFERED if call.stream else http.head(warnings=warnings)
-        patience = service.options.patience
-        if run.admitted:
-            patience = msgspec.structs.replace(patience, headers=patience.admitted)
-        return Answer(
-            run.batches,
-            call.writer(header),
-            stream=call.stream,
-            headers=head,
-            refuse=http.refusal,
-            patience=patience,
-        )
+        call = await read_call(http, read)
+        admitted = await admit_call(http, call, new_header(http, call))
+        return answer(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
 
     return handle
+
+
+async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    body = await http.json()
+    if len(body) > LARGE_BODY:
+        return await anyio.to_thread.run_sync(read, body, http.service.reading)
+    return read(body, http.service.reading)
+
+
+def new_header(party: Party, call: Call) -> Header:
+    """Raises ModelNotFound."""
+    service = party.service
+    model = service.models.find(call.requests[0].model)
+    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
+
+
+async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
+    """Raises RequestError for all that can be told before the engine is asked."""
+    options = party.service.options
+    refuse_unknown(call.unknown, strict=options.strict)
+    if options.strict and call.warnings:
+        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
+    requests = [_under(request, header.model) for request in call.requests]
+    run = await admit(party.service.models.find(header.model), requests, terms(party, header.id, call.tool_prefix))
+    unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
+    return Admitted(header, run, (*call.warnings, *unknown, *run.warnings))
+
+
+def answer(http: Http, writer: Writer, admitted: Admitted, batches: Batches, *, stream: bool) -> Answer:
+    """Sends what comes out of `batches`: those of the admitted run, or what was made of them."""
+    warnings, patience = admitted.warnings, http.service.options.patience
+    if admitted.run.admitted:
+        patience = msgspec.structs.replace(patience, headers=patience.admitted)
+    return GeneratedAnswer(
+        batches,
+        writer,
+        stream=stream,
+        headers=stream_head(http, warnings) if stream else http.head(warnings=warnings),
+        refuse=http.refusal,
+        patience=patience,
+    )
+
+
+def stream_head(http: Http, warnings: tuple[str, ...] = ()) -> RawHeaders:
+    return http.head(EVENT_STREAM, warnings) + UNBUFFERED
 
 
 def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:
@@ -61,14 +110,14 @@ def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
 
 
-def terms(http: Http, answer_id: str, tool_prefix: str = "call_") -> Terms:
+def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
     """What this server grants this caller."""
-    service = http.service
+    service = party.service
     return Terms(
         answer_id=answer_id,
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
-        cache_salt=http.caller.owner,
+        cache_salt=party.caller.owner,
         strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
     )
