@@ -10,8 +10,8 @@ from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import FinishReason
 from dragoman.core.message import Message, Part, Reasoning, Refusal, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import GenerateRequest
+from dragoman.engines.script.directives import AFTER_TOOL, NO_DIRECTIVE
 from dragoman.engines.scripted import Say, Script
-from dragoman.engines.scripted.directives import AFTER_TOOL, NO_DIRECTIVE
 
 from .asking import Naps, ask, assistant, chat, engine, result, user
 

@@ -11,8 +11,8 @@ from dragoman.core.grammar import check
 from dragoman.core.reply import Fold
 from dragoman.core.request import Limits, ReasoningOptions
 from dragoman.engines import tiny
+from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, Think, Wait
-from dragoman.engines.scripted.script import Chunks, Part
 from dragoman.prompts.tokenizer import load_tokenizer
 
 from .asking import ask, chat, engine, events

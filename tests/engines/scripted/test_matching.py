@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import GenerateRequest
+from dragoman.engines.script.script import Subject
 from dragoman.engines.scripted import Entry, Match, Say, Script
-from dragoman.engines.scripted.script import Subject
 
 from .asking import ask, assistant, chat, engine, result, user
 

@@ -17,8 +17,8 @@ from dragoman.core.request import (
     JsonSchema,
     Regex,
 )
+from dragoman.engines.script.script import Part
 from dragoman.engines.scripted import Call, Fail, Refuse, Say, Script, Think
-from dragoman.engines.scripted.script import Part
 
 from .asking import ask, chat, engine, user
 

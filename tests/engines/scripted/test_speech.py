@@ -34,10 +34,10 @@ from dragoman.core.message import (
     ToolResult,
 )
 from dragoman.core.request import Conversation, GenerateRequest, Limits, ReasoningOptions
+from dragoman.engines.script.script import Chunks, Part
 from dragoman.engines.scripted import Call, Counts, Entry, Fail, Refuse, Say, Script, Think, Wait
 from dragoman.engines.scripted.performance import perform
 from dragoman.engines.scripted.prompt import Prompt, transcript
-from dragoman.engines.scripted.script import Chunks, Part
 
 from .asking import Naps, ask, chat, engine, events, user
 from .triples import Triples

@@ -1,8 +1,20 @@
 """The scripted engine: it says what it is told. For tests, demos and bug reports."""
 
+from ..script import (
+    Call,
+    Counts,
+    Entry,
+    Fail,
+    Match,
+    Refuse,
+    Say,
+    Script,
+    ScriptError,
+    Think,
+    Wait,
+    load_script,
+)
 from .engine import ScriptedEngine
-from .files import ScriptError, load_script
-from .script import Call, Counts, Entry, Fail, Match, Refuse, Say, Script, Think, Wait
 
 __all__ = [
     "Call",

@@ -15,12 +15,12 @@ from ...core.engine import Capabilities, Feature, Health, Tokenizer
 from ...core.errors import EngineError
 from ...core.events import Event, Finished
 from ...core.request import Conversation, GenerateRequest
-from .cast import Cast
-from .directives import directed, undirected
-from .failure import error_of
+from ..script.cast import Cast
+from ..script.directives import directed, undirected
+from ..script.failure import error_of
+from ..script.script import Entry, Fail, Script, Wait, subject_of
 from .performance import perform
 from .prompt import Prompt, prompt_text, tokenised
-from .script import Entry, Fail, Script, Wait, subject_of
 
 FEATURES = frozenset(
     {

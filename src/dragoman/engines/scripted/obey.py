@@ -5,9 +5,9 @@ from __future__ import annotations
 from ...core.errors import Unsupported
 from ...core.message import FunctionTool
 from ...core.request import Choices, Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema
+from ..script.script import Call, Fail, Part, Refuse, Say
 from .schema import SchemaError
 from .schema import check as check_schema
-from .script import Call, Fail, Part, Refuse, Say
 from .spelling import joined
 
 

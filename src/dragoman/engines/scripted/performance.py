@@ -8,9 +8,9 @@ from ...core.engine import Tokenizer
 from ...core.events import Event, Finished, PromptTokens, Started, Usage
 from ...core.message import CustomTool
 from ...core.request import Conversation, GenerateRequest
+from ..script.script import Entry, Fail, Part, Think, Wait
 from .obey import check
 from .prompt import Prompt
-from .script import Entry, Fail, Part, Think, Wait
 from .speech import Rules, Speech, together
 from .spelling import token_of
 

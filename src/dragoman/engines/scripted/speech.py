@@ -19,7 +19,7 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from .script import Call, Chunks, Fail, Part, Pieces, Refuse, Say, Think, Wait
+from ..script.script import Call, Chunks, Fail, Part, Pieces, Refuse, Say, Think, Wait
 from .spelling import borders, joined, spell
 
 Step = Delta | ChoiceFinished | Wait | Fail

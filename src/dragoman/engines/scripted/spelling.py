@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ...core.engine import Tokenizer
 from ...core.events import Alternative, Token
-from .script import Chunks, Pieces
+from ..script.script import Chunks, Pieces
 
 
 class Cut(Struct, frozen=True):

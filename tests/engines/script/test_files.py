@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dragoman.core.events import FinishReason
-from dragoman.engines.scripted import (
+from dragoman.engines.script import (
     Call,
     Counts,
     Entry,

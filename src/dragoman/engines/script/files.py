@@ -140,7 +140,7 @@ def load_script(path: Path) -> Script:
     entries: list[Entry] = []
     try:
         for number, (line, value) in enumerate(reader(text), 1):
-            entries.append(_entry(value, f"{path}, entry {number} (line {line})"))
+            entries.append(read_entry(value, f"{path}, entry {number} (line {line})"))
     except ScriptError:
         raise
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -150,7 +150,8 @@ def load_script(path: Path) -> Script:
     return Script(tuple(entries))
 
 
-def _entry(value: object, where: str) -> Entry:
+def read_entry(value: object, where: str) -> Entry:
+    """One entry, from what a file or a message holds. where: for complaints. Raises ScriptError."""
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
