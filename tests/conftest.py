@@ -10,6 +10,7 @@ import os
 # Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 _PATIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -26,3 +27,9 @@ settings.register_profile(
     "mutants", settings.get_profile("quick"), max_examples=100, phases=[Phase.explicit, Phase.generate]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Servers that tests start keep nothing in the home of whoever runs them."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))

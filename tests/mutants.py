@@ -452,6 +452,21 @@ MUTANTS = (
         "await self._write(self._writer.end, more=False)",
         (SERVING,),
     ),
+    # What is sealed and signed.
+    Mutant(
+        "a sealed thought is opened for whoever brings it (one key for all owners)",
+        "serving/seals.py",
+        'info = f"dragoman 1 {purpose}\\n{self.owner}".encode()',
+        'info = f"dragoman 1 {purpose}".encode()',
+        (SERVING,),
+    ),
+    Mutant(
+        "an invalid signature of a thought is believed",
+        "dialects/anthropic/thoughts.py",
+        "return self._sealing.has_signed(thought, signature)",
+        "return True",
+        ("tests/dialects/anthropic", SERVING),
+    ),
 )
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_models, greeting
+from dragoman.launch.secret import secret_key
 from dragoman.parsers.hermes import HermesFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings, SettingsError
+from dragoman.settings import Secret, Settings, SettingsError
 
 TEMPLATE = {
     "start_anchor": "<|im_start|>assistant\n",
@@ -79,3 +80,13 @@ def test_the_greeting_has_a_line_that_works() -> None:
         "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
     )
     json.loads(curl.partition("-d '")[2].removesuffix("'"))
+
+
+def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    assert secret_key(Settings(secret_key=Secret("open sesame")), environment) == b"open sesame"
+    kept = secret_key(Settings(), environment)
+    assert kept is not None
+    assert secret_key(Settings(), environment) == kept
+    (tmp_path / "file").touch()
+    assert secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None

@@ -12,7 +12,14 @@ from dragoman.core.request import Sampling
 from dragoman.settings import FIELDS, Field, GenerationConfig, Secret, Settings, load
 from dragoman.settings.values import read
 
-EXAMPLES: dict[object, str] = {bool: "yes", int: "512", float: "2.5", str: "text", GenerationConfig: '{"top_k": 4}'}
+EXAMPLES: dict[object, str] = {
+    bool: "yes",
+    int: "512",
+    float: "2.5",
+    str: "text",
+    Secret: "text",
+    GenerationConfig: '{"top_k": 4}',
+}
 
 
 def example(field: Field) -> str:

@@ -12,6 +12,7 @@ from ..core.errors import DragomanError
 from ..core.events import Event
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
+from .sealing import Sealing
 
 
 class Profile(StrEnum):
@@ -74,12 +75,14 @@ class Call(Struct, frozen=True):
 
 
 class ReaderOptions(Struct, frozen=True):
-    """What the server's settings change about reading. max_stop: most stop strings of a request.
+    """What the server's settings change about reading, and who sent what is read.
 
-    default_model: the model when a body names none; None makes `model` required.
+    max_stop: most stop strings of a request. default_model: the model when a body names none; None makes `model`
+    required. sealing: the server's key in the caller's hands; None is a server without one.
     """
 
     profile: Profile = Profile.OPENAI
     default_model: str | None = None
     max_stop: int = 16
     max_n: int = 128
+    sealing: Sealing | None = None

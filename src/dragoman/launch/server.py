@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..dialects.base import Profile
+from ..dialects.sealing import Check
 from ..pipeline.models import Models
 from ..serving.answer import Patience
 from ..serving.app import create_app
@@ -24,13 +26,14 @@ from ..serving.clock import SystemClock
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .models import build_models
+from .secret import secret_key
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     models = build_models(settings, SystemClock())
-    app = create_app(models, options=serving_options(settings))
+    app = create_app(models, options=serving_options(settings), secret=secret_key(settings, os.environ))
     listener = None if settings.uds is not None else _listen(settings)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)
@@ -111,6 +114,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         patience=Patience(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        reasoning_check=Check(settings.reasoning_check),
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hmac
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,22 +23,20 @@ from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
+from .seals import Seals
 from .service import Service, ServingOptions
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes(clock: Clock, secret: bytes) -> Table:
-    """Every route: who may use it, and its handlers by method. A route cannot be written without its access.
-
-    secret: signs thoughts (see `seal`).
-    """
+def routes(clock: Clock) -> Table:
+    """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
     return {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
         "/v1/responses": (user, {"POST": generation(_stateless_responses(clock))}),
-        "/v1/messages": (user, {"POST": generation(partial(read_messages, sign=partial(seal, secret)))}),
+        "/v1/messages": (user, {"POST": generation(read_messages)}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
@@ -59,8 +54,12 @@ def create_app(
     options: ServingOptions | None = None,
     clock: Clock | None = None,
     ids: Ids | None = None,
+    secret: bytes | None = None,
 ) -> ASGIApp:
-    """An ASGI application that serves these models. Its lifespan starts and stops their engines."""
+    """An ASGI application that serves these models. Its lifespan starts and stops their engines.
+
+    secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
+    """
     options = options or ServingOptions()
     service = Service(
         models=models,
@@ -70,14 +69,12 @@ def create_app(
         keyring=Keyring(options.api_keys, options.admin_keys),
         allowed_hosts=allowed_hosts(options.bind, options.allowed_hosts),
         reading=ReaderOptions(profile=options.profile, default_model=models.default),
+        seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
     )
 
     envelope = _envelopes(options.profile)
-    endpoints = [
-        Endpoint(path, *entry, service, envelope)
-        for path, entry in routes(service.clock, secrets.token_bytes(32)).items()
-    ]
+    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes(service.clock).items()]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
@@ -108,11 +105,6 @@ def _stateless_responses(clock: Clock) -> Callable[[bytes, ReaderOptions], Call]
         return stateless(read_responses(body, options, now=lambda: int(clock.now())))
 
     return read
-
-
-def seal(secret: bytes, thought: str) -> str:
-    """The signature of a thinking block. The secret is this process's own; what comes back is not checked yet."""
-    return base64.b64encode(hmac.digest(secret, thought.encode("utf-8", "surrogatepass"), "sha256")).decode()
 
 
 def _lifespan(models: Models) -> Callable[[object], AbstractAsyncContextManager[None]]:

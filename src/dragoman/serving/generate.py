@@ -62,9 +62,14 @@ def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
 
 async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:
     body = await http.json()
-    if len(body) > LARGE_BODY:
-        return await anyio.to_thread.run_sync(read, body, http.service.reading)
-    return read(body, http.service.reading)
+    options = reading(http)
+    return await anyio.to_thread.run_sync(read, body, options) if len(body) > LARGE_BODY else read(body, options)
+
+
+def reading(party: Party) -> ReaderOptions:
+    """How bodies of this caller are read."""
+    service = party.service
+    return msgspec.structs.replace(service.reading, sealing=service.seals.of(party.caller.owner))
 
 
 def new_header(party: Party, call: Call) -> Header:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ..dialects.base import Profile, ReaderOptions
+from ..dialects.sealing import Check
 from ..pipeline.models import Models
 from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
+from .seals import Seals
 
 
 class ServingOptions(Struct, frozen=True):
@@ -28,6 +30,7 @@ class ServingOptions(Struct, frozen=True):
     patience: Patience = Patience()
     access_log: bool = False
     max_logprobs: int = 20
+    reasoning_check: Check = Check.LENIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +42,5 @@ class Service:
     keyring: Keyring
     allowed_hosts: tuple[str, ...]
     reading: ReaderOptions
+    seals: Seals
     fingerprint: str

@@ -14,7 +14,7 @@ from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.prompting import render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
-from .generate import refuse_unknown, terms
+from .generate import reading, refuse_unknown, terms
 
 
 async def list_models(http: Http) -> Whole | Answer:
@@ -61,7 +61,7 @@ async def tokenize(http: Http) -> Whole | Answer:
 
 async def count_tokens(http: Http) -> Whole | Answer:
     """Exactly what the prompt of the same call would be."""
-    call = read_count_tokens(await http.json(), http.service.reading)
+    call = read_count_tokens(await http.json(), reading(http))
     refuse_unknown(call.unknown, strict=http.service.options.strict)
     backend = http.service.models.find(call.model).backend
     if not isinstance(backend, TokenBackend):

@@ -2,6 +2,7 @@
 
 from .definition import FIELDS, PREFIX, Field, GenerationConfig, Option, Secret, Settings, SettingsError
 from .sources import hint, is_loopback, load
+from .state import kept_key, state_directory
 
 __all__ = [
     "FIELDS",
@@ -14,5 +15,7 @@ __all__ = [
     "SettingsError",
     "hint",
     "is_loopback",
+    "kept_key",
     "load",
+    "state_directory",
 ]

@@ -128,6 +128,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     admin_api_key: Annotated[
         tuple[Secret, ...], Option("Access", "A key that administration takes. Can be repeated.")
     ] = ()
+    secret_key: Annotated[
+        Secret | None,
+        Option(
+            "Access",
+            "What reasoning that clients keep is sealed and signed with; several servers that share it read each "
+            "other's. By default one is made and kept.",
+        ),
+    ] = None
     no_auth: Annotated[
         bool, Option("Access", "Listen on other addresses than this machine's own without a key.", flag="require-auth")
     ] = False
@@ -156,6 +164,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_logprobs: Annotated[
         int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
     ] = 20
+    reasoning_check: Annotated[
+        Literal["lenient", "strict", "off"],
+        Option(
+            "API",
+            "Reasoning that comes back and is not this server's: `lenient` leaves it out, or takes its summary, and "
+            "warns; `strict` refuses it; `off` does not look at signatures.",
+        ),
+    ] = "lenient"
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
         Option("Logging", "What to log.", vllm="uvicorn_log_level"),
@@ -194,7 +210,7 @@ class Field(Struct, frozen=True):
 
     @property
     def secret(self) -> bool:
-        return self.several and typing.get_args(self.kind)[0] is Secret
+        return self.kind is Secret or (self.several and typing.get_args(self.kind)[0] is Secret)
 
 
 def _fields() -> Iterator[Field]:

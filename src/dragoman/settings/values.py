@@ -22,7 +22,7 @@ def read(field: Field, raw: object) -> object:
         return _within(field, _int(raw, sized=field.option.sized))
     if field.kind is float:
         return _within(field, _float(raw))
-    reader = {bool: _bool, GenerationConfig: _generation_config}.get(field.kind, _text)
+    reader = {bool: _bool, GenerationConfig: _generation_config, Secret: _secret}.get(field.kind, _text)
     return reader(raw)
 
 

@@ -21,6 +21,7 @@ from dragoman.dialects.anthropic import ThreadUnsupported, count_tokens_answer, 
 from dragoman.dialects.base import ReaderOptions
 
 from ..asking import streamed
+from ..wax import Wax
 from .asking import HELLO, NOTHING, OPTIONS, WEATHER, conversation, count, messages, refusal, request, told, turns
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -198,8 +199,9 @@ def test_the_writer_knows_whether_thoughts_are_shown(display: str | None, shown:
     assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == shown
 
 
-def test_whoever_reads_a_body_says_how_thoughts_are_signed():
-    call = read_messages(msgspec.json.encode({"max_tokens": 5, "messages": HELLO}), OPTIONS, sign=str.upper)
+def test_thoughts_are_signed_where_there_is_a_key():
+    body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
+    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing=Wax()))
     assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 

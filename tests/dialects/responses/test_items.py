@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from dragoman.core.errors import RequestError
 from dragoman.core.message import (
     Audio,
     File,
@@ -23,7 +26,9 @@ from dragoman.core.message import (
     ToolCall,
     ToolResult,
 )
+from dragoman.dialects.sealing import Check
 
+from ..wax import Wax
 from .asking import AGENTS, OPTIONS, call, input_rows, read_responses, refusal, responses, turns
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -147,10 +152,21 @@ def test_reasoning_that_nobody_can_read_is_left_out_with_a_warning():
 
 def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
-    for sealed, thought in ((b"mine", "opened"), (b"foreign", "s")):
-        asked = read_responses(body % sealed, OPTIONS, unseal=lambda blob: "opened" if blob == "mine" else None)
+    for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
+        asked = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing=Wax()))
         (message,) = asked.read([row for row in [b'{"id":"1",%s}' % asked.input[0].rest]])
         assert message.parts == (Reasoning(thought),)
+
+
+@pytest.mark.parametrize("shown", [[], [{"type": "summary_text", "text": "s"}]])
+def test_a_strict_server_names_the_item_whose_reasoning_is_foreign(shown: list[object]):
+    item = {"type": "reasoning", "summary": shown, "encrypted_content": "foreign"}
+    body = json.dumps({"input": [USER, item]}).encode()
+    with pytest.raises(RequestError, match="not made here") as refused:
+        read_responses(body, msgspec.structs.replace(OPTIONS, sealing=Wax(Check.STRICT)))
+    assert refused.value.param == "input[1].encrypted_content"
+    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing=Wax())).call.warnings
+    assert warning.endswith("replaced by what is shown" if shown else "left out")
 
 
 def test_items_of_hosted_tools_are_left_out_with_a_warning():

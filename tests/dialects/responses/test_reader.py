@@ -25,6 +25,7 @@ from dragoman.core.request import Choices, JsonObject, JsonSchema, ReasoningOpti
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.responses import Echo, read_responses, rows, stateless
 
+from ..wax import Wax
 from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "number", "minimum": 1.0}}}
@@ -98,8 +99,8 @@ def test_hidden_reasoning_is_no_item():
 
 def test_a_thought_is_sealed_where_that_was_asked_for_and_there_is_a_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
-    asked = read_responses(json.dumps(body).encode(), OPTIONS, seal=lambda thought: f"sealed {thought}")
-    assert whole(asked.call, *THOUGHT)["output"][0]["encrypted_content"] == "sealed hm"
+    asked = read_responses(json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing=Wax()))
+    assert whole(asked.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
     assert asked.call.warnings == ()
     (warning,) = call(include=body["include"]).warnings
     assert "no key" in warning

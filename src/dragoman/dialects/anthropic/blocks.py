@@ -8,10 +8,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Raw
 
-from ...core.message import File, Image, Inline, Part, Reasoning, Stored, Text, ToolCall, ToolResult
+from ...core.message import File, Image, Inline, Part, Stored, Text, ToolCall, ToolResult
 from ...core.message import Source as CoreSource
 from ..body import invalid, json_text, missing, one_of
 from ..media import read_base64, read_url
+from .thoughts import Thoughts
 from .tool_input import INVALID
 from .wire import ContentBlock, Source
 
@@ -32,8 +33,9 @@ HOSTED_RESULTS = (
     "advisor_tool_result",
     "mcp_tool_result",
 )
-PASSED_OVER = ("redacted_thinking", "fallback", "mcp_tool_listing")
-"""What only the server that wrote it can read, or what says nothing to a model."""
+THOUGHTS = ("thinking", "redacted_thinking")
+PASSED_OVER = ("fallback", "mcp_tool_listing")
+"""What says nothing to a model."""
 CHANGES = ("tool_addition", "tool_removal")
 """These speak of tools, not to the model; see `tools`."""
 BILLING = "x-anthropic-billing-header:"
@@ -41,12 +43,12 @@ BILLING = "x-anthropic-billing-header:"
 
 _BY_ROLE = {
     "user": (*SHOWN, "tool_result", "compaction"),
-    "assistant": ("text", "thinking", "tool_use", *HOSTED_CALLS, *HOSTED_RESULTS, "compaction", *PASSED_OVER),
+    "assistant": ("text", *THOUGHTS, "tool_use", *HOSTED_CALLS, *HOSTED_RESULTS, "compaction", *PASSED_OVER),
     "system": ("text", *CHANGES),
 }
 
 
-def read_content(content: str | list[ContentBlock] | None, role: str, at: str) -> Iterator[Part]:
+def read_content(content: str | list[ContentBlock] | None, role: str, at: str, thoughts: Thoughts) -> Iterator[Part]:
     """A message's parts in order. Raises RequestError with the path of the offending field.
 
     A hosted tool's result stands among the assistant's own blocks.
@@ -59,7 +61,7 @@ def read_content(content: str | list[ContentBlock] | None, role: str, at: str) -
         return
     for i, block in enumerate(content):
         one_of(block.type, _BY_ROLE[role], f"{at}[{i}].type")
-        yield from _parts(block, f"{at}[{i}]")
+        yield from _parts(block, f"{at}[{i}]", thoughts)
 
 
 def read_system(system: str | list[ContentBlock] | None) -> Iterator[Text]:
@@ -74,7 +76,7 @@ def read_system(system: str | list[ContentBlock] | None) -> Iterator[Text]:
             yield Text(text)
 
 
-def _parts(block: ContentBlock, at: str) -> Iterator[Part]:
+def _parts(block: ContentBlock, at: str, thoughts: Thoughts) -> Iterator[Part]:
     kind = block.type
     if kind in SHOWN:
         yield from _shown(block, at)
@@ -86,10 +88,10 @@ def _parts(block: ContentBlock, at: str) -> Iterator[Part]:
     elif kind in HOSTED_RESULTS:
         told = tuple(_told(block.content, f"{at}.content"))
         yield ToolResult(_given(block.tool_use_id, f"{at}.tool_use_id"), told, bool(block.is_error))
-    elif kind == "thinking":
-        # Where the thought itself was withheld there is only a signature to replay.
-        if thought := _given(block.thinking, f"{at}.thinking"):
-            yield Reasoning(thought)
+    elif kind in THOUGHTS:
+        if kind == "thinking":
+            _given(block.thinking, f"{at}.thinking")
+        yield from thoughts.read(block, at)
     elif kind == "compaction" and isinstance(block.content, str):
         yield Text(block.content)
 

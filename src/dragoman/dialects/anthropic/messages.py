@@ -10,6 +10,7 @@ from ...core.errors import RequestError
 from ...core.message import Message, Part, Role, ToolCall, ToolResult
 from ..body import json_value, one_of
 from .blocks import read_content, read_system
+from .thoughts import Thoughts
 from .wire import ContentBlock, WireMessage
 
 ROLES = ("user", "assistant", "system")
@@ -28,14 +29,16 @@ class History(Struct, frozen=True):
         return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
 
 
-def read_history(messages: Sequence[WireMessage], system: str | list[ContentBlock] | None) -> History:
+def read_history(
+    messages: Sequence[WireMessage], system: str | list[ContentBlock] | None, thoughts: Thoughts
+) -> History:
     """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.
 
     Raises RequestError with the path of the offending field.
     """
     told = tuple(read_system(system))
     first = (Message(Role.SYSTEM, told),) if told else ()
-    turns = tuple(_turns(_parts(messages)))
+    turns = tuple(_turns(_parts(messages, thoughts)))
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
     last = turns[-1]
@@ -55,7 +58,7 @@ def wants_citations(messages: Sequence[WireMessage]) -> bool:
     return any(setting == {"enabled": True} for setting in settings)
 
 
-def _parts(messages: Sequence[WireMessage]) -> Iterator[tuple[Role, Part]]:
+def _parts(messages: Sequence[WireMessage], thoughts: Thoughts) -> Iterator[tuple[Role, Part]]:
     """Every part with the role that says it, in order."""
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
@@ -64,7 +67,7 @@ def _parts(messages: Sequence[WireMessage]) -> Iterator[tuple[Role, Part]]:
             one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
         if message.content is None and message.output_config is not None:
             continue
-        for part in read_content(message.content, message.role, f"messages[{i}].content"):
+        for part in read_content(message.content, message.role, f"messages[{i}].content", thoughts):
             if message.clear_at != "next_user_message" or i > last_user:
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 

@@ -14,7 +14,8 @@ _PROMPTING = (
         "messages",
         "user, assistant, system; neighbours of one role are one turn; a last message of the assistant is continued. "
         "Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted tools' calls and "
-        "results are replayed as far as they can be read, redacted_thinking is left out",
+        "results are replayed as far as they can be read; thinking and redacted_thinking that this server did not "
+        "sign or seal for this key are a matter of --reasoning-check",
     ),
     ("system", "a string or text blocks; Claude Code's billing header, which differs each time, is left out"),
     (

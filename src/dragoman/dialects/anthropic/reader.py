@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -14,13 +14,15 @@ from ..body import Body, Shape, json_text, json_value, missing, one_of
 from ..constraints import only_one, schema_text, structured
 from ..envelope import AnswerId
 from ..fields import model_of, stop_strings
+from ..sealing import Purpose, Sealing
 from ..thinking import thinking_switch
 from .errors import ThreadUnsupported
 from .messages import History, read_history, wants_citations
 from .parameters import COUNT_TOKENS, MESSAGES
+from .thoughts import Thoughts
 from .tools import Toolbox
 from .wire import Edit, MessagesBody, OutputFormat, Prompting
-from .writer import MessagesView, MessagesWriter, unsigned
+from .writer import MessagesView, MessagesWriter
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ID_PREFIX, TOOL_PREFIX = "msg_", "toolu_"
@@ -37,17 +39,17 @@ class CountCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-def read_messages(data: bytes, options: ReaderOptions, *, sign: Callable[[str], str] = unsigned) -> Call:
-    """sign: makes the signature of a thought. Raises RequestError, and nothing else."""
+def read_messages(data: bytes, options: ReaderOptions) -> Call:
+    """Raises RequestError, and nothing else."""
     parsed = Body(data)
     prompting = parsed.read(_PROMPTING)
     body = parsed.read(_BODY)
     warnings, unknown = MESSAGES.judge(parsed.others(_BODY.names, _PROMPTING.names))
     if body.service_tier is not None:
         one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
-    conversation = _conversation(prompting, warnings)
+    conversation = _conversation(prompting, options.sealing, warnings)
     request = _request(body, prompting, conversation, options)
-    view = MessagesView(request.limits.max_tokens, _omits_thinking(prompting), sign)
+    view = _view(request.limits.max_tokens, _omits_thinking(prompting), options.sealing)
     id = AnswerId(ID_PREFIX, body.request_id)
 
     def writer(header: Header) -> MessagesWriter:
@@ -61,11 +63,11 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     parsed = Body(data)
     prompting = parsed.read(_PROMPTING)
     warnings, unknown = COUNT_TOKENS.judge(parsed.others(_PROMPTING.names))
-    conversation = _conversation(prompting, warnings)
+    conversation = _conversation(prompting, options.sealing, warnings)
     return CountCall(model_of(prompting.model, options), conversation, tuple(warnings), unknown)
 
 
-def _conversation(body: Prompting, warnings: list[str]) -> Conversation:
+def _conversation(body: Prompting, sealing: Sealing | None, warnings: list[str]) -> Conversation:
     if json_value(body.thread, "thread") is not None:
         raise ThreadUnsupported
     toolbox = Toolbox(body.tools or (), warnings)
@@ -74,7 +76,7 @@ def _conversation(body: Prompting, warnings: list[str]) -> Conversation:
         _judge_edit(edit, f"context_management.edits[{i}]", warnings)
     if wants_citations(body.messages):
         warnings.append("citations: answers cite nothing here")
-    history = read_history(body.messages, body.system)
+    history = read_history(body.messages, body.system, Thoughts(sealing, warnings))
     choice = body.tool_choice
     return Conversation(
         history.messages,
@@ -130,6 +132,14 @@ def _effort(body: Prompting) -> str | None:
 def _omits_thinking(body: Prompting) -> bool:
     display = body.thinking.display if body.thinking is not None else None
     return display is not None and one_of(display, ("summarized", "omitted"), "thinking.display") == "omitted"
+
+
+def _view(max_tokens: int | None, omits_thinking: bool, sealing: Sealing | None) -> MessagesView:
+    """A thought that is withheld is sealed in its signature, so that the model has it again in the next turn."""
+    if sealing is None:
+        return MessagesView(max_tokens, omits_thinking)
+    sign = partial(sealing.seal, Purpose.REASONING) if omits_thinking else sealing.sign
+    return MessagesView(max_tokens, omits_thinking, sign)
 
 
 def _request(

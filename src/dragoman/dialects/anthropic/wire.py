@@ -29,6 +29,8 @@ class ContentBlock(Struct, frozen=True):
     type: str
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
     source: Source | str | None = None
     content: str | list[ContentBlock] | dict[str, Any] | None = None
     id: str | None = None

@@ -25,6 +25,7 @@ from ...core.message import (
 )
 from ..body import invalid, json_text, missing, one_of
 from ..media import read_base64, read_url
+from ..sealing import Check, Purpose, Sealing
 from .wire import Content, ContentPart, InputAudio, WireItem
 
 T = TypeVar("T")
@@ -83,13 +84,13 @@ def kind_of(item: WireItem, at: str) -> str:
 
 
 def read_items(
-    items: Sequence[WireItem], join: Join, unseal: Callable[[str], str | None], warnings: list[str]
+    items: Sequence[WireItem], join: Join, sealing: Sealing | None, warnings: list[str]
 ) -> tuple[Message, ...]:
-    """Items that stand for others are passed over. unseal: reads `encrypted_content`, None where it cannot.
+    """Items that stand for others are passed over.
 
     Raises RequestError with the path of the offending field.
     """
-    turns = _Turns(join, unseal, warnings)
+    turns = _Turns(join, sealing, warnings)
     for i, item in enumerate(items):
         turns.add(item, f"input[{i}]")
     return turns.messages()
@@ -98,8 +99,8 @@ def read_items(
 class _Turns:
     """The messages so far, and the assistant's turn that is not over. Two texts in a row were two turns."""
 
-    def __init__(self, join: Join, unseal: Callable[[str], str | None], warnings: list[str]) -> None:
-        self._join, self._unseal, self._warnings = join, unseal, warnings
+    def __init__(self, join: Join, sealing: Sealing | None, warnings: list[str]) -> None:
+        self._join, self._sealing, self._warnings = join, sealing, warnings
         self._done: list[Message] = []
         self._open: list[Part] = []
         self._names: dict[str, str] = {}
@@ -147,15 +148,22 @@ class _Turns:
 
     def _reason(self, item: WireItem, at: str) -> None:
         """What the blob holds, if it can be read, else the content, else the summary."""
-        sealed = item.encrypted_content
-        thought = None if sealed is None else self._unseal(sealed)
+        thought = self._unseal(item, at)
         if thought is None:
-            told = texts_of(item.content) or texts_of(item.summary)
-            if sealed is not None and not told:
-                self._warnings.append(f"{at}: its encrypted reasoning cannot be read here; it was left out")
-            thought = "\n\n".join(told)
+            thought = "\n\n".join(texts_of(item.content) or texts_of(item.summary))
         if thought:
             self._open.append(Reasoning(thought))
+
+    def _unseal(self, item: WireItem, at: str) -> str | None:
+        sealed, key = item.encrypted_content, self._sealing
+        thought = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
+        if sealed is None or thought is not None:
+            return thought
+        if key is not None and key.check is Check.STRICT:
+            raise invalid(f"{at}.encrypted_content", "it is damaged, or was not made here for this key")
+        instead = "left out" if not (texts_of(item.content) or texts_of(item.summary)) else "replaced by what is shown"
+        self._warnings.append(f"{at}: its encrypted reasoning cannot be read here; it was {instead}")
+        return None
 
     def _call(self, item: WireItem, arguments: str, at: str, *, custom: bool) -> None:
         call_id = item.call_id or item.id

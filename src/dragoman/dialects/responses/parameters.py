@@ -25,7 +25,8 @@ _OWN = (
     ("stream_options", "include_obfuscation: true is refused; usage always comes"),
     (
         "include",
-        "message.output_text.logprobs; reasoning.encrypted_content where the server has a key. The others belong to "
+        "message.output_text.logprobs; reasoning.encrypted_content, which only this server can read, for the same API "
+        "key. The others belong to "
         "hosted tools and change nothing",
     ),
     ("tools", "function, custom and namespace; hosted tools are left out with a warning"),

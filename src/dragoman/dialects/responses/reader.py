@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec import Raw, Struct
@@ -24,6 +25,7 @@ from ..body import echo as quote
 from ..constraints import only_one, schema_text, structured
 from ..envelope import AnswerId
 from ..fields import check_metadata, check_service_tier, model_of, stop_strings
+from ..sealing import Purpose, Sealing
 from ..text import line_safe, number, quoted, quoted_or_null
 from ..thinking import thinking_switch
 from .call import ResponsesCall, writer_of
@@ -50,9 +52,6 @@ INCLUDABLE = (
 )
 ID_PREFIX = "resp_"
 
-Seal = Callable[[str], str]
-Unseal = Callable[[str], str | None]
-
 
 class _Items(Struct, frozen=True):
     input: list[WireItem]
@@ -61,22 +60,8 @@ class _Items(Struct, frozen=True):
 _BODY, _ITEMS = Shape(ResponsesBody), Shape(_Items)
 
 
-def no_key(_: str) -> None:
-    """What a server without a key reads in encrypted content."""
-
-
-def read_responses(
-    data: bytes,
-    options: ReaderOptions,
-    *,
-    now: Callable[[], int] | None = None,
-    seal: Seal | None = None,
-    unseal: Unseal = no_key,
-) -> ResponsesCall:
-    """now: Unix seconds. seal, unseal: a thought to the encrypted content that is given to the client, and back.
-
-    Raises RequestError, and nothing else.
-    """
+def read_responses(data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None) -> ResponsesCall:
+    """now: Unix seconds. Raises RequestError, and nothing else."""
     parsed = Body(data)
     body = parsed.read(_BODY)
     items = _items(body, parsed.fields)
@@ -85,7 +70,7 @@ def read_responses(
     toolbox = Toolbox(body.tools or (), warnings)
 
     def messages(items: Sequence[WireItem], warnings: list[str]) -> tuple[Message, ...]:
-        said = read_items(items, toolbox.joined, unseal, warnings)
+        said = read_items(items, toolbox.joined, options.sealing, warnings)
         return (Message(Role.SYSTEM, (Text(body.instructions),)), *said) if body.instructions else said
 
     def reread(items: Sequence[bytes]) -> tuple[Message, ...]:
@@ -93,7 +78,7 @@ def read_responses(
 
     tool_choice, shown_choice = toolbox.choice(body.tool_choice)
     conversation = _conversation(body, messages(items, warnings), toolbox, tool_choice, warnings)
-    view = _view(body, toolbox, seal, now, warnings)
+    view = _view(body, toolbox, options.sealing, now, warnings)
     request = _request(body, options, conversation, view.logprobs)
     echo, id = _echo(body, toolbox.echo, shown_choice), AnswerId(ID_PREFIX, body.request_id)
     return ResponsesCall(
@@ -193,10 +178,10 @@ def _summary(body: ResponsesBody) -> str | None:
 
 
 def _view(
-    body: ResponsesBody, toolbox: Toolbox, seal: Seal | None, now: Callable[[], int] | None, warnings: list[str]
+    body: ResponsesBody, toolbox: Toolbox, sealing: Sealing | None, now: Callable[[], int] | None, warnings: list[str]
 ) -> ResponsesView:
     include = body.include or ()
-    if SEALED in include and seal is None:
+    if SEALED in include and sealing is None:
         warnings.append(f"include: there is no key for {SEALED}; reasoning comes as content or summary alone")
     scored = LOGPROBS in include or bool(body.top_logprobs)
     return ResponsesView(
@@ -204,7 +189,7 @@ def _view(
         summary=_summary(body) is not None,
         hide_reasoning=body.include_reasoning is False,
         names=toolbox.names,
-        seal=seal if SEALED in include else None,
+        seal=partial(sealing.seal, Purpose.REASONING) if sealing is not None and SEALED in include else None,
         now=now,
     )
 

@@ -1,0 +1,51 @@
+"""What a server keeps between its runs besides its store: the directory for it, and the secret key in there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+KEY_BYTES = 32
+
+
+def state_directory(environment: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Where programs of this platform keep what is neither configuration nor cache; need not exist yet."""
+    if platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dragoman"
+    if platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "dragoman"
+    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dragoman"
+
+
+def kept_key(file: Path) -> bytes:
+    """The key in this file; made, for its owner's eyes only, where there is none. Two processes get the same one.
+
+    Raises OSError, and ValueError for a file that holds no key.
+    """
+    if not file.exists():
+        _make(file)
+    text = file.read_text(encoding="ascii").strip()
+    if len(text) != 2 * KEY_BYTES:
+        raise ValueError(f"{file} does not hold a key of {KEY_BYTES} bytes in hexadecimal")
+    return bytes.fromhex(text)
+
+
+def _make(file: Path) -> None:
+    """Whole or not at all: written elsewhere, and linked to its name unless another process was faster."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as out:
+            out.write(secrets.token_hex(KEY_BYTES) + "\n")
+            out.flush()
+            os.fsync(descriptor)
+        # Where another process was faster its key is as good.
+        with suppress(FileExistsError):
+            file.hardlink_to(draft)
+    finally:
+        draft.unlink()

@@ -1,0 +1,46 @@
+"""The secret key is made once, kept for its owner alone, and the same for everybody who asks at the same time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dragoman.settings import kept_key, state_directory
+
+
+def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path):
+    file = tmp_path / "new" / "secret.key"
+    key = kept_key(file)
+    assert len(key) == 32
+    assert kept_key(file) == key
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in file.parent.iterdir()] == ["secret.key"]
+
+
+def test_all_who_start_at_the_same_time_get_the_same_key(tmp_path: Path):
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(kept_key, [tmp_path / "secret.key"] * 64))) == 1
+
+
+@pytest.mark.parametrize("text", ["", "abc", "z" * 64])
+def test_a_file_that_holds_no_key_is_refused_and_left_as_it_is(tmp_path: Path, text: str):
+    file = tmp_path / "secret.key"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"key|hex"):
+        kept_key(file)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "directory"),
+    [
+        ("linux", {"XDG_STATE_HOME": "/x"}, Path("/x/dragoman")),
+        ("linux", {}, Path.home() / ".local/state/dragoman"),
+        ("darwin", {"XDG_STATE_HOME": "/x"}, Path.home() / "Library/Application Support/dragoman"),
+        ("win32", {"LOCALAPPDATA": "/l"}, Path("/l/dragoman")),
+    ],
+)
+def test_each_platform_has_its_place(platform: str, environment: dict[str, str], directory: Path):
+    assert state_directory(environment, platform) == directory
