@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
+from .commands.profiles import profiles
+from .commands.simulate import simulate
 from .settings import FIELDS, Field, Settings, SettingsError, load
 
 Run = Callable[[Settings, Callable[[str], None]], int]
@@ -38,6 +40,8 @@ def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
     )
     app.callback()(_about)
     app.command("serve", epilog=_EPILOG)(_serve(run, environment))
+    app.command("simulate")(simulate)
+    app.command("profiles")(profiles)
     app.command("version")(_version)
     return app
 

@@ -7,7 +7,7 @@ who gets a request is told by a `Route`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -76,14 +76,15 @@ def replay(
     frontend_seconds: float = 0.0,
     route: Route | None = None,
     until: frozenset[str] | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> Replayed:
     """Serve the whole workload with fresh cores.
 
     frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop
-    when all of these requests are answered; those that are not then have no timing. Raises RequestError for a request
-    that can never run.
+    when all of these requests are answered; those that are not then have no timing. tick: called with the number of
+    requests answered so far. Raises RequestError for a request that can never run.
     """
-    return _Replay(workload, cores, frontend_seconds, route or round_robin()).run(until)
+    return _Replay(workload, cores, frontend_seconds, route or round_robin(), tick).run(until)
 
 
 class _Track:
@@ -111,8 +112,16 @@ class _Track:
 
 
 class _Replay:
-    def __init__(self, workload: Sequence[Request], cores: Sequence[EngineCore], frontend: float, route: Route) -> None:
+    def __init__(
+        self,
+        workload: Sequence[Request],
+        cores: Sequence[EngineCore],
+        frontend: float,
+        route: Route,
+        tick: Callable[[int], None] | None,
+    ) -> None:
         self._workload, self._cores, self._frontend, self._route = workload, cores, frontend, route
+        self._tick = tick
         self._tracks: dict[Running, _Track] = {}
         self._done: dict[str, _Track] = {}
         self._missing: set[str] = set()
@@ -177,6 +186,8 @@ class _Replay:
     def _finish(self, track: _Track) -> None:
         self._done[track.request.id] = track
         self._missing.discard(track.request.id)
+        if self._tick is not None:
+            self._tick(len(self._done))
         for number, request in self._followers.pop(track.request.id, ()):
             heappush(self._arrivals, (track.last + request.arrival_s, number, request))
 

@@ -48,6 +48,32 @@ class LogNormal(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True
 Lengths = Fixed | Uniform | LogNormal
 
 
+def lengths(said: str) -> Lengths:
+    """What a person writes: `512`, `100-900`, `lognormal:400,0.8,8192` (median, sigma, most). Raises ValueError."""
+    name, _, rest = said.partition(":")
+    try:
+        if name == "lognormal" and rest:
+            median, sigma, most = rest.split(",")
+            return _checked(LogNormal(float(median), float(sigma), int(most)), said)
+        low, dash, high = said.partition("-")
+        return _checked(Uniform(int(low), int(high)) if dash else Fixed(int(said)), said)
+    except ValueError:
+        raise ValueError(f"{said!r} is no length: write 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+
+
+def _checked(found: Lengths, said: str) -> Lengths:
+    match found:
+        case Fixed(tokens):
+            right = tokens >= 1
+        case Uniform(low, high):
+            right = 1 <= low <= high
+        case LogNormal(median, sigma, most):
+            right = 0 < median < float("inf") and 0 <= sigma < 20 and most >= 1
+    if not right:
+        raise ValueError(said)
+    return found
+
+
 def arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
     """Moments at which requests arrive, in seconds from 0 on, endlessly; `rate` a second in the mean.
 

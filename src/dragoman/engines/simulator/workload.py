@@ -5,6 +5,12 @@ requests is a trace as it stands:
 
     {"id": "r1", "arrival_s": 0.25, "input_tokens": 1034, "output_tokens": 769,
      "block_hashes": ["dff4fb60eaa2", ...], "block_size": 16, "priority": 0, "after": null}
+
+Mooncake's lines are read as well:
+
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 48, ...]}
+
+with a timestamp in milliseconds and the chained ids of every block of 512 tokens of the prompt.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from msgspec import Meta, Struct
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
+MOONCAKE_BLOCK = 512
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -44,17 +51,31 @@ class WorkloadError(ValueError):
 
 def read(lines: Iterable[str | bytes]) -> list[Request]:
     """A workload from JSON Lines. Raises WorkloadError."""
-    decoder = msgspec.json.Decoder(Request)
+    ours, mooncake = msgspec.json.Decoder(Request), msgspec.json.Decoder(_Mooncake)
     requests: list[Request] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            requests.append(decoder.decode(line))
+            is_mooncake = '"input_length"' in (line if isinstance(line, str) else line.decode())
+            requests.append(mooncake.decode(line).request(number) if is_mooncake else ours.decode(line))
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise WorkloadError(f"line {number}: {error}") from None
     check(requests)
     return requests
+
+
+class _Mooncake(Struct):
+    input_length: Count
+    output_length: Count
+    timestamp: Seconds = 0.0
+    hash_ids: tuple[int, ...] = ()
+
+    def request(self, number: int) -> Request:
+        """A last block that is not full has an id too, but nobody could share it."""
+        hashes = tuple(str(block) for block in self.hash_ids[: self.input_length // MOONCAKE_BLOCK])
+        at = self.timestamp / 1000
+        return Request(f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK)
 
 
 def write(requests: Iterable[Request]) -> str:

@@ -1,0 +1,90 @@
+"""Which requests come when: a trace from a file, or a workload that is made up. Knows options, and one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import read_file
+
+if TYPE_CHECKING:
+    from ..engines.simulator.workload import Request
+
+LOAD = "The load"
+MADE_UP = ("poisson", "bursts", "sessions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Where the requests come from; all but `trace` and `speedup` is for what is made up. Times are in seconds."""
+
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
+    num_prompts: Annotated[
+        int, typer.Option(help="Requests (or conversations) to make up.", rich_help_panel=LOAD, min=1)
+    ] = 1000
+    request_rate: Annotated[float, typer.Option(help="Requests (or conversations) a second.", rich_help_panel=LOAD)] = (
+        1.0
+    )
+    burstiness: Annotated[
+        float,
+        typer.Option(help="Shape of the gaps, as in vllm bench: 1 is Poisson, less is burstier.", rich_help_panel=LOAD),
+    ] = 1.0
+    input_len: Annotated[
+        str,
+        typer.Option(
+            metavar="LENGTH",
+            help="Tokens of a prompt (or turn): 512, 100-900 or lognormal:400,0.8,8192 (median, sigma, most).",
+            rich_help_panel=LOAD,
+        ),
+    ] = "lognormal:400,0.8,8192"
+    output_len: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Tokens of an answer, in the same way.", rich_help_panel=LOAD)
+    ] = "lognormal:200,0.7,2048"
+    burst_size: Annotated[int, typer.Option(help="Requests of a burst.", rich_help_panel=LOAD)] = 50
+    burst_every: Annotated[float, typer.Option(help="Seconds from burst to burst.", rich_help_panel=LOAD)] = 30.0
+    turns: Annotated[str, typer.Option(metavar="LENGTH", help="Turns of a conversation.", rich_help_panel=LOAD)] = "2-8"
+    think_time: Annotated[
+        float, typer.Option(help="Seconds before the next turn, in the mean.", rich_help_panel=LOAD)
+    ] = 5.0
+    system_tokens: Annotated[
+        int, typer.Option(help="Tokens of the system prompt that conversations share.", rich_help_panel=LOAD)
+    ] = 1000
+    groups: Annotated[int, typer.Option(help="Different system prompts.", rich_help_panel=LOAD, min=1)] = 1
+    speedup: Annotated[float, typer.Option(help="Let requests arrive so many times as fast.", rich_help_panel=LOAD)] = (
+        1.0
+    )
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.", rich_help_panel=LOAD, min=0)] = 0
+
+
+def workload_of(options: LoadOptions) -> list[Request]:
+    """Raises ValueError, also as WorkloadError."""
+    from ..engines.simulator.workload import read, scaled  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+
+    made_up = options.trace in MADE_UP
+    workload = _made_up(options) if made_up else read(read_file(options.trace).splitlines())
+    if not workload:
+        raise ValueError(f"{options.trace}: there is no request in it")
+    return scaled(workload, options.speedup)
+
+
+def _made_up(options: LoadOptions) -> list[Request]:
+    import numpy as np  # noqa: PLC0415
+
+    from ..engines.simulator.synthetic import Conversations, bursts, lengths, poisson, sessions  # noqa: PLC0415
+
+    generator = np.random.default_rng(options.seed)
+    inputs, outputs, count = lengths(options.input_len), lengths(options.output_len), options.num_prompts
+    match options.trace:
+        case "poisson":
+            rate, gaps = options.request_rate, options.burstiness
+            return poisson(generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=gaps)
+        case "bursts":
+            size, every = options.burst_size, options.burst_every
+            return bursts(generator, count=count, size=size, every=every, inputs=inputs, outputs=outputs)
+        case _:
+            like = Conversations(
+                lengths(options.turns), inputs, outputs, options.think_time, options.system_tokens, options.groups
+            )
+            return sessions(generator, count=count, rate=options.request_rate, conversations=like)

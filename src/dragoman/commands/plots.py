@@ -1,0 +1,164 @@
+"""Figures of a simulation and of a calibration, to PNG, SVG, PDF, or one HTML page. The only module with matplotlib.
+
+Knows numbers and axes; what they mean was computed elsewhere.
+"""
+
+# pyright: reportUnknownMemberType=false
+# matplotlib's keywords have no types.
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..engines.simulator.replay import Replayed, StepLog
+    from ..engines.simulator.report import Slo
+    from ..engines.simulator.timing import Timing
+
+SUFFIXES = (".png", ".svg", ".pdf", ".html")
+Panel = Callable[["Axes"], None]
+MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
+
+
+class PlotError(ValueError):
+    """It cannot be drawn; the message says why."""
+
+
+def check(path: str) -> None:
+    """Raise PlotError before any long work if this cannot be drawn in the end."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise PlotError(f"--plots {path}: the file must end in one of {', '.join(SUFFIXES)}")
+    try:
+        import matplotlib as _  # noqa: F401, PLC0415
+    except ImportError:
+        raise PlotError("--plots needs matplotlib: pip install 'dragoman[plots]'") from None
+
+
+def draw_simulation(path: str, replayed: Replayed, slo: Slo | None, title: str) -> None:
+    """Distributions of the times, and load and cache over time."""
+    limits = (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
+    timings = replayed.timings
+    tpots = [timing.tpot for timing in timings if timing.tpot is not None]
+    panels: list[Panel] = [
+        _distribution("TTFT", [timing.ttft for timing in timings], limits[0]),
+        _distribution("TPOT", tpots, limits[1]),
+        _distribution("latency", [timing.latency for timing in timings], limits[2]),
+        _over_time("requests running", replayed.steps, lambda log: log.running),
+        _over_time("requests waiting", replayed.steps, lambda log: log.waiting),
+        _over_time("KV cache, share held", replayed.steps, lambda log: log.kv_usage),
+    ]
+    _draw(path, panels, title)
+
+
+def draw_calibration(
+    path: str, measured: Sequence[Timing], simulated: Sequence[Timing], fitted: int, title: str
+) -> None:
+    """Every request, measured against simulated, fitted and held out; and the distributions of those held out."""
+    panels: list[Panel] = []
+    for name, value in (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot)):
+        ours = [value(timing) for timing in simulated]
+        theirs = [value(timing) for timing in measured]
+        panels.append(_points(name, theirs, ours, fitted))
+    for name, value in (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot)):
+        held = [(value(a), value(b)) for a, b in zip(measured[fitted:], simulated[fitted:], strict=True)]
+        panels.append(_twins(name, [pair[0] for pair in held], [pair[1] for pair in held]))
+    _draw(path, panels, title)
+
+
+def _ttft(timing: Timing) -> float:
+    return timing.ttft
+
+
+def _latency(timing: Timing) -> float:
+    return timing.latency
+
+
+def _tpot(timing: Timing) -> float:
+    return timing.tpot or 0.0
+
+
+def _distribution(name: str, seconds: Sequence[float], limit: float | None) -> Panel:
+    def draw(axes: Axes) -> None:
+        values = np.sort(np.array(seconds, dtype=np.float64)) * 1000
+        axes.plot(values, np.arange(1, len(values) + 1) / max(1, len(values)), color=SIMULATED)
+        if limit is not None:
+            axes.axvline(limit * 1000, color=LIMIT, linestyle="--", label=f"SLO {limit * 1000:g} ms")
+            axes.legend()
+        axes.set(xlabel=f"{name}, ms", ylabel="share of the requests", ylim=(0, 1.02))
+
+    return draw
+
+
+def _over_time(name: str, steps: Sequence[StepLog], column: Callable[[StepLog], Sequence[float]]) -> Panel:
+    def draw(axes: Axes) -> None:
+        for index, log in enumerate(steps):
+            axes.plot(log.ends, column(log), linewidth=0.8, drawstyle="steps-post", label=f"replica {index}")
+        if 1 < len(steps) <= 8:
+            axes.legend(fontsize="small")
+        axes.set(xlabel="s", ylabel=name, ylim=(0, None))
+
+    return draw
+
+
+def _points(name: str, measured: Sequence[float], simulated: Sequence[float], fitted: int) -> Panel:
+    def draw(axes: Axes) -> None:
+        x, y = np.array(measured) * 1000, np.array(simulated) * 1000
+        most = float(max(x.max(), y.max())) * 1.05
+        axes.plot((0, most), (0, most), color=MEASURED, linewidth=0.8)
+        axes.scatter(x[:fitted], y[:fitted], s=8, color=MEASURED, label="fitted")
+        axes.scatter(x[fitted:], y[fitted:], s=8, color=SIMULATED, label="held out")
+        axes.set(xlabel=f"{name} measured, ms", ylabel=f"{name} simulated, ms", xlim=(0, most), ylim=(0, most))
+        axes.legend()
+
+    return draw
+
+
+def _twins(name: str, measured: Sequence[float], simulated: Sequence[float]) -> Panel:
+    def draw(axes: Axes) -> None:
+        shares = np.arange(1, len(measured) + 1) / len(measured)
+        axes.plot(np.sort(np.array(measured)) * 1000, shares, color=MEASURED, label="measured")
+        axes.plot(np.sort(np.array(simulated)) * 1000, shares, color=SIMULATED, label="simulated")
+        off = float(np.mean(simulated) / np.mean(measured)) - 1
+        axes.set(
+            xlabel=f"{name}, ms", ylabel="share of those held out", title=f"mean off by {off:+.2%}", ylim=(0, 1.02)
+        )
+        axes.legend()
+
+    return draw
+
+
+def _draw(path: str, panels: Sequence[Panel], title: str) -> None:
+    """HTML is a page with one vector figure in it: no script, nothing loaded from elsewhere."""
+    check(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(15, 8.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for index, panel in enumerate(panels):
+        panel(figure.add_subplot(2, 3, index + 1))
+    if Path(path).suffix.lower() == ".html":
+        Path(path).write_text(_page(figure, title), encoding="utf-8")
+    else:
+        figure.savefig(path, dpi=110)
+
+
+def _page(figure: Figure, title: str) -> str:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    image = base64.b64encode(drawn.getvalue()).decode()
+    return (
+        f"<!doctype html>\n<meta charset=utf-8>\n<title>{escape(title)}</title>\n"
+        f'<img alt="{escape(title)}" style="max-width:100%" src="data:image/svg+xml;base64,{image}">\n'
+    )

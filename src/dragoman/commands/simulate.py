@@ -1,0 +1,194 @@
+"""`dragoman simulate`: a trace, or a workload made up, on a fleet of simulated vLLMs, faster than real time.
+
+Knows options, files and the terminal; what happens is in `engines.simulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from .load import LoadOptions, workload_of
+from .options import EngineOptions, command
+from .progress import progress
+
+if TYPE_CHECKING:
+    from ..engines.simulator.fleet import Fleet
+    from ..engines.simulator.replay import Replayed
+    from ..engines.simulator.report import Report, Slo
+    from ..engines.simulator.workload import Request
+
+FLEET, SLO, OUTPUT = "The fleet", "What is good enough", "What is told"
+ABOUT = """Replay a workload on simulated vLLMs and report as a benchmark would.
+
+TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a workload that is made up: `poisson`,
+`bursts`, or `sessions` (conversations with shared prefixes).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(LoadOptions, EngineOptions):
+    """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
+
+    profile: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="Hardware and model; `dragoman profiles` lists them.")
+    ] = "rtx4090-llama-3.1-8b"
+
+    replicas: Annotated[int, typer.Option(help="Engines that share the load.", rich_help_panel=FLEET, min=1)] = 1
+    routing: Annotated[str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET)] = (
+        "round-robin"
+    )
+
+    slo: Annotated[
+        list[str],
+        typer.Option(
+            "--slo",
+            "--goodput",
+            metavar="NAME:MS",
+            rich_help_panel=SLO,
+            help="ttft:500, tpot:50, latency:20000: what a request must keep to be good. Can be repeated.",
+        ),
+    ] = field(default_factory=list[str])
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="Find how many replicas this load needs to keep the SLO.", rich_help_panel=SLO),
+    ] = False
+    slo_share: Annotated[float, typer.Option(help="Share of the requests that must keep it.", rich_help_panel=SLO)] = (
+        0.99
+    )
+    max_replicas: Annotated[int, typer.Option(help="Most that the search tries.", rich_help_panel=SLO, min=1)] = 64
+
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)] = False
+    save_detailed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every request's times, as JSON Lines that calibrate reads.",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
+    ] = None
+    save_trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Write the workload itself, as a trace.", rich_help_panel=OUTPUT, show_default=False
+        ),
+    ] = None
+    plots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw to .png, .svg, .pdf or .html (needs the extra `plots`).",
+            rich_help_panel=OUTPUT,
+            show_default=False,
+        ),
+    ] = None
+
+
+def _run(options: Options) -> None:
+    slo, fleet, workload = _slo(options), _fleet(options), workload_of(options)
+    if options.plots is not None:
+        from .plots import check  # noqa: PLC0415
+
+        check(options.plots)
+    if options.save_trace is not None:
+        from ..engines.simulator.workload import write  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
+
+        Path(options.save_trace).write_text(write(workload), encoding="utf-8")
+    if options.sweep:
+        _sweep(options, fleet, workload, slo)
+        return
+    from ..engines.simulator.report import report  # noqa: PLC0415
+
+    with progress("requests", len(workload)) as tick:
+        replayed = fleet.serve(workload, tick=tick)
+    found = report(replayed, slo)
+    _save(options, fleet, replayed, slo)
+    typer.echo(_as_json(fleet, found) if options.json else _as_text(fleet, found), nl=False)
+
+
+def _sweep(options: Options, fleet: Fleet, workload: Sequence[Request], slo: Slo | None) -> None:
+    from ..engines.simulator.fleet import answer, sweep  # noqa: PLC0415
+
+    if slo is None:
+        raise ValueError("--sweep: say with --slo what is good enough, such as --slo ttft:500 --slo tpot:50")
+    with progress("fleets tried", 2 * options.max_replicas.bit_length()) as tick:
+        found = sweep(fleet, workload, slo, wanted=options.slo_share, most=options.max_replicas, tick=tick)
+    typer.echo(
+        _pretty(_SweepFile(fleet.profile.name, fleet.routing, found)) if options.json else answer(found), nl=False
+    )
+
+
+def _save(options: Options, fleet: Fleet, replayed: Replayed, slo: Slo | None) -> None:
+    if options.save_detailed is not None:
+        lines = b"".join(msgspec.json.encode(timing) + b"\n" for timing in replayed.timings)
+        Path(options.save_detailed).write_bytes(lines)
+    if options.plots is not None:
+        from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
+
+        title = f"{fleet.profile.name}, {fleet.described}, {len(replayed.timings)} requests"
+        draw_simulation(options.plots, replayed, slo, title)
+
+
+def _as_text(fleet: Fleet, found: Report) -> str:
+    from ..engines.simulator.report import text  # noqa: PLC0415
+
+    return f"profile          {fleet.profile.name}\nfleet            {fleet.described}\n{text(found)}"
+
+
+class _ReportFile(msgspec.Struct):
+    profile: str
+    fleet: str
+    report: msgspec.Raw
+
+
+class _SweepFile(msgspec.Struct):
+    profile: str
+    routing: str
+    sweep: object
+
+
+def _as_json(fleet: Fleet, found: Report) -> str:
+    return _pretty(_ReportFile(fleet.profile.name, fleet.described, msgspec.Raw(msgspec.json.encode(found))))
+
+
+def _pretty(told: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n"
+
+
+def _slo(options: Options) -> Slo | None:
+    from ..engines.simulator.report import Slo  # noqa: PLC0415
+
+    said: dict[str, float] = {}
+    for pair in (pair for given in options.slo for pair in given.split(",")):
+        name, _, value = pair.strip().partition(":")
+        name = {"e2el": "latency"}.get(name, name)
+        try:
+            said[name] = float(value) / 1000
+        except ValueError:
+            raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
+        if name not in Slo.__struct_fields__ or not said[name] > 0:
+            raise ValueError(f"--slo: {pair!r}: the names are {', '.join(Slo.__struct_fields__)}, times more than 0")
+    return Slo(**said) if said else None
+
+
+def _fleet(options: Options) -> Fleet:
+    from ..engines.simulator.fleet import Fleet  # noqa: PLC0415
+    from ..engines.simulator.profile import load  # noqa: PLC0415
+
+    profile = load(options.profile)
+    profile = msgspec.structs.replace(profile, engine=options.over(profile.engine))
+    try:
+        # Through msgspec, so that a wrong word for the routing is told.
+        told = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
+        return msgspec.convert({"profile": profile, **told}, Fleet)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{error}: round-robin, least-loaded or prefix-aware") from None
+
+
+simulate = command(Options, _run, about=ABOUT)

@@ -1,0 +1,183 @@
+"""`dragoman simulate`: what is asked for is simulated, told and written; what is wrong is a line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.engines.simulator.measured import read_log
+
+from .calling import fault, told
+
+SMALL = ("--num-prompts", "30", "--request-rate", "5", "--input-len", "50-200", "--output-len", "20")
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    return json.loads(told("simulate", *arguments, "--json"))["report"]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"id": "a", "arrival_s": 0, "input_tokens": 100, "output_tokens": 4}\n')
+    return str(path)
+
+
+def test_a_trace_is_reported_as_a_benchmark_would(trace: str) -> None:
+    shown = told("simulate", trace)
+    for word in (
+        "rtx4090-llama-3.1-8b",
+        "1 replica",
+        "requests         1 in",
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "p99",
+        "KV cache",
+    ):
+        assert word in shown
+
+
+def test_the_same_seed_gives_the_same_report_and_another_another() -> None:
+    first = told("simulate", "poisson", *SMALL)
+    assert told("simulate", "poisson", *SMALL) == first
+    assert told("simulate", "poisson", *SMALL, "--seed", "1") != first
+
+
+@pytest.mark.parametrize("load", ["poisson", "bursts", "sessions"])
+def test_a_load_that_is_made_up_can_be_kept_and_replayed(load: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "kept.jsonl")
+    assert measured(load, *SMALL, "--save-trace", path) == measured(path)
+
+
+def test_conversations_find_their_history() -> None:
+    found = measured("sessions", *SMALL)
+    assert found["requests"] > 30
+    assert found["cache_hits"] > 0.5
+    assert measured("sessions", *SMALL, "--no-enable-prefix-caching")["cache_hits"] == 0
+
+
+def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "mooncake.jsonl"
+    lines = [
+        {"timestamp": 0, "input_length": 1030, "output_length": 5, "hash_ids": [1, 2, 3]},
+        {"timestamp": 2000, "input_length": 1030, "output_length": 5, "hash_ids": [1, 2, 3]},
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    found = measured(str(path))
+    assert found["cache_hits"] == pytest.approx(1024 / 2060), "the last block is not full and is nobody's to share"
+
+
+def test_vllms_flags_change_the_engine() -> None:
+    assert measured("bursts", *SMALL, "--max-num-seqs", "1")["waiting_mean"] > 5
+    assert measured("bursts", *SMALL, "--num-gpu-blocks-override", "30")["preemptions"] > 0
+
+
+def test_replicas_share_the_load_as_the_routing_says() -> None:
+    load = ("sessions", *SMALL, "--replicas", "3")
+    turns, aware = measured(*load), measured(*load, "--routing", "prefix-aware")
+    assert aware["cache_hits"] > turns["cache_hits"]
+
+
+def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path) -> None:
+    path = tmp_path / "details.jsonl"
+    told("simulate", trace, "--save-detailed", str(path))
+    _, (timing,) = read_log(path.read_bytes().splitlines())
+    assert (timing.id, timing.output_tokens) == ("a", 4)
+    assert 0 < timing.ttft < timing.latency < 1
+
+
+def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
+    assert measured(trace, "--slo", "ttft:1000,tpot:1000")["good"] == 1
+    assert measured(trace, "--goodput", "ttft:1000", "--goodput", "e2el:1")["good"] == 0
+    assert measured(trace)["good"] is None
+
+
+def test_a_sweep_says_how_many_replicas_are_enough() -> None:
+    load = ("poisson", "--num-prompts", "200", "--request-rate", "20", "--slo", "ttft:300,tpot:40")
+    shown = told("simulate", *load, "--sweep")
+    said, trials = shown.splitlines()[0], shown.splitlines()[3:]
+    enough = int(said.split()[0])
+    shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
+    assert shares[enough] >= 99 > shares[enough - 1], "the very fewest"
+    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("Not even 2 replicas are enough")
+    assert json.loads(told("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
+
+
+@pytest.mark.parametrize("suffix", [".png", ".html", ".svg"])
+def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"figure{suffix}"
+    told("simulate", trace, "--plots", str(path), "--slo", "ttft:50")
+    drawn = path.read_bytes()
+    signs = {".png": b"\x89PNG", ".html": b"<!doctype html>", ".svg": b"<?xml"}
+    assert drawn.startswith(signs[suffix])
+    if suffix == ".html":
+        assert b'src="data:image/svg+xml;base64,' in drawn
+        assert b"<script" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["absent.jsonl"], "absent.jsonl: No such file"),
+        (["poisson", "--input-len", "x"], "'x' is no length"),
+        (["poisson", "--input-len", "9-3"], "'9-3' is no length"),
+        (["poisson", "--request-rate", "0"], "rate and burstiness must be more than 0"),
+        (["poisson", "--request-rate", "nan"], "rate and burstiness must be more than 0"),
+        (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; shipped are rtx4090"),
+        (["poisson", "--profile", "absent.yaml"], "absent.yaml: No such file"),
+        (["poisson", "--routing", "random"], "round-robin, least-loaded or prefix-aware"),
+        (["poisson", "--scheduling-policy", "random"], "--scheduling-policy: Invalid enum value"),
+        (["poisson", "--block-size", "0"], "block_size must be at least 1"),
+        (["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"], "without chunked prefill"),
+        (["poisson", "--slo", "ttft"], "'ttft' is not NAME:MILLISECONDS"),
+        (["poisson", "--slo", "speed:3"], "the names are ttft, tpot, latency"),
+        (["poisson", "--sweep"], "say with --slo"),
+        (["poisson", "--speedup", "0"], "factor must be more than 0"),
+        (["poisson", "--plots", "x.gif"], "must end in one of .png"),
+        (["poisson", "--max-model-len", "10"], "context"),
+    ],
+)
+def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
+    said = fault("simulate", *arguments)
+    assert said.startswith("Error: ")
+    assert why in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"id": "a"}', "line 1: Object missing required field `arrival_s`"),
+        ('\n{"id": "a", "arrival_s": 0, "input_tokens": 0, "output_tokens": 1}', "line 2: Expected `int` >= 1"),
+        ('{"input_length": 0, "output_length": 3}', "line 1: Expected `int` >= 1"),
+        ("", "there is no request in it"),
+        ("{\xff", "line 1"),
+    ],
+)
+def test_a_bad_trace_is_told_by_its_line(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text, encoding="latin-1")
+    assert why in fault("simulate", str(path))
+
+
+def test_the_profiles_are_listed_with_their_errors() -> None:
+    shown = told("profiles")
+    assert "rtx4090-llama-3.1-8b" in shown
+    assert "%" in shown
+
+
+def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
+    script = (
+        "import sys; from dragoman.cli import create_app; from typer.testing import CliRunner;"
+        "app = create_app(lambda s, t: 0, {}); run = CliRunner().invoke;"
+        "assert run(app, ['simulate', '--help']).exit_code == 0; assert 'numpy' not in sys.modules;"
+        "assert run(app, ['simulate', 'poisson', '--num-prompts', '2']).exit_code == 0;"
+        "assert 'numpy' in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
