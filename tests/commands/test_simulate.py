@@ -84,6 +84,17 @@ def test_replicas_share_the_load_as_the_routing_says() -> None:
     assert aware["cache_hits"] > turns["cache_hits"]
 
 
+def test_prefill_and_decode_may_be_apart() -> None:
+    split = ("poisson", *SMALL, "--prefill-replicas", "1", "--decode-replicas", "2")
+    shown = told("simulate", *split)
+    assert "1 prefill and 2 decode replicas" in shown
+    assert "KV transfer" in shown
+    fast, slow = measured(*split), measured(*split, "--kv-transfer-bandwidth", "1e8")
+    assert fast["kv_transfer"]["mean"] < 0.01 < slow["kv_transfer"]["mean"]
+    assert fast["ttft"]["mean"] < slow["ttft"]["mean"]
+    assert measured("poisson", *SMALL)["kv_transfer"] is None
+
+
 def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path) -> None:
     path = tmp_path / "details.jsonl"
     told("simulate", trace, "--save-detailed", str(path))
@@ -131,13 +142,15 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--request-rate", "nan"], "rate and burstiness must be more than 0"),
         (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; shipped are rtx4090"),
         (["poisson", "--profile", "absent.yaml"], "absent.yaml: No such file"),
-        (["poisson", "--routing", "random"], "round-robin, least-loaded or prefix-aware"),
+        (["poisson", "--routing", "random"], "Invalid enum value 'random'"),
         (["poisson", "--scheduling-policy", "random"], "--scheduling-policy: Invalid enum value"),
         (["poisson", "--block-size", "0"], "block_size must be at least 1"),
         (["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"], "without chunked prefill"),
         (["poisson", "--slo", "ttft"], "'ttft' is not NAME:MILLISECONDS"),
         (["poisson", "--slo", "speed:3"], "the names are ttft, tpot, latency"),
         (["poisson", "--sweep"], "say with --slo"),
+        (["poisson", "--prefill-replicas", "1", "--kv-links", "x"], "Invalid enum value 'x'"),
+        (["poisson", "--prefill-replicas", "1", "--kv-transfer-bandwidth", "0"], "must be more than 0"),
         (["poisson", "--speedup", "0"], "factor must be more than 0"),
         (["poisson", "--plots", "x.gif"], "must end in one of .png"),
         (["poisson", "--max-model-len", "10"], "context"),

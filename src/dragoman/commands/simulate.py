@@ -19,8 +19,10 @@ from .progress import progress
 
 if TYPE_CHECKING:
     from ..engines.simulator.fleet import Fleet
+    from ..engines.simulator.profile import Profile
     from ..engines.simulator.replay import Replayed
     from ..engines.simulator.report import Report, Slo
+    from ..engines.simulator.split import Split
     from ..engines.simulator.workload import Request
 
 FLEET, SLO, OUTPUT = "The fleet", "What is good enough", "What is told"
@@ -39,10 +41,35 @@ class Options(LoadOptions, EngineOptions):
         str, typer.Option(metavar="NAME|FILE", help="Hardware and model; `dragoman profiles` lists them.")
     ] = "rtx4090-llama-3.1-8b"
 
-    replicas: Annotated[int, typer.Option(help="Engines that share the load.", rich_help_panel=FLEET, min=1)] = 1
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            "--decode-replicas",
+            help="Engines that share the load; with --prefill-replicas, those that decode.",
+            rich_help_panel=FLEET,
+            min=1,
+        ),
+    ] = 1
+    prefill_replicas: Annotated[
+        int, typer.Option(help="Engines that only prefill, for the others.", rich_help_panel=FLEET, min=0)
+    ] = 0
     routing: Annotated[str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET)] = (
         "round-robin"
     )
+
+    kv_transfer_bandwidth: Annotated[
+        float, typer.Option(help="Bytes a second of a link between engines.", rich_help_panel=FLEET)
+    ] = 25e9
+    kv_transfer_latency: Annotated[
+        float, typer.Option(help="Seconds of a transfer besides its bytes.", rich_help_panel=FLEET)
+    ] = 0.001
+    kv_links: Annotated[
+        str, typer.Option(help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET)
+    ] = "shared"
+    kv_lease: Annotated[
+        float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET)
+    ] = 480.0
 
     slo: Annotated[
         list[str],
@@ -184,11 +211,25 @@ def _fleet(options: Options) -> Fleet:
     profile = load(options.profile)
     profile = msgspec.structs.replace(profile, engine=options.over(profile.engine))
     try:
-        # Through msgspec, so that a wrong word for the routing is told.
+        # Through msgspec, so that a wrong word is told.
         told = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
-        return msgspec.convert({"profile": profile, **told}, Fleet)
+        return msgspec.convert({"profile": profile, "split": _split(options, profile), **told}, Fleet)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{error}: round-robin, least-loaded or prefix-aware") from None
+        raise ValueError(f"--routing, --kv-links: {error}") from None
+
+
+def _split(options: Options, profile: Profile) -> Split | None:
+    from ..engines.simulator.disaggregation import TransferCost  # noqa: PLC0415
+    from ..engines.simulator.split import Split  # noqa: PLC0415
+
+    if not options.prefill_replicas:
+        return None
+    size = profile.model.kv_bytes_per_token
+    if size is None:
+        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token must be told to know what a transfer takes")
+    cost = TransferCost(size, options.kv_transfer_bandwidth, options.kv_transfer_latency)
+    told = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
+    return msgspec.convert({"cost": cost, **told}, Split)
 
 
 simulate = command(Options, _run, about=ABOUT)

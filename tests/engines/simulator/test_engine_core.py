@@ -89,7 +89,7 @@ def test_an_end_that_its_content_decides_is_told_between_the_halves_of_a_step() 
     tested.step(0.0)
     tested.commit(1.0)
     tested.abort(ended)
-    assert tested.launch(1.0) == ([], [])
+    assert tested.launch(1.0) == ([], [], [])
     assert (tested.due, tested.scheduler.pool.used) == (None, 0)
 
 

@@ -7,11 +7,12 @@ absolute deadlines on that clock, so a driver that wakes up late does not shift 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from .latency import StepLoad, StepTime
-from .scheduler import Scheduler, Step
+from .scheduler import Fetch, Scheduler, Step
 from .sequence import Sequence
 
 
@@ -20,7 +21,8 @@ class Outcome(Struct, frozen=True):
 
     at: when the step that ended did so, else the time given. began, load: of that step; None if none ended.
     sampled: everyone who got a token at `at`. finished: those among them that had their last.
-    admitted: who left the queue now, for a step that comes. preempted: who went back into it.
+    admitted: who left the queue now, for a step that comes. preempted: who went back into it. fetching: who left it to
+    wait for another instance; call `scheduler.fetched` or `fetch_failed` when that has answered.
     """
 
     at: float
@@ -30,6 +32,15 @@ class Outcome(Struct, frozen=True):
     finished: list[Sequence] = []
     admitted: list[Sequence] = []
     preempted: list[Sequence] = []
+    fetching: list[Fetch] = []
+
+
+class Launched(NamedTuple):
+    """See `Outcome`."""
+
+    admitted: list[Sequence]
+    preempted: list[Sequence]
+    fetching: list[Fetch]
 
 
 class _Flight(Struct, frozen=True):
@@ -73,8 +84,7 @@ class EngineCore:
         sampled, abort what its content ends, and call `launch`.
         """
         ended = self.commit(now)
-        admitted, preempted = self.launch(ended.at)
-        return Outcome(ended.at, ended.began, ended.load, ended.sampled, ended.finished, admitted, preempted)
+        return Outcome(ended.at, ended.began, ended.load, ended.sampled, ended.finished, *self.launch(ended.at))
 
     def commit(self, now: float) -> Outcome:
         """The first half of `step`: end the oldest step if it is due. Aborts that follow free blocks for the next."""
@@ -84,19 +94,19 @@ class EngineCore:
         sampled, finished = self.scheduler.update(flight.step)
         return Outcome(flight.ends, flight.begins, flight.load, sampled, finished)
 
-    def launch(self, now: float) -> tuple[list[Sequence], list[Sequence]]:
-        """The second half of `step`: begin steps as far as the rules allow. Gives the admitted and the preempted."""
-        admitted: list[Sequence] = []
-        preempted: list[Sequence] = []
+    def launch(self, now: float) -> Launched:
+        """The second half of `step`: begin steps as far as the rules allow."""
+        launched = Launched([], [], [])
         while len(self._flights) < self._depth:
             step = self.scheduler.schedule()
-            admitted += step.admitted
-            preempted += step.preempted
+            launched.admitted.extend(step.admitted)
+            launched.preempted.extend(step.preempted)
+            launched.fetching.extend(step.fetching)
             if step.num_tokens:
                 self._begin(step, now)
             elif self._flights or not step.preempted:
                 break
-        return admitted, preempted
+        return launched
 
     def _begin(self, step: Step, now: float) -> None:
         load = step.load

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -15,36 +16,45 @@ from .replay import Replayed, replay
 from .report import Report, Slo, report
 from .routing import Route, least_loaded, prefix_aware, round_robin
 from .scheduler import Scheduler
+from .split import Split, replay_split
 from .workload import Request
 
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
 
 class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """replicas: that each do everything. seed: of the steps' random factors, where the profile has noise."""
+    """replicas: that each do everything, or, where `split` says how many others prefill for them, only decode.
+    seed: of the steps' random factors, where the profile has noise.
+    """
 
     profile: Profile
     replicas: int = 1
     routing: Routing = "round-robin"
+    split: Split | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
-            raise ValueError("a fleet has at least 1 replica")
+        if self.replicas < 1 or (self.split is not None and self.split.prefill < 1):
+            raise ValueError("a fleet has at least 1 replica of each kind")
 
     @property
     def described(self) -> str:
+        if self.split is not None:
+            return f"{self.split.prefill} prefill and {self.replicas} decode replicas, {self.routing}"
         return "1 replica" if self.replicas == 1 else f"{self.replicas} replicas, {self.routing}"
 
     def serve(self, workload: Sequence[Request], *, tick: Callable[[int], None] | None = None) -> Replayed:
         """The whole workload, with empty caches at first. Raises RequestError for what can never run."""
-        return replay(
-            workload,
-            [EngineCore(Scheduler(self.profile.engine), self._step_time(index)) for index in range(self.replicas)],
-            frontend_seconds=self.profile.frontend_seconds,
-            route=_route(self.routing),
-            tick=tick,
-        )
+        frontend, routing = self.profile.frontend_seconds, self.routing
+        if self.split is None:
+            cores = self._cores(self.replicas)
+            return replay(workload, cores, frontend_seconds=frontend, route=_route(routing), tick=tick)
+        cores = self._cores(self.split.prefill + self.replicas)
+        routes = (_route(routing), _route(routing))
+        return replay_split(workload, cores, self.split, routes=routes, frontend_seconds=frontend, tick=tick)
+
+    def _cores(self, count: int) -> list[EngineCore]:
+        return [EngineCore(Scheduler(self.profile.engine), self._step_time(index)) for index in range(count)]
 
     def _step_time(self, replica: int) -> StepTime:
         exact = self.profile.latency.seconds
@@ -114,7 +124,7 @@ def sweep(
 
 
 def _try(fleet: Fleet, replicas: int, workload: Sequence[Request], slo: Slo) -> Trial:
-    sized = Fleet(profile=fleet.profile, replicas=replicas, routing=fleet.routing, seed=fleet.seed)
+    sized = msgspec.structs.replace(fleet, replicas=replicas)
     found = report(sized.serve(workload), slo)
     return Trial(replicas, (found.good or 0) / found.requests, found)
 

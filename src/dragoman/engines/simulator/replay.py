@@ -84,10 +84,10 @@ def replay(
     when all of these requests are answered; those that are not then have no timing. tick: called with the number of
     requests answered so far. Raises RequestError for a request that can never run.
     """
-    return _Replay(workload, cores, frontend_seconds, route or round_robin(), tick).run(until)
+    return Replay(workload, cores, frontend_seconds, route or round_robin(), tick).run(until)
 
 
-class _Track:
+class Track:
     """What is known of one request so far."""
 
     __slots__ = ("arrival", "first", "last", "replica", "request", "scheduled", "sequence")
@@ -111,7 +111,9 @@ class _Track:
         )
 
 
-class _Replay:
+class Replay:
+    """The loop over events, for engines that each do everything. `split` has the one for those that do not."""
+
     def __init__(
         self,
         workload: Sequence[Request],
@@ -122,19 +124,20 @@ class _Replay:
     ) -> None:
         self._workload, self._cores, self._frontend, self._route = workload, cores, frontend, route
         self._tick = tick
-        self._tracks: dict[Running, _Track] = {}
-        self._done: dict[str, _Track] = {}
+        self._tracks: dict[Running, Track] = {}
+        self._done: dict[str, Track] = {}
         self._missing: set[str] = set()
         self._log = [StepLog.empty() for _ in cores]
         self._gaps = array("d")
         self._due: list[tuple[float, int]] = []
         self._arrivals: list[tuple[float, int, Request]] = []
-        self._followers: dict[str, list[tuple[int, Request]]] = {}
-        for number, request in enumerate(workload):
+        self._followers: dict[str, list[Request]] = {}
+        self._numbers = {request.id: number for number, request in enumerate(workload)}
+        for request in workload:
             if request.after is None:
-                heappush(self._arrivals, (request.arrival_s, number, request))
+                self._expect_arrival(request.arrival_s, request)
             else:
-                self._followers.setdefault(request.after, []).append((number, request))
+                self._followers.setdefault(request.after, []).append(request)
 
     def run(self, until: frozenset[str] | None) -> Replayed:
         self._missing = set(until) if until is not None else {request.id for request in self._workload}
@@ -142,10 +145,13 @@ class _Replay:
             if self._arrivals and (not self._due or self._arrivals[0][0] + self._frontend <= self._due[0][0]):
                 self._arrive(self._arrivals[0][0])
             else:
-                now, replica = heappop(self._due)
-                self._step(replica, now)
+                now, place = heappop(self._due)
+                self._happen(place, now)
         answered = [self._done[request.id] for request in self._workload if request.id in self._done]
-        return Replayed([track.timing() for track in answered], self._log, self._gaps)
+        return Replayed([self._timing(track) for track in answered], self._log, self._gaps)
+
+    def _timing(self, track: Track) -> Timing:
+        return track.timing()
 
     def _arrive(self, arrival: float) -> None:
         """Everyone who arrives at this moment; an idle replica then begins with all of them together."""
@@ -157,14 +163,18 @@ class _Replay:
         for replica in sorted(idle):
             self._step(replica, arrival + self._frontend)
 
+    def _happen(self, place: int, now: float) -> None:
+        """What is due: here a step of the replica of this number."""
+        self._step(place, now)
+
     def _queue(self, request: Request, arrival: float) -> int:
         sequence = sequence_of(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend)
         replica = self._route(sequence, self._cores)
         self._cores[replica].add(sequence)
-        self._tracks[sequence] = _Track(request, arrival, replica, sequence)
+        self._tracks[sequence] = Track(request, arrival, replica, sequence)
         return replica
 
-    def _step(self, replica: int, now: float) -> None:
+    def _step(self, replica: int, now: float) -> Outcome:
         core = self._cores[replica]
         outcome = core.step(now)
         tracks, gaps, at = self._tracks, self._gaps, outcome.at
@@ -182,14 +192,19 @@ class _Replay:
         self._record(replica, outcome)
         if core.due is not None:
             heappush(self._due, (core.due, replica))
+        return outcome
 
-    def _finish(self, track: _Track) -> None:
+    def _finish(self, track: Track) -> None:
         self._done[track.request.id] = track
         self._missing.discard(track.request.id)
         if self._tick is not None:
             self._tick(len(self._done))
-        for number, request in self._followers.pop(track.request.id, ()):
-            heappush(self._arrivals, (track.last + request.arrival_s, number, request))
+        for request in self._followers.pop(track.request.id, ()):
+            self._expect_arrival(track.last + request.arrival_s, request)
+
+    def _expect_arrival(self, at: float, request: Request) -> None:
+        """At the same moment in the workload's order."""
+        heappush(self._arrivals, (at, self._numbers[request.id], request))
 
     def _record(self, replica: int, outcome: Outcome) -> None:
         if outcome.load is None or outcome.began is None:

@@ -39,7 +39,8 @@ class Report(Struct, frozen=True):
 
     duration: first arrival to last token. ttft, tpot, itl, latency: time to the first token, time per output token
     after it (a mean a request), gap between two tokens (every one), time to the last token. good: requests within
-    the SLO; None without one. kv_usage: over time, all replicas. cache_hits: share of prompt tokens.
+    the SLO; None without one. kv_usage: over time, all replicas. cache_hits: share of prompt tokens. kv_transfer: of
+    keys and values from a prefill replica; None where each replica does everything.
     """
 
     requests: int
@@ -59,6 +60,7 @@ class Report(Struct, frozen=True):
     waiting_mean: float
     preemptions: int
     cache_hits: float
+    kv_transfer: Spread | None = None
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -97,7 +99,12 @@ def report(replayed: Replayed, slo: Slo | None = None) -> Report:
         waiting_mean=_over_time(replayed.steps, [log.waiting for log in replayed.steps], duration),
         preemptions=sum(timing.preemptions for timing in timings),
         cache_hits=sum(timing.cached_tokens for timing in timings) / inputs,
+        kv_transfer=spread(timing.kv_transfer_s for timing in timings) if _is_split(timings) else None,
     )
+
+
+def _is_split(timings: Sequence[Timing]) -> bool:
+    return any(timing.prefill_replica is not None for timing in timings)
 
 
 def _over_time(
@@ -121,7 +128,10 @@ def text(found: Report) -> str:
     if found.good is not None and found.goodput is not None:
         lines.append(f"goodput          {found.goodput:.2f} requests/s ({found.good} within the SLO)")
     lines.append(f"{'milliseconds':<12}{'mean':>12}{'p50':>12}{'p90':>12}{'p99':>12}")
-    for name, row in (("TTFT", found.ttft), ("TPOT", found.tpot), ("ITL", found.itl), ("latency", found.latency)):
+    rows = [("TTFT", found.ttft), ("TPOT", found.tpot), ("ITL", found.itl), ("latency", found.latency)]
+    if found.kv_transfer is not None:
+        rows.append(("KV transfer", found.kv_transfer))
+    for name, row in rows:
         values = (row.mean, row.p50, row.p90, row.p99)
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
     lines += [

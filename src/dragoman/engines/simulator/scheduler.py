@@ -10,6 +10,8 @@ are counted as scheduled, so the next step can be made without knowing them (asy
 
 from __future__ import annotations
 
+from collections import deque
+
 from msgspec import Struct
 
 from ...core.errors import ContextTooLong, RequestError
@@ -33,14 +35,22 @@ class Chunk(Struct, frozen=True, gc=False):
         return self.num_tokens * (self.num_computed_tokens + self.num_tokens / 2)
 
 
+class Fetch(Struct, frozen=True, gc=False):
+    """A sequence that waits for num_tokens of its prompt from another instance; 0 if all were found here."""
+
+    sequence: Sequence
+    num_tokens: int
+
+
 class Step:
     """What is computed together.
 
     decodes: who computes one token and has the next when the step ends. chunks: prompts' pieces.
     filled: whose decoding fills a block. admitted: who left the queue for this step. preempted: who went back.
+    fetching: who left the queue to wait for another instance; they take no part in the step.
     """
 
-    __slots__ = ("admitted", "chunks", "completed", "decodes", "filled", "num_chunk_tokens", "preempted")
+    __slots__ = ("admitted", "chunks", "completed", "decodes", "fetching", "filled", "num_chunk_tokens", "preempted")
 
     def __init__(self) -> None:
         self.decodes: list[Sequence] = []
@@ -50,6 +60,7 @@ class Step:
         self.filled: list[Sequence] = []
         self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.fetching: list[Fetch] = []
 
     @property
     def num_tokens(self) -> int:
@@ -83,11 +94,14 @@ class Scheduler:
         self.stats = SchedulerStats()
         self._waiting = WaitingQueue(config.scheduling_policy)
         self._running: list[Sequence] = []
+        self._fetching: list[Sequence] = []
+        self._fetched: deque[Sequence] = deque()
         self._watermark = int(config.watermark * config.num_gpu_blocks)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Those that fetch included, as in vLLM."""
+        return len(self._waiting) + len(self._fetched) + len(self._fetching)
 
     @property
     def num_running(self) -> int:
@@ -98,8 +112,8 @@ class Scheduler:
         return tuple(self._running)
 
     def waiting(self) -> tuple[Sequence, ...]:
-        """In the order in which they would be admitted."""
-        return tuple(self._waiting)
+        """In the order in which they would be admitted; at the end those that fetch."""
+        return (*self._fetched, *self._waiting, *self._fetching)
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Blocks that hold its beginning already; at least the last token is left to compute."""
@@ -138,9 +152,39 @@ class Scheduler:
                 self._free(sequence)
             case Status.WAITING | Status.PREEMPTED:
                 self._waiting.remove(sequence)
+            case Status.FETCHING:
+                self._fetching.remove(sequence)
+                self._free(sequence)
+            case Status.FETCHED:
+                self._fetched.remove(sequence)
+                self._free(sequence)
             case Status.FINISHED:
                 return
         sequence.status = Status.FINISHED
+
+    def release(self, sequence: Sequence) -> None:
+        """Free what a finished sequence kept for another instance. Again does nothing."""
+        if sequence.status is Status.FINISHED:
+            self._free(sequence)
+
+    def fetched(self, sequence: Sequence) -> None:
+        """What it waited for has come: it goes on before anyone who is not yet running."""
+        self._fetching.remove(sequence)
+        here = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
+        sequence.num_computed_tokens = min(here, sequence.num_tokens - 1)  # the last one gives the first token
+        sequence.num_remote_tokens = 0
+        sequence.num_cached_tokens = sequence.num_computed_tokens
+        sequence.status = Status.FETCHED
+        self._publish(sequence)
+        self._fetched.append(sequence)
+
+    def fetch_failed(self, sequence: Sequence) -> None:
+        """It does not come: the sequence is computed here instead, and is next in the queue."""
+        self._fetching.remove(sequence)
+        self._free(sequence)
+        sequence.num_remote_tokens = 0
+        sequence.status = Status.WAITING
+        self._waiting.put_back(sequence)
 
     def schedule(self) -> Step:
         """The next step; one without tokens if there is nothing to compute, or all gave way."""
@@ -167,7 +211,11 @@ class Scheduler:
             if sequence.num_output_tokens == sequence.max_tokens:
                 finished.append(sequence)
         for sequence in finished:
-            self.finish(sequence)
+            if sequence.keeps_blocks:
+                self._running.remove(sequence)
+                sequence.status = Status.FINISHED
+            else:
+                self.finish(sequence)
         return sampled, finished
 
     def _schedule_running(self, step: Step) -> None:
@@ -250,10 +298,15 @@ class Scheduler:
     def _admit(self, step: Step) -> None:
         """Take from the queue while there is room. Its head is never skipped."""
         config = self.config
-        while self._waiting and len(self._running) < config.max_num_seqs:
+        self._resume(step)
+        while self._waiting and not self._fetched and len(self._running) < config.max_num_seqs:
             left = config.max_num_batched_tokens - step.num_tokens
             sequence = self._waiting.head
             hits = self.cached_prefix(sequence)
+            if left and sequence.num_remote_tokens:
+                if not self._fetch(sequence, hits, step):
+                    break
+                continue
             cached = len(hits) * config.block_size
             count = self._cut(sequence.num_tokens - cached)
             if not left or (count > left and not config.enable_chunked_prefill):
@@ -269,6 +322,42 @@ class Scheduler:
             # start together share their prompt.
             self._publish(sequence)
 
+    def _resume(self, step: Step) -> None:
+        """Those whose prompt has been fetched. They hold their blocks, so nobody may stand in their way: whoever waits
+        for these blocks would wait for ever."""
+        while self._fetched and len(self._running) < self.config.max_num_seqs:
+            left = self.config.max_num_batched_tokens - step.num_tokens
+            sequence = self._fetched[0]
+            count = self._cut(sequence.num_tokens - sequence.num_computed_tokens)
+            if not left or (count > left and not self.config.enable_chunked_prefill):
+                break
+            self._fetched.popleft()
+            sequence.status = Status.RUNNING
+            self._running.append(sequence)
+            step.admitted.append(sequence)
+            self._compute(sequence, min(count, left), step)
+            self._publish(sequence)
+
+    def _fetch(self, sequence: Sequence, hits: list[int], step: Step) -> bool:
+        """Blocks for the whole prompt, to be filled by another instance. False if they are not to be had.
+
+        What is in the cache is not fetched; if that is all, the sequence stays where it is, as any other.
+        """
+        missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
+        if missing <= 0:
+            sequence.num_remote_tokens = 0
+            step.fetching.append(Fetch(sequence, 0))
+            return True
+        if not self._can_admit(sequence, hits, sequence.num_tokens):
+            return False
+        self._waiting.pop()
+        self._take(sequence, hits)
+        self._grow(sequence, sequence.num_tokens, step)
+        sequence.status = Status.FETCHING
+        self._fetching.append(sequence)
+        step.fetching.append(Fetch(sequence, missing))
+        return True
+
     def _cut(self, count: int) -> int:
         threshold = self.config.long_prefill_token_threshold
         return min(count, threshold) if threshold else count
@@ -279,17 +368,21 @@ class Scheduler:
         return missing + (self._watermark if self._running else 0) <= self.pool.free
 
     def _start(self, sequence: Sequence, hits: list[int], step: Step) -> None:
+        self._take(sequence, hits)
+        sequence.status = Status.RUNNING
+        self._running.append(sequence)
+        step.admitted.append(sequence)
+
+    def _take(self, sequence: Sequence, hits: list[int]) -> None:
+        """What the cache has of its beginning."""
         self.pool.hold(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size
-        sequence.status = Status.RUNNING
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             self.stats.prefix_cache_queries += sequence.num_prompt_tokens
             self.stats.prefix_cache_hits += sequence.num_computed_tokens
-        self._running.append(sequence)
-        step.admitted.append(sequence)
 
     def _publish(self, sequence: Sequence) -> None:
         """Let its full blocks be found, as far as their tokens are known."""

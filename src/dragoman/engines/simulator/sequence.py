@@ -8,9 +8,14 @@ from .hashing import Contents
 
 
 class Status(Enum):
-    """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran."""
+    """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran.
+
+    FETCHING has its blocks and waits for another instance to fill them; FETCHED has them filled and is first in line.
+    """
 
     WAITING = "waiting"
+    FETCHING = "fetching"
+    FETCHED = "fetched"
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
@@ -21,7 +26,9 @@ class Sequence:
 
     num_tokens: prompt and output, including the output that steps still running will give.
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
-    num_cached_tokens: of the prompt, found in the prefix cache at the first admission; None before it.
+    num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
+    num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once they are here.
+    keeps_blocks: when its last token is there its blocks stay held, for another instance to fetch.
     """
 
     __slots__ = (
@@ -29,6 +36,7 @@ class Sequence:
         "blocks",
         "contents",
         "id",
+        "keeps_blocks",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -36,6 +44,7 @@ class Sequence:
         "num_output_tokens",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_remote_tokens",
         "num_tokens",
         "num_tokens_at_end",
         "priority",
@@ -51,6 +60,8 @@ class Sequence:
         contents: Contents,
         arrival: float = 0.0,
         priority: int = 0,
+        num_remote_tokens: int = 0,
+        keeps_blocks: bool = False,
     ) -> None:
         self.id = id
         self.num_prompt_tokens = num_prompt_tokens
@@ -58,6 +69,8 @@ class Sequence:
         self.contents = contents
         self.arrival = arrival
         self.priority = priority
+        self.num_remote_tokens = num_remote_tokens
+        self.keeps_blocks = keeps_blocks
         self.status = Status.WAITING
         self.blocks: list[int] = []
         self.num_tokens = num_prompt_tokens

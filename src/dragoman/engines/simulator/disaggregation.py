@@ -1,0 +1,177 @@
+"""Prefill on one instance, decode on another: roles, what they tell each other, kept blocks, and transfers. Pure.
+
+vLLM's way (its NIXL connector): the prefill call has max_tokens 1 and `do_remote_decode`; it is answered with where
+the prompt's blocks are, and they stay held until the decode side has fetched them or their lease has run out. The
+decode call carries that answer, gets blocks of its own, waits for the transfer, and computes the last token only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+from msgspec import Struct
+
+from .scheduler import Scheduler
+from .sequence import Sequence
+
+Role = Literal["both", "prefill", "decode"]
+"""As vLLM's kv_role has it: kv_both, kv_producer, kv_consumer."""
+LEASE_SECONDS = 480.0
+"""vLLM's VLLM_NIXL_ABORT_REQUEST_TIMEOUT."""
+
+
+class KvTransferParams(Struct, frozen=True):
+    """`kv_transfer_params` on the wire, asked and answered. Fields are vLLM's; other connectors' are ignored.
+
+    remote_block_ids: a list a cache group (of which there is one), or, from older versions, the ids themselves.
+    """
+
+    do_remote_prefill: bool = False
+    do_remote_decode: bool = False
+    remote_block_ids: list[list[int] | int] | None = None
+    remote_engine_id: str | None = None
+    remote_request_id: str | None = None
+    remote_host: str | None = None
+    remote_port: int | None = None
+    tp_size: int | None = None
+    remote_num_tokens: int | None = None
+
+
+class Address(Struct, frozen=True):
+    """Where an instance's blocks are to be had."""
+
+    engine_id: str
+    host: str = "127.0.0.1"
+    port: int = 5600
+    tp_size: int = 1
+
+
+def prefilled(sequence: Sequence, address: Address) -> KvTransferParams:
+    """The answer of the prefill side, for a sequence that keeps its blocks."""
+    return KvTransferParams(
+        do_remote_prefill=True,
+        remote_block_ids=[list(sequence.blocks)],
+        remote_engine_id=address.engine_id,
+        remote_request_id=sequence.id,
+        remote_host=address.host,
+        remote_port=address.port,
+        tp_size=address.tp_size,
+        remote_num_tokens=sequence.num_prompt_tokens,
+    )
+
+
+class Leases:
+    """Blocks that one scheduler keeps for others, each for so many seconds."""
+
+    def __init__(self, scheduler: Scheduler, seconds: float = LEASE_SECONDS) -> None:
+        self._scheduler, self._seconds = scheduler, seconds
+        self._held: OrderedDict[str, tuple[float, Sequence]] = OrderedDict()
+        self._fetched: dict[str, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._fetched)
+
+    @property
+    def due(self) -> float | None:
+        """When the next lease runs out."""
+        return next(iter(self._held.values()))[0] if self._held else None
+
+    def keep(self, sequence: Sequence, now: float) -> None:
+        """For a finished sequence that has kept its blocks."""
+        self._held[sequence.id] = (now + self._seconds, sequence)
+
+    def take(self, id: str) -> bool:
+        """The decode side begins to fetch: the lease holds until `release`. False if it has run out, or never was."""
+        entry = self._held.pop(id, None)
+        if entry is not None:
+            self._fetched[id] = entry[1]
+        return entry is not None
+
+    def release(self, id: str) -> None:
+        """The decode side has it all, or wants it no more. Again does nothing."""
+        entry = self._held.pop(id, None)
+        sequence = self._fetched.pop(id, None) if entry is None else entry[1]
+        if sequence is not None:
+            self._scheduler.release(sequence)
+
+    def expire(self, now: float) -> list[str]:
+        """Free what has run out by now, and say whose it was."""
+        ended: list[str] = []
+        while self._held and next(iter(self._held.values()))[0] <= now:
+            id, (_, sequence) = self._held.popitem(last=False)
+            self._scheduler.release(sequence)
+            ended.append(id)
+        return ended
+
+
+class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
+    """base_seconds: of each transfer. bandwidth: bytes a second of a link. bytes_per_token: of keys and values."""
+
+    bytes_per_token: float
+    bandwidth: float = 25e9
+    base_seconds: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth < float("inf") or not 0 < self.bytes_per_token < float("inf"):
+            raise ValueError("a link's bandwidth and a token's bytes must be more than 0")
+        if not 0 <= self.base_seconds < float("inf"):
+            raise ValueError("a transfer's base_seconds must not be negative")
+
+
+class Link:
+    """Transfers that share one bandwidth, equally at every moment. Each ends base_seconds after its last byte."""
+
+    def __init__(self, cost: TransferCost) -> None:
+        self._cost = cost
+        self._flows: dict[str, float] = {}
+        self._landing: dict[str, float] = {}
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        return len(self._flows) + len(self._landing)
+
+    @property
+    def due(self) -> float | None:
+        """When the next transfer ends, if no other begins; None if there is none."""
+        ends = list(self._landing.values())
+        if self._flows:
+            ends.append(self._flow_end() + self._cost.base_seconds)
+        return min(ends, default=None)
+
+    def begin(self, key: str, num_tokens: int, now: float) -> None:
+        """The key names the transfer; it must not be in use."""
+        self._advance(now)
+        self._flows[key] = num_tokens * self._cost.bytes_per_token
+
+    def ended(self, now: float) -> list[str]:
+        """What has ended by now, in order; each is told once."""
+        self._advance(now)
+        ended = sorted((at, key) for key, at in self._landing.items() if at <= now)
+        for _, key in ended:
+            del self._landing[key]
+        return [key for _, key in ended]
+
+    def cancel(self, key: str, now: float) -> None:
+        """The others have more of the bandwidth from now on. Again does nothing."""
+        self._advance(now)
+        self._flows.pop(key, None)
+        self._landing.pop(key, None)
+
+    def _flow_end(self) -> float:
+        return self._now + min(self._flows.values()) * len(self._flows) / self._cost.bandwidth
+
+    def _advance(self, now: float) -> None:
+        while self._flows and (end := self._flow_end()) <= now:
+            least = min(self._flows.values())
+            for key, left in list(self._flows.items()):
+                if left == least:
+                    del self._flows[key]
+                    self._landing[key] = end + self._cost.base_seconds
+                else:
+                    self._flows[key] = left - least
+            self._now = end
+        if self._flows:
+            moved = max(0.0, now - self._now) * self._cost.bandwidth / len(self._flows)
+            self._flows = {key: left - moved for key, left in self._flows.items()}
+        self._now = max(self._now, now)
