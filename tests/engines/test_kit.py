@@ -33,13 +33,27 @@ def embedded() -> Models:
     return build_models(Settings(max_model_len=4096, max_num_seqs=32), SystemClock())
 
 
+def in_torch() -> Models:
+    pytest.importorskip("torch", reason="needs torch (CPU)")
+    pytest.importorskip("transformers", reason="needs transformers")
+    model = f"transformers:{tiny.embedded()}"
+    return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu"), SystemClock())
+
+
 def scripted() -> Models:
     tokenizer = load_tokenizer(tiny.embedded())
     engine = ScriptedEngine(Script((Entry((Say(LONG),), repeat=True),)), tokenizer=tokenizer, max_model_len=4096)
     return Models([ServedModel("scripted", EventBackend(engine, tokenizer), 4096, 0)])
 
 
-@pytest_asyncio.fixture(params=[embedded, scripted], ids=["tiny", "scripted"])
+SUBJECTS = [
+    pytest.param(embedded, id="tiny"),
+    pytest.param(scripted, id="scripted"),
+    pytest.param(in_torch, id="transformers", marks=pytest.mark.torch),
+]
+
+
+@pytest_asyncio.fixture(params=SUBJECTS)
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
     make: Callable[[], Models] = request.param
     models = make()

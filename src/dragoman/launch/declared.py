@@ -13,7 +13,7 @@ from ..core.syntax import ReasoningFormat, ToolFormat
 from ..parsers import registry, response_template
 from ..prompts.template import ChatTemplate, load_template
 from ..prompts.tokenizer import HfTokenizer
-from ..settings import Settings
+from ..settings import GenerationConfig, Settings
 
 
 def served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
@@ -34,6 +34,19 @@ def end_of_answer(directory: Path) -> frozenset[int]:
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
     raise ValueError(f"{directory} names no eos_token_id in generation_config.json or config.json")
+
+
+def generation_config(directory: Path) -> GenerationConfig:
+    """What the model wants where a request and the settings say nothing: its generation_config.json, as in vLLM."""
+    file = directory / "generation_config.json"
+    if not file.exists():
+        return GenerationConfig()
+    said = msgspec.json.decode(file.read_bytes(), type=dict[str, object])
+    known = {name: value for name, value in said.items() if name in GenerationConfig.__struct_fields__}
+    try:
+        return msgspec.convert(known, GenerationConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def chat_template(settings: Settings, directory: Path) -> ChatTemplate | None:

@@ -17,7 +17,7 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if model is None:
         raise SettingsError(
             f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
-            "(a small Llama in safetensors), `scripted` or `scripted:FILE`."
+            "(a small Llama in safetensors), `transformers:DIRECTORY`, `scripted` or `scripted:FILE`."
         )
     return Models([model])
 
@@ -30,6 +30,10 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:
             from .scripted import build_scripted  # noqa: PLC0415 - see above
 
             return build_scripted(settings, clock, rest)
+        case "transformers" if rest:
+            from .transformers import build_transformers  # noqa: PLC0415 - see above
+
+            return build_transformers(settings, clock, rest)
         case "tiny" if rest or settings.model == "tiny":
             from .tiny import build_tiny  # noqa: PLC0415 - see above
 

@@ -88,8 +88,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny`, the model that comes with this package; `scripted`, which says what a prompt's "
-            "directives tell; or `scripted:FILE`, which says what the FILE tells.",
+            "What to serve: `tiny`, the model that comes with this package; `transformers:DIRECTORY`, a model in "
+            "safetensors; `scripted`, which says what a prompt's directives tell; or `scripted:FILE`, which says what "
+            "the FILE tells.",
         ),
     ] = "tiny"
     served_model_name: Annotated[
@@ -110,6 +111,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         GenerationConfig,
         Option("Model", "Defaults of the requests, as JSON: '{\"temperature\": 0.2}'.", metavar="JSON"),
     ] = GenerationConfig()
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Option("Model", "Numbers that torch computes with; `auto` takes those of the checkpoint."),
+    ] = "auto"
+    device: Annotated[
+        str, Option("Model", "Where torch computes: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator.")
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
+    ] = False
     directives: Annotated[
         bool, Option("Model", "Let prompts tell the scripted engine what to say, by directives in double brackets.")
     ] = False

@@ -1,0 +1,22 @@
+"""torch and transformers, which this package needs and nothing else does. Imported when the engine is chosen.
+
+They are untyped here on purpose: what they give is checked where it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from ...core.errors import EngineError
+
+Tensor: TypeAlias = Any
+Network: TypeAlias = Any
+"""A `PreTrainedModel`."""
+Device: TypeAlias = Any
+
+try:
+    torch: Any = import_module("torch")
+    library: Any = import_module("transformers")
+except ImportError as error:
+    raise EngineError(f"{error}; this engine needs `pip install 'dragoman[transformers]'`") from error

@@ -1,0 +1,139 @@
+"""A causal language model of the transformers library, as the engine wants it. Knows nothing of requests.
+
+Only safetensors are read, nothing is fetched, and code that lies with a model runs only where that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from ...core.errors import EngineError
+from ..batching import BLOCK_SIZE, Chunk
+from .backend import Network, Tensor, library, torch
+from .paged import Pool, Step
+
+Floats = NDArray[np.float32]
+
+
+class LoadOptions(Struct, frozen=True):
+    """dtype: `auto` is what the checkpoint says, on a CPU without bfloat16 float32. device: `auto` takes an
+    accelerator where there is one. trust_remote_code: run the Python that lies with the model.
+    """
+
+    dtype: str = "auto"
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+
+class TransformersModel:
+    """As `batching.Model`. Holds the weights; each runner has keys and values of its own."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        config = network.config.get_text_config()
+        self._vocab: int = config.vocab_size
+        self._max_positions: int = config.max_position_embeddings
+
+    @property
+    def vocab(self) -> int:
+        return self._vocab
+
+    @property
+    def max_positions(self) -> int:
+        return self._max_positions
+
+    @property
+    def device(self) -> str:
+        return str(self._network.device)
+
+    def runner(self, num_blocks: int) -> TransformersRunner:
+        return TransformersRunner(self._network, Pool(num_blocks))
+
+
+class TransformersRunner:
+    """As `batching.Runner`."""
+
+    def __init__(self, network: Network, pool: Pool) -> None:
+        self._network, self.pool = network, pool
+
+    def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
+        rows = sorted(_wanted(chunks))
+        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        with torch.inference_mode():
+            self.pool.wipe(new)
+            step = Step(chunks, self.pool, self._network.device)
+            logits = self._network(
+                input_ids=step.ids,
+                position_ids=step.positions,
+                use_cache=False,
+                logits_to_keep=torch.tensor(rows, device=self._network.device),
+                step=step,
+            ).logits[0]
+        starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
+        return LogitRows(logits, {row: place for place, row in enumerate(rows)}, starts)
+
+
+class LogitRows:
+    """As `batching.States`, for the rows that somebody wants. starts: of each chunk's rows, and where they end."""
+
+    def __init__(self, logits: Tensor, places: dict[int, int], starts: list[int]) -> None:
+        self._logits, self._places, self._starts = logits, places, starts
+
+    def last(self, places: Sequence[int]) -> Floats:
+        return self._take([self._starts[place + 1] - 1 for place in places])
+
+    def span(self, place: int, begin: int, end: int) -> Floats:
+        start = self._starts[place]
+        return self._take(range(start + begin, start + end))
+
+    def _take(self, rows: Sequence[int]) -> Floats:
+        wanted = self._logits[[self._places[row] for row in rows]]
+        return wanted.float().cpu().numpy().copy()
+
+
+def _wanted(chunks: Sequence[Chunk]) -> set[int]:
+    """Rows whose logits are asked for: where a token is due, and all of a prompt that is scored."""
+    rows: set[int] = set()
+    start = 0
+    for chunk in chunks:
+        if chunk.sequence.prompt_scores is not None:
+            rows.update(range(start, start + chunk.num_tokens))
+        start += chunk.num_tokens
+        rows.add(start - 1)
+    return rows
+
+
+def load_network(directory: Path, options: LoadOptions) -> Network:
+    """The model in a directory, in evaluation mode on its device. Raises EngineError for what cannot be served."""
+    library.utils.logging.disable_progress_bar()
+    if not list(directory.glob("*.safetensors")):
+        raise EngineError(f"{directory} holds no safetensors file; other formats are not read, since they may run code")
+    device = _device(options.device)
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
+    try:
+        config = library.AutoConfig.from_pretrained(directory, **local)
+        network = library.AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=options.dtype,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            **local,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise EngineError(f"transformers cannot load {directory}: {error}") from error
+    return network.to(device).eval()
+
+
+def _device(asked: str) -> str:
+    if asked != "auto":
+        return asked
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

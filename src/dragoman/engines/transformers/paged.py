@@ -1,0 +1,171 @@
+"""Attention over a paged pool of keys and values, for any model that lets its attention be replaced.
+
+The rows of a step are the tokens of all its chunks, one after the other, as one sequence without padding. The model
+computes what treats each token alone; here every token meets the keys and values of its own sequence. Registered with
+the library under NAME (https://huggingface.co/docs/transformers/attention_interface). Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.errors import EngineError
+from ..batching import BLOCK_SIZE, Chunk
+from .backend import Device, Network, Tensor, library, torch
+
+NAME = "dragoman_paged"
+
+
+class Pool:
+    """Keys and values of every layer, in blocks of BLOCK_SIZE tokens. A layer takes its memory when it is first met."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._slots = num_blocks * BLOCK_SIZE
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """[slots, heads, width] each, for keys and values like these: [tokens, heads, width]."""
+        found = self._layers.get(index)
+        if found is None:
+            found = (keys.new_zeros((self._slots, *keys.shape[1:])), values.new_zeros((self._slots, *values.shape[1:])))
+            self._layers[index] = found
+        return found
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Zero them: what is masked counts for nothing as a number, but 0 * NaN is NaN, and a sequence must not
+        suffer from what its predecessor left behind."""
+        for parts in self._layers.values():
+            for part in parts:
+                part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers that were met."""
+        return sum(part[0].numel() * part.element_size() for layer in self._layers.values() for part in layer)
+
+
+class Group:
+    """Rows of a step that attend in one go: one token each of several sequences, or several tokens of one.
+
+    rows: where they lie in the step. slots: [sequences, keys] of the pool. positions: [sequences, queries] of the
+    queries; the key at place k of a sequence has position k.
+    """
+
+    def __init__(self, rows: slice, slots: Tensor, positions: Tensor) -> None:
+        self.rows, self.slots, self._positions = rows, slots, positions
+        self._masks: dict[int | None, Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor:
+        """[sequences, 1, queries, keys], True where a query sees a key; the same for all layers with this window."""
+        if window not in self._masks:
+            keys = torch.arange(self.slots.shape[1], device=self.slots.device)
+            queries = self._positions[:, :, None]
+            seen = keys <= queries
+            if window is not None:
+                seen &= keys > queries - window
+            self._masks[window] = seen[:, None]
+        return self._masks[window]
+
+
+class Step:
+    """The tokens of one step, in the order of their chunks. slots: where each token's keys and values go."""
+
+    def __init__(self, chunks: Sequence[Chunk], pool: Pool, device: Device) -> None:
+        self.pool = pool
+        tokens = [(chunk.sequence, at) for chunk in chunks for at in range(chunk.begin, chunk.end)]
+        self.ids = torch.tensor([[sequence.tokens[at] for sequence, at in tokens]], device=device)
+        self.positions = torch.tensor([[at for _, at in tokens]], device=device)
+        self.slots = torch.tensor([sequence.slot(at) for sequence, at in tokens], device=device)
+        self.groups = _groups(chunks, device)
+
+
+def _groups(chunks: Sequence[Chunk], device: Device) -> list[Group]:
+    """Chunks of one token that follow each other go together, if the longest is at most twice as long as the rest."""
+    groups: list[Group] = []
+    start = place = 0
+    while place < len(chunks):
+        beside = [chunks[place]]
+        if beside[0].num_tokens == 1:
+            shortest = longest = beside[0].end
+            for chunk in chunks[place + 1 :]:
+                shortest, longest = min(shortest, chunk.end), max(longest, chunk.end)
+                if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
+                    break
+                beside.append(chunk)
+        groups.append(_group(beside, start, device))
+        place += len(beside)
+        start += sum(chunk.num_tokens for chunk in beside)
+    return groups
+
+
+def _group(chunks: Sequence[Chunk], start: int, device: Device) -> Group:
+    rows = slice(start, start + sum(chunk.num_tokens for chunk in chunks))
+    width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
+    # Block 0 belongs to nobody: what is masked is read from there.
+    tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks]
+    blocks = torch.tensor(tables, device=device)
+    slots = (blocks[:, :, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device=device)).flatten(1)
+    positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in chunks], device=device)
+    return Group(rows, slots, positions)
+
+
+def attend(
+    module: Network,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    *,
+    step: Step | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """One layer, as the library calls it. query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads,
+    width]. sliding_window, softcap, s_aux (sinks): what some models add, in the library's words.
+    """
+    if step is None or attention_mask is not None:
+        raise EngineError("this model's attention brings a mask of its own, or loses ours")
+    keys, values = step.pool.layer(module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    keys[step.slots] = key[0].transpose(0, 1)
+    values[step.slots] = value[0].transpose(0, 1)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    mixed = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
+    for group in step.groups:
+        count = len(group.slots)
+        asked = query[0, :, group.rows].transpose(0, 1).reshape(count, -1, *query.shape[1::2]).transpose(1, 2)
+        known, told = keys[group.slots].transpose(1, 2), values[group.slots].transpose(1, 2)
+        mask = group.mask(sliding_window)
+        if softcap is None and s_aux is None:
+            grouped = asked.shape[1] != known.shape[1]
+            out = torch.nn.functional.scaled_dot_product_attention(
+                asked, known, told, attn_mask=mask, scale=scale, enable_gqa=grouped
+            )
+        else:
+            out = _by_hand(asked, known, told, mask, scale, softcap, s_aux)
+        mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
+    return mixed[None], None
+
+
+def _by_hand(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """What the fused kernels cannot: scores that are capped by a tanh, and sinks that take part in the softmax."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, float("-inf")).float()
+    if sinks is not None:
+        column = sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
+    return weights @ value
+
+
+def register() -> None:
+    """Make NAME known to the library; it then makes no masks of its own. Doing so again changes nothing."""
+    library.AttentionInterface.register(NAME, attend)

@@ -1,0 +1,54 @@
+"""A served model around an engine of tokens, out of the directory that its tokenizer lies in. Knows no engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..constraints.matcher import Compiler
+from ..core.engine import TokenEngine
+from ..core.request import Sampling
+from ..pipeline.models import ServedModel, TokenBackend
+from ..pipeline.text import Vocabulary
+from ..prompts.render import Renderer
+from ..prompts.tokenizer import load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .declared import chat_template, end_of_answer, formats, generation_config, served_names
+
+
+def serve_tokens(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: TokenEngine,
+    *,
+    own_name: str,
+    max_model_len: int,
+) -> ServedModel:
+    """directory: has tokenizer.json, and what else a model says of itself."""
+    tokenizer = load_tokenizer(directory)
+    template = chat_template(settings, directory)
+    reasoning, tools = formats(settings, directory, template, tokenizer)
+    eos = end_of_answer(directory)
+    said = generation_config(directory)
+    backend = TokenBackend(
+        engine=engine,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        compiler=Compiler(tokenizer, sorted(eos)),
+        eos=eos,
+        renderer=None if template is None else Renderer(template, tokenizer),
+        trust_templates=settings.trust_request_chat_template,
+    )
+    name, aliases = served_names(settings, own_name)
+    return ServedModel(
+        name,
+        backend,
+        max_model_len,
+        int(clock.now()),
+        aliases,
+        sampling=settings.override_generation_config.over(said.over(Sampling())),
+        max_new_tokens=settings.override_generation_config.max_new_tokens or said.max_new_tokens,
+        reasoning=reasoning,
+        tools=tools,
+    )
