@@ -1,0 +1,389 @@
+"""What every store must hold to, whatever keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.store import (
+    Append,
+    Bounds,
+    Delete,
+    Entry,
+    Item,
+    Key,
+    Put,
+    Refused,
+    Remove,
+    Replace,
+    Store,
+    StoreFull,
+)
+
+from .backends import Storage, key, put
+
+
+async def refused(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> Refused:
+    with pytest.raises(Refused) as caught:
+        await store.commit(*changes)
+    return caught.value
+
+
+async def test_what_was_put_is_read_back_as_it_was(storage: Storage):
+    async with storage.open() as store:
+        body = bytes(range(256)) * 4
+        record = await put(store, "a", body, state="new", parent="p", expires=2e9, pinned=True)
+        assert (record.key, record.body, record.version) == (key("a"), body, 1)
+        assert (record.state, record.parent, record.expires, record.pinned) == ("new", "p", 2e9, True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [key("b"), key("a", kind="file"), key("a", owner="you"), key("a", owner=""), key("\0"), key("\ud800"), key("é")],
+)
+async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other: Key):
+    async with storage.open() as store:
+        await put(store, "a")
+        await store.commit(Append(key("a"), "items", (Item(b"1", "i"),)))
+        assert await store.get(other) is None
+        assert await store.chain(other) is None
+        assert await store.entry(other, "items", "i") is None
+        assert await store.entries(other, "items") == ()
+        for change in (Replace(other, "", b""), Append(other, "items", ()), Remove(other, "items", "i"), Delete(other)):
+            assert (await refused(store, change)).found is None
+
+
+async def test_lists_are_their_owners_own(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await store.commit(Put(key("b", owner="you"), 0, b""), Put(key("c", kind="file"), 0, b""))
+        assert [record.key for record in await store.page("me", "response")] == [key("a")]
+        assert [record.key for record in await store.page("you", "response")] == [key("b", owner="you")]
+
+
+async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", b"first", state="s")
+        assert (await refused(store, Put(key("a"), 0, b"second"))).found == "s"
+        record = await store.get(key("a"))
+        assert record is not None
+        assert record.body == b"first"
+
+
+async def test_a_commit_is_all_or_nothing(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", b"old", state="s")
+        await store.commit(Append(key("a"), "items", (Item(b"0", "zero"),)))
+        error = await refused(
+            store,
+            Put(key("b"), 0, b""),
+            Replace(key("a"), "t", b"new"),
+            Append(key("a"), "items", (Item(b"1", "one"),)),
+            Remove(key("a"), "items", "zero"),
+            Delete(key("c")),
+        )
+        assert error.change == Delete(key("c"))
+        record = await store.get(key("a"))
+        assert record is not None
+        assert (record.state, record.body, record.version) == ("s", b"old", 1)
+        assert await store.entries(key("a"), "items") == (Entry(0, b"0", "zero"),)
+        assert await store.get(key("b")) is None
+
+
+async def test_later_changes_see_earlier_ones(storage: Storage):
+    async with storage.open() as store:
+        await store.commit(
+            Put(key("a"), 0, b"", state="s"),
+            Append(key("a"), "items", (Item(b"0"),)),
+            Replace(key("a"), "t", b"", states=frozenset({"s"})),
+            Append(key("a"), "items", (Item(b"1"),), states=frozenset({"t"})),
+        )
+        assert [entry.body for entry in await store.entries(key("a"), "items")] == [b"0", b"1"]
+
+
+async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", state="queued", run=store.run)
+        assert (await refused(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))).found == "queued"
+        assert (await refused(store, Replace(key("a"), "x", b"", version=7))).found == "queued"
+        await store.commit(Replace(key("a"), "done", b"new", states=frozenset({"queued", "running"}), version=1))
+        record = await store.get(key("a"))
+        assert record is not None
+        assert (record.state, record.body, record.version, record.run) == ("done", b"new", 2, None)
+        assert (await refused(store, Delete(key("a"), states=frozenset({"queued"})))).found == "done"
+
+
+async def test_of_many_deletions_one_succeeds(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        tries = await asyncio.gather(*(store.commit(Delete(key("a"))) for _ in range(20)), return_exceptions=True)
+        assert sum(result is None for result in tries) == 1
+        assert sum(isinstance(result, Refused) and result.found is None for result in tries) == 19
+
+
+async def test_of_many_takers_of_one_version_one_succeeds(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", state="s")
+        takers = (store.commit(Replace(key("a"), "s", b"", version=1)) for _ in range(20))
+        assert sum(result is None for result in await asyncio.gather(*takers, return_exceptions=True)) == 1
+
+
+async def test_entries_come_in_order_and_by_pages(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        for number in range(5):
+            await store.commit(Append(key("a"), "items", (Item(b"%d" % number, f"i{number}"),)))
+        await store.commit(Append(key("a"), "other", (Item(b"x", "i1"),)))
+
+        async def read(**asked: int) -> list[int]:
+            return [entry.position for entry in await store.entries(key("a"), "items", **asked)]
+
+        assert await read() == [0, 1, 2, 3, 4]
+        assert await read(limit=2) == [0, 1]
+        assert await read(after=1, limit=2) == [2, 3]
+        assert await read(descending=True, limit=2) == [4, 3]
+        assert await read(descending=True, after=3) == [2, 1, 0]
+        assert await store.entry(key("a"), "items", "i3") == Entry(3, b"3", "i3")
+        assert await store.entry(key("a"), "items", "i9") is None
+        assert await read(limit=0) == []
+
+
+async def test_many_appends_at_once_leave_no_gap(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b""), Item(b"")))) for _ in range(20)))
+        assert [entry.position for entry in await store.entries(key("a"), "e")] == list(range(40))
+
+
+async def test_an_id_is_once_in_its_series(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", state="s")
+        await store.commit(Append(key("a"), "items", (Item(b"0", "x"), Item(b"1"), Item(b"2"))))
+        for again in (
+            (Item(b"3", "x"),),
+            (Item(b"3", "y"), Item(b"4", "y")),
+            (Item(b"3", "\0"),),
+            (Item(b"", "\ud800"),),
+        ):
+            assert (await refused(store, Append(key("a"), "items", again))).found == "s"
+        assert len(await store.entries(key("a"), "items")) == 3
+
+
+async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await store.commit(Append(key("a"), "items", tuple(Item(b"", id) for id in "xyz")))
+        await store.commit(Remove(key("a"), "items", "y"))
+        assert [(entry.position, entry.id) for entry in await store.entries(key("a"), "items")] == [(0, "x"), (2, "z")]
+        assert (await refused(store, Remove(key("a"), "items", "y"))).found is None
+        await store.commit(Append(key("a"), "items", (Item(b"", "y"),)))
+        assert [entry.position for entry in await store.entries(key("a"), "items")] == [0, 2, 3]
+
+
+async def test_a_deleted_record_takes_its_entries_along(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await store.commit(Append(key("a"), "items", (Item(b"", "x"),)))
+        await store.commit(Delete(key("a")))
+        await put(store, "a")
+        assert await store.entries(key("a"), "items") == ()
+
+
+async def test_pages_go_both_ways(storage: Storage):
+    async with storage.open() as store:
+        records = [await put(store, f"r{number}") for number in range(5)]
+
+        async def read(descending: bool, after: int | None = None, limit: int = 20) -> list[str]:
+            found = await store.page("me", "response", after=after, limit=limit, descending=descending)
+            return [record.key.id for record in found]
+
+        assert await read(True) == ["r4", "r3", "r2", "r1", "r0"]
+        assert await read(True, records[3].position, 2) == ["r2", "r1"]
+        assert await read(False, records[1].position, 2) == ["r2", "r3"]
+        assert await read(False, limit=0) == []
+
+
+async def test_a_chain_is_all_hops_in_order(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await put(store, "b", parent="a")
+        await put(store, "fork", parent="a")
+        await put(store, "c", parent="b")
+        chain = await store.chain(key("c"))
+        assert chain is not None
+        assert [record.key.id for record in chain.records] == ["a", "b", "c"]
+        assert chain.whole
+
+
+async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a")
+        await put(store, "b", parent="a")
+        await put(store, "c", parent="b")
+        await store.commit(Delete(key("b")))
+        chain = await store.chain(key("c"))
+        assert chain is not None
+        assert [record.key.id for record in chain.records] == ["c"]
+        assert not chain.whole
+
+
+async def test_a_chain_does_not_reach_into_another_owners_records(storage: Storage):
+    async with storage.open() as store:
+        await store.commit(Put(key("a", owner="you"), 0, b"secret"))
+        await put(store, "b", parent="a")
+        chain = await store.chain(key("b"))
+        assert chain is not None
+        assert [record.key.owner for record in chain.records] == ["me"]
+        assert not chain.whole
+
+
+async def test_records_that_continue_each_other_are_no_endless_chain(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", parent="b")
+        await put(store, "b", parent="a")
+        await put(store, "self", parent="self")
+        for id, hops in (("a", ["a"]), ("b", ["a", "b"]), ("self", ["self"])):
+            chain = await store.chain(key(id))
+            assert chain is not None
+            assert [record.key.id for record in chain.records] == hops
+            assert not chain.whole
+
+
+async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", expires=storage.clock.time + 10)
+        storage.clock.time += 10
+        assert await store.get(key("a")) is None
+        assert await store.page("me", "response") == ()
+        assert (await refused(store, Delete(key("a")))).found is None
+        assert await store.clean() == 1
+        assert await store.clean() == 0
+
+
+async def test_what_nobody_uses_lives_as_long_as_the_ttl(storage: Storage):
+    async with storage.open(Bounds(ttl=100)) as store:
+        await put(store, "used")
+        await put(store, "idle")
+        await put(store, "pinned", pinned=True)
+        await put(store, "working", run=store.run)
+        storage.clock.time += 60
+        await store.get(key("used"))
+        await store.clean()
+        storage.clock.time += 60
+        assert await store.get(key("idle")) is None
+        assert await store.clean() == 1
+        assert [record.key.id for record in await store.page("me", "response")] == ["working", "pinned", "used"]
+
+
+async def test_the_least_recently_used_goes_first(storage: Storage):
+    async with storage.open(Bounds(records=3)) as store:
+        for id in "abcde":
+            storage.clock.time += 1
+            await put(store, id)
+        storage.clock.time += 1
+        await store.get(key("a"))
+        storage.clock.time += 1
+        await store.commit(Append(key("b"), "items", (Item(b""),)))
+        assert await store.clean() == 2
+        assert {record.key.id for record in await store.page("me", "response")} == {"a", "b", "e"}
+
+
+async def test_a_chain_that_is_read_is_used_as_a_whole(storage: Storage):
+    async with storage.open(Bounds(records=2)) as store:
+        for id, parent in (("a", None), ("b", "a"), ("other", None)):
+            storage.clock.time += 1
+            await put(store, id, parent=parent)
+        storage.clock.time += 1
+        await store.chain(key("b"))
+        assert await store.clean() == 1
+        assert await store.get(key("other")) is None
+
+
+async def test_bytes_are_bounded_entries_included(storage: Storage):
+    async with storage.open(Bounds(nbytes=1000)) as store:
+        await put(store, "a", b"x" * 400)
+        storage.clock.time += 1
+        await put(store, "b", b"x" * 400)
+        assert await store.clean() == 0
+        storage.clock.time += 1
+        await store.commit(Append(key("b"), "items", (Item(b"x" * 300, "i"),)))
+        assert await store.clean() == 1
+        assert await store.get(key("a")) is None
+        storage.clock.time += 1
+        await store.commit(Remove(key("b"), "items", "i"), Replace(key("b"), "", b"x" * 500))
+        await put(store, "c", b"x" * 500)
+        assert await store.clean() == 0
+
+
+async def test_cleaning_goes_in_small_steps(storage: Storage):
+    async with storage.open(Bounds(records=1)) as store:
+        for number in range(5):
+            await put(store, f"r{number}")
+        assert [await store.clean(3) for _ in range(3)] == [3, 1, 0]
+
+
+async def test_what_is_in_work_or_pinned_is_not_evicted(storage: Storage):
+    async with storage.open(Bounds(records=0)) as store:
+        await put(store, "working", run=store.run)
+        await put(store, "pinned", pinned=True)
+        await put(store, "plain")
+        assert await store.clean() == 1
+        await store.commit(Replace(key("working"), "done", b""))
+        assert await store.clean() == 1
+        assert [record.key.id for record in await store.page("me", "response")] == ["pinned"]
+
+
+async def test_what_is_pinned_must_find_room(storage: Storage):
+    async with storage.open(Bounds(nbytes=1000)) as store:
+        await put(store, "a", b"x" * 500, pinned=True)
+        for change in (
+            Put(key("b"), 0, b"x", pinned=True),
+            Append(key("a"), "items", (Item(b"x"),)),
+            Replace(key("a"), "", b"x" * 501),
+        ):
+            with pytest.raises(StoreFull):
+                await store.commit(change)
+        assert await store.get(key("b")) is None
+        await store.commit(Delete(key("a")))
+        await put(store, "b", b"x" * 500, pinned=True)
+
+
+async def test_work_of_the_living_has_not_lapsed(storage: Storage):
+    async with storage.open() as store:
+        await put(store, "a", run=store.run)
+        assert await store.lapsed("response") == ()
+
+
+async def test_a_second_opening_sees_what_the_first_has_committed(storage: Storage):
+    if not storage.durable:
+        pytest.skip("a memory store is its process's own")
+    async with storage.open() as one, storage.open() as two:
+        await put(one, "a", b"1")
+        record = await two.get(key("a"))
+        assert record is not None
+        await two.commit(Replace(key("a"), "s", b"2", version=record.version))
+        assert (await refused(one, Replace(key("a"), "s", b"3", version=record.version))).found == "s"
+        deletions = (store.commit(Delete(key("a"))) for store in (one, two) * 10)
+        results = await asyncio.gather(*deletions, return_exceptions=True)
+        assert sum(result is None for result in results) == 1
+
+
+async def test_work_of_a_closed_opening_lapses_and_one_heir_takes_it(storage: Storage):
+    if not storage.durable:
+        pytest.skip("a memory store is its process's own")
+    async with storage.open() as one:
+        await put(one, "a", state="running", run=one.run)
+        await put(one, "done", state="done")
+    async with storage.open() as two, storage.open() as three:
+        await put(three, "alive", run=three.run)
+        (lapsed,) = await two.lapsed("response")
+        assert lapsed.key == key("a")
+        assert await two.lapsed("file") == ()
+        heirs = (
+            store.commit(Replace(key("a"), "running", b"", run=store.run, version=lapsed.version))
+            for store in (two, three)
+        )
+        results = await asyncio.gather(*heirs, return_exceptions=True)
+        assert sum(result is None for result in results) == 1
+        assert await two.lapsed("response") == ()
