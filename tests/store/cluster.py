@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def cluster(bin: Path) -> Iterator[str]:
+def cluster(bin: Path) -> Generator[str]:
     """Yields a DSN without a query. It does not wait for the disk: no test cuts the power."""
     home = Path(tempfile.mkdtemp(prefix="dragoman-pg-"))
     user = None

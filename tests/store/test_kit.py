@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
             await store.commit(Append(key("a"), "items", (Item(b"%d" % number, f"i{number}"),)))
         await store.commit(Append(key("a"), "other", (Item(b"x", "i1"),)))
 
-        async def read(**asked: int) -> list[int]:
+        async def read(**asked: Any) -> list[int]:
             return [entry.position for entry in await store.entries(key("a"), "items", **asked)]
 
         assert await read() == [0, 1, 2, 3, 4]

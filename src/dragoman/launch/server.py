@@ -27,13 +27,18 @@ from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .models import build_models
 from .secret import secret_key
+from .store import build_store, try_out
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     models = build_models(settings, SystemClock())
-    app = create_app(models, options=serving_options(settings), secret=secret_key(settings, os.environ))
+    store = build_store(settings, os.environ)
+    if store is not None:
+        asyncio.run(try_out(store))
+    secret = secret_key(settings, os.environ)
+    app = create_app(models, options=serving_options(settings), secret=secret, store=store)
     listener = None if settings.uds is not None else _listen(settings)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)

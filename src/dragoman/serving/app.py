@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Mapping
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,12 +16,14 @@ from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
 from ..dialects.responses import read_responses, responses_error, stateless
 from ..pipeline.models import Models
+from ..store import Store
 from . import utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
+from .lifespan import lifespan
 from .seals import Seals
 from .service import Service, ServingOptions
 
@@ -55,10 +56,12 @@ def create_app(
     clock: Clock | None = None,
     ids: Ids | None = None,
     secret: bytes | None = None,
+    store: Store | None = None,
 ) -> ASGIApp:
-    """An ASGI application that serves these models. Its lifespan starts and stops their engines.
+    """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
     secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
+    store: None is a server that keeps nothing.
     """
     options = options or ServingOptions()
     service = Service(
@@ -71,6 +74,7 @@ def create_app(
         reading=ReaderOptions(profile=options.profile, default_model=models.default),
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
+        store=store,
     )
 
     envelope = _envelopes(options.profile)
@@ -79,7 +83,7 @@ def create_app(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
         default=not_found(service, envelope),
-        lifespan=_lifespan(models),
+        lifespan=lifespan(service),
     )
     return _Http(router)
 
@@ -105,18 +109,6 @@ def _stateless_responses(clock: Clock) -> Callable[[bytes, ReaderOptions], Call]
         return stateless(read_responses(body, options, now=lambda: int(clock.now())))
 
     return read
-
-
-def _lifespan(models: Models) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncGenerator[None]:
-        await models.start()
-        try:
-            yield
-        finally:
-            await models.stop()
-
-    return lifespan
 
 
 class _Http:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.sealing import Check
 from ..pipeline.models import Models
+from ..store import Store
 from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
@@ -35,6 +36,8 @@ class ServingOptions(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Service:
+    """store: None on a server that keeps nothing."""
+
     models: Models
     clock: Clock
     ids: Ids
@@ -44,3 +47,4 @@ class Service:
     reading: ReaderOptions
     seals: Seals
     fingerprint: str
+    store: Store | None = None

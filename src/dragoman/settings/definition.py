@@ -183,6 +183,27 @@ class Settings(Struct, frozen=True, kw_only=True):
             "warns; `strict` refuses it; `off` does not look at signatures.",
         ),
     ] = "lenient"
+    store: Annotated[
+        str,
+        Option(
+            "Store",
+            "Where responses, conversations, files and batches are kept: `sqlite` (a file among this user's state), "
+            "`sqlite:PATH`, `postgresql://...`, `memory` (until the server ends) or `none`.",
+        ),
+    ] = "sqlite"
+    store_ttl: Annotated[float, Option("Store", "Seconds for which something is kept after its last use.", least=1)] = (
+        30 * 86400.0
+    )
+    store_max_records: Annotated[
+        int, Option("Store", "How much is kept; the least recently used goes first.", least=1, sized=True)
+    ] = 100_000
+    store_max_bytes: Annotated[
+        int, Option("Store", "Bytes that are kept; half of them may be files.", least=1024, sized=True)
+    ] = 4096 * _MIB
+    store_synchronous: Annotated[
+        Literal["full", "normal"],
+        Option("Store", "Whether what is stored in SQLite survives a power cut (`full`), or only the server's end."),
+    ] = "full"
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
         Option("Logging", "What to log.", vllm="uvicorn_log_level"),

@@ -1,0 +1,47 @@
+"""The store that the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..settings import Settings, SettingsError, state_directory
+from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
+
+
+def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
+    """Not opened yet; None where nothing is to be kept. Raises SettingsError."""
+    bounds = Bounds(settings.store_max_records, settings.store_max_bytes, settings.store_ttl)
+    kind, _, rest = settings.store.partition(":")
+    match kind, rest:
+        case "none", "":
+            return None
+        case "memory", "":
+            return MemoryStore(bounds)
+        case "sqlite", path:
+            file = Path(path) if path else state_directory(environment) / "store.db"
+            synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
+            return SqliteStore(file, bounds, synchronous=synchronous)
+        case "postgresql" | "postgres", rest if rest.startswith("//"):
+            return _postgres(settings.store, bounds)
+        case _:
+            raise SettingsError(
+                f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, not `{kind}`."
+            )
+
+
+def _postgres(dsn: str, bounds: Bounds) -> Store:
+    try:
+        from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
+    except ImportError as error:
+        raise SettingsError("store: PostgreSQL needs `pip install dragoman[postgres]`.") from error
+    return PostgresStore(dsn, bounds)
+
+
+async def try_out(store: Store) -> None:
+    """What cannot be opened is told before the server says that it serves. Raises SettingsError."""
+    try:
+        await store.open()
+    except StoreUnavailable as error:
+        raise SettingsError(f"store: {error.message} `--store memory` or `--store none` need no file.") from error
+    await store.close()

@@ -1,0 +1,62 @@
+"""What begins and ends with the server: its engines, its store, and the chores that go on beside the requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from ..store import Store, StoreUnavailable
+from .service import Service
+
+Chore = Callable[[Service, Store], Coroutine[None, None, None]]
+"""Goes on until it is cancelled."""
+
+CLEANING = 5.0
+"""Seconds between two looks at what has expired or is too much."""
+
+
+def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def live(_: object) -> AsyncGenerator[None]:
+        async with _opened(service):
+            await service.models.start()
+            try:
+                yield
+            finally:
+                await service.models.stop()
+
+    return live
+
+
+@asynccontextmanager
+async def _opened(service: Service) -> AsyncGenerator[None]:
+    store = service.store
+    if store is None:
+        yield
+        return
+    await store.open()
+    chores = [asyncio.create_task(chore(service, store)) for chore in CHORES]
+    try:
+        yield
+    finally:
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        await store.close()
+
+
+async def clean(_: Service, store: Store) -> None:
+    """In small steps, between which others write."""
+    while True:
+        await asyncio.sleep(CLEANING)
+        try:
+            # The pause only lets others in; there is no event to wait for.
+            while await store.clean():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        except StoreUnavailable:
+            # It has said so in the log; the next look may find it well again.
+            continue
+
+
+CHORES: tuple[Chore, ...] = (clean,)

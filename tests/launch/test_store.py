@@ -1,0 +1,49 @@
+"""From settings to a store; one that cannot be opened is told before the server says that it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.launch.store import build_store, try_out
+from dragoman.settings import Settings, SettingsError
+from dragoman.store import Key, MemoryStore, Put, SqliteStore
+from dragoman.store.postgres import PostgresStore
+
+
+async def test_by_default_a_file_among_this_users_state(tmp_path: Path):
+    store = build_store(Settings(), {"XDG_STATE_HOME": str(tmp_path)})
+    assert isinstance(store, SqliteStore)
+    await try_out(store)
+    assert (tmp_path / "dragoman" / "store.db").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_store_that_was_tried_out_can_be_opened(tmp_path: Path):
+    store = build_store(Settings(store=f"sqlite:{tmp_path}/x.db"), {})
+    assert store is not None
+    await try_out(store)
+    await store.open()
+    await store.commit(Put(Key("", "file", "a"), 0, b""))
+    assert await store.get(Key("", "file", "a")) is not None
+    await store.close()
+
+
+def test_other_stores():
+    assert build_store(Settings(store="none"), {}) is None
+    assert isinstance(build_store(Settings(store="memory"), {}), MemoryStore)
+    assert isinstance(build_store(Settings(store="postgresql://localhost/x"), {}), PostgresStore)
+
+
+@pytest.mark.parametrize("store", ["redis://localhost", "sqlite3", "none:x", "postgresql:x", ""])
+def test_an_unknown_store_is_told_without_its_password(store: str):
+    with pytest.raises(SettingsError, match="must be `sqlite`"):
+        build_store(Settings(store=store), {})
+
+
+async def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path):
+    (tmp_path / "file").touch()
+    store = build_store(Settings(store=f"sqlite:{tmp_path}/file/x.db"), {})
+    assert store is not None
+    with pytest.raises(SettingsError, match="cannot be opened"):
+        await try_out(store)
