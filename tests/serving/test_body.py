@@ -4,6 +4,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 
+import brotli
 import pytest
 import zstandard
 from starlette.datastructures import Headers
@@ -37,6 +38,7 @@ CODINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("deflate", zlib.compress),
     ("deflate", raw_deflate),
     ("zstd", zstandard.compress),
+    ("br", brotli.compress),
 ]
 
 
@@ -58,7 +60,7 @@ async def test_a_bomb_is_a_413(coding: str, encode: Callable[[bytes], bytes]) ->
         await read_body(pieces(bomb), Headers({"content-encoding": coding}), LIMIT)
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd", "br"])
 async def test_a_corrupt_body_is_a_400(coding: str) -> None:
     with pytest.raises(RequestError) as caught:
         await read_body(pieces(b"not that"), Headers({"content-encoding": coding}), LIMIT)

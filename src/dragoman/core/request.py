@@ -36,12 +36,15 @@ class TemplateOptions(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
+    """drop_oldest: where it does not fit the context, whole turns are left out, rather than all of it refused."""
+
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     reasoning: ReasoningOptions = ReasoningOptions()
     template: TemplateOptions = TemplateOptions()
+    drop_oldest: bool = False
 
 
 Prompt = Conversation | str | tuple[int, ...]

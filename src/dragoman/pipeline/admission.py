@@ -123,9 +123,9 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
 
     Raises ContextTooLong.
     """
-    if request.limits.truncate_prompt is not None:
-        return
     prompt = request.prompt
+    if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
+        return
     if isinstance(prompt, str):
         size, param = _size(prompt), "prompt"
     elif isinstance(prompt, Conversation):

@@ -16,9 +16,10 @@ from ..core.syntax import ParseContext
 from ..parsers import registry
 from .admission import Terms, check, check_text_length, param_of
 from .choosing import callable_tools, sampling_of, thought_limit
+from .fitting import dropped_warning, prompt_that_fits
 from .grammar import compose_for
 from .models import EventBackend, ServedModel, TokenBackend
-from .prompting import Prompted, prompt_of, truncated
+from .prompting import Prompted, truncated
 from .stops import StopStage
 from .strand import Strand
 from .text import Vocabulary
@@ -71,6 +72,8 @@ async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, in
     """
     warnings = check(request, model.capabilities, terms)
     if isinstance(model.backend, EventBackend):
+        if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
+            warnings.append("truncation is ignored: this model's engine makes its own prompts")
         return _event_job(model, model.backend.engine, request, terms), warnings
     preparation = _TokenPreparation(model, model.backend, request, terms, index, warnings)
     return await preparation.job(), warnings
@@ -113,7 +116,10 @@ class _TokenPreparation:
     async def job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
-        prompted = truncated(await prompt_of(backend, request, self.terms), request, model.max_model_len)
+        fitting = await prompt_that_fits(backend, request, self.terms, model.max_model_len)
+        prompted = truncated(fitting, request, model.max_model_len)
+        if prompted.dropped:
+            self.warnings.append(dropped_warning(prompted.dropped, model.max_model_len))
         for name in prompted.ignored:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
         if request.limits.stop and not _stops(request):

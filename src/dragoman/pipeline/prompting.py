@@ -24,12 +24,16 @@ INLINE = 4096
 
 
 class Prompted(msgspec.Struct, frozen=True):
-    """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain."""
+    """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain.
+
+    dropped: how many messages were left out, see `fitting`.
+    """
 
     ids: tuple[int, ...]
     text: str
     tail: str = ""
     ignored: tuple[str, ...] = ()
+    dropped: int = 0
 
 
 async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Terms) -> Prompted:

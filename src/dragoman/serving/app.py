@@ -37,6 +37,7 @@ def routes(clock: Clock) -> Table:
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
         "/v1/responses": (user, {"POST": generation(_stateless_responses(clock))}),
+        "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
         "/v1/messages": (user, {"POST": generation(read_messages)}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         "/v1/models": (user, {"GET": utility.list_models}),

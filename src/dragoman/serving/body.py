@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
+import brotli
 import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from ..core.errors import BodyTooLarge, RequestError, UnsupportedMedia
 
-CODINGS = "gzip, deflate, zstd"
+CODINGS = "br, gzip, deflate, zstd"
 
 
 class ClientGone(Exception):
@@ -54,7 +55,9 @@ def _decode(data: bytes, coding: str, limit: int) -> bytes:
             return _inflate(zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS), data, limit)
         if coding == "zstd":
             return _unzstd(data, limit)
-    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+        if coding == "br":
+            return _unbrotli(data, limit)
+    except (brotli.error, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise RequestError(f"The body is not valid {coding}.") from error
     raise UnsupportedMedia(f"Content-Encoding `{coding[:40]}` is not supported; use one of {CODINGS}.")
 
@@ -73,6 +76,22 @@ def _inflate(stream: _Inflater, data: bytes, limit: int) -> bytes:
         raise _too_large(limit)
     if not stream.eof:
         raise EOFError
+    return out
+
+
+def _unbrotli(data: bytes, limit: int) -> bytes:
+    stream = brotli.Decompressor()
+    # The library stops soon after the limit of a call; what is left is fetched by calls without input.
+    pieces = [stream.process(data, output_buffer_limit=limit + 1)]
+    while not stream.is_finished():
+        if sum(map(len, pieces)) > limit:
+            raise _too_large(limit)
+        if not pieces[-1]:
+            raise EOFError
+        pieces.append(stream.process(b"", output_buffer_limit=limit + 1))
+    out = b"".join(pieces)
+    if len(out) > limit:
+        raise _too_large(limit)
     return out
 
 

@@ -155,13 +155,12 @@ def test_what_is_echoed_satisfies_the_types_of_the_sdk_strictly(fields: dict[str
 
 def test_what_changes_less_than_it_says_is_told():
     asked = call(
-        truncation="auto",
         service_tier="priority",
         text={"verbosity": "high"},
         reasoning={"mode": "pro", "context": "all_turns"},
         context_management=[{"type": "compaction"}],
     )
-    assert len(asked.warnings) == 6
+    assert len(asked.warnings) == 5
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,13 @@ __all__ = [
     "ResponsesCall",
     "ResponsesView",
     "ResponsesWriter",
+    "input_tokens_answer",
     "read_responses",
     "responses_error",
     "rows",
     "stateless",
 ]
+
+
+def input_tokens_answer(tokens: int) -> bytes:
+    return b'{"object":"response.input_tokens","input_tokens":%d}' % tokens

@@ -41,7 +41,11 @@ _OWN = (
         "reasoning_text; context and mode give a warning",
     ),
     ("top_logprobs", "0 to 20; more than 0 includes the logprobs"),
-    ("truncation", "auto gives a warning: nothing is dropped, what does not fit is refused"),
+    (
+        "truncation",
+        "auto leaves out the oldest turns of a conversation that does not fit, whole ones, a call with its result, and "
+        "says how many messages that were in a warning; the instructions, the last question and the last turn stay",
+    ),
     ("metadata", "at most 16 keys of 64 characters with values of 512; echoed"),
     ("user", "echoed; identifies the end user, nothing here depends on it"),
     ("safety_identifier", "echoed; identifies the end user, nothing here depends on it"),

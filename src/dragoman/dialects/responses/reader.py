@@ -110,6 +110,7 @@ def _conversation(
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning=_reasoning(body, warnings),
         template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
+        drop_oldest=body.truncation == "auto",
     )
 
 
@@ -145,8 +146,8 @@ def _check(body: ResponsesBody, warnings: list[str]) -> None:
             "'stream_options.include_obfuscation' is not supported here: events are not padded.",
             param="stream_options.include_obfuscation",
         )
-    if body.truncation is not None and one_of(body.truncation, ("auto", "disabled"), "truncation") == "auto":
-        warnings.append("truncation: nothing is dropped here; a conversation that does not fit is refused")
+    if body.truncation is not None:
+        one_of(body.truncation, ("auto", "disabled"), "truncation")
     verbosity = body.text.verbosity if body.text is not None else None
     if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
         warnings.append("text.verbosity: models here are not told; say it in the prompt")

@@ -1,0 +1,93 @@
+"""What is counted beforehand is what the call counts, and what does not fit is left out in whole turns, and told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import pytest_asyncio
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.serving.house import house
+
+LIMIT = 512
+TOOL: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+LONG = "word " * 60
+PAST = [
+    each
+    for i in range(8)
+    for each in ({"role": "user", "content": f"Question {i}: {LONG}"}, {"role": "assistant", "content": f"Answer {i}."})
+]
+CALLS = [
+    each
+    for i in range(8)
+    for each in (
+        {"type": "function_call", "call_id": f"c{i}", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": f"c{i}", "output": LONG},
+    )
+]
+LAST = {"role": "user", "content": "What is 3 + 4?"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client() -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(max_model_len=LIMIT), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield http
+    await models.stop()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"input": "Hello"},
+        {"input": [LAST], "instructions": "Be brief.", "tools": [TOOL]},
+        {"input": [LAST], "instructions": "Be brief.", "tools": [TOOL], "tool_choice": "none"},
+        {"input": [LAST], "reasoning": {"effort": "high"}},
+        {"input": [*PAST, LAST], "truncation": "auto"},
+    ],
+)
+async def test_the_count_is_that_of_the_call(client: httpx2.AsyncClient, asked: dict[str, Any]):
+    sdk = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client, max_retries=0)
+    counted = await sdk.responses.input_tokens.count(model="tiny", **asked)
+    assert counted.object == "response.input_tokens"
+    called = await client.post("/v1/responses", json={**asked, "max_output_tokens": 16})
+    assert called.json()["usage"]["input_tokens"] == counted.input_tokens
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("input", [[*PAST, LAST], [LAST, *CALLS]], ids=("questions", "calls"))
+async def test_what_does_not_fit_is_left_out_and_told_or_refused(client: httpx2.AsyncClient, input: list[Any]):
+    async def ask(**fields: Any) -> httpx2.Response:
+        return await client.post("/v1/responses", json={"input": input, "max_output_tokens": 16, **fields})
+
+    refused = await ask()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    answer = await ask(truncation="auto")
+    assert answer.status_code == 200
+    assert answer.json()["truncation"] == "auto"
+    assert "oldest messages were left out" in answer.headers["x-dragoman-warnings"]
+    assert answer.json()["usage"]["input_tokens"] <= LIMIT - 16
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(client: httpx2.AsyncClient):
+    fits = await client.post("/v1/responses", json={"input": "Hi", "truncation": "auto", "max_output_tokens": 16})
+    assert "x-dragoman-warnings" not in fits.headers
+    refused = await client.post("/v1/responses", json={"input": LONG * 20, "truncation": "auto"})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_an_engine_that_makes_its_own_prompts_says_so():
+    it = house()
+    counted = await it.post("/v1/responses/input_tokens", {"model": "m", "input": "hi"})
+    assert counted.json()["error"]["code"] == "unsupported_parameter"
