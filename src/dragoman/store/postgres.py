@@ -1,0 +1,203 @@
+"""The store in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
+
+A held advisory lock says that a process lives: so the connection must be a session of its own, not that of a pooler
+which lends it out transaction by transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from . import sql
+from .base import Bounds, Chain, Change, Entry, Key, Record, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_asyncpg: Any = asyncpg
+"""It has no types of its own; beyond this module nothing of it is seen."""
+
+
+class _Connection(Protocol):
+    """What is used of an asyncpg connection."""
+
+    async def fetch(self, query: str, *args: object) -> sql.Rows: ...
+    async def fetchval(self, query: str, *args: object) -> object: ...
+    async def execute(self, query: str, *args: object) -> str: ...
+    def transaction(self) -> AbstractAsyncContextManager[object]: ...
+
+
+_MIGRATING = 0x64726167
+"""The advisory lock under which one process at a time brings the schema up to date."""
+_CONNECTIONS = 8
+_RETRIES = 5
+_TRANSIENT: Any = (_asyncpg.DeadlockDetectedError, _asyncpg.SerializationError)
+_FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, OSError, TimeoutError)
+
+
+class PostgresStore:
+    """dsn: `postgresql://user:password@host/database`. timeout: seconds for a connection, and for a statement."""
+
+    def __init__(
+        self,
+        dsn: str,
+        bounds: Bounds | None = None,
+        *,
+        timeout: float = 10.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._dsn, self._bounds, self._timeout, self._now = dsn, bounds or Bounds(), timeout, now
+        self._run = "run_" + secrets.token_hex(16)
+        self._touches: dict[int, float] = {}
+        self._pool: Any = None
+        self._alive: Any = None
+
+    @property
+    def run(self) -> str:
+        return self._run
+
+    async def open(self) -> None:
+        """Make the tables where they are not there. Raises StoreUnavailable, also for those of a newer version."""
+        async with _translated():
+            self._pool = await _asyncpg.create_pool(
+                self._dsn, min_size=1, max_size=_CONNECTIONS, timeout=self._timeout, command_timeout=self._timeout
+            )
+            self._alive = await _asyncpg.connect(self._dsn, timeout=self._timeout)
+            await self._alive.execute("SELECT pg_advisory_lock($1)", _lock_of(self._run))
+            async with self._pool.acquire() as connection, connection.transaction():
+                await _migrate(connection)
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        async with _translated():
+            async with pool.acquire() as connection:
+                await _drive(connection, sql.touch(self._taken_touches()))
+            await pool.close()
+            await self._alive.close()
+
+    async def commit(self, *changes: Change) -> None:
+        now = self._now()
+        await self._write(lambda: sql.commit(changes, self._bounds, now))
+
+    async def get(self, key: Key) -> Record | None:
+        now = self._now()
+        record = await self._read(sql.get(key, self._bounds, now))
+        if record is not None:
+            self._touches[record.position] = now
+        return record
+
+    async def chain(self, key: Key) -> Chain | None:
+        now = self._now()
+        chain = await self._read(sql.chain(key, self._bounds, now))
+        if chain is not None:
+            self._touches |= {record.position: now for record in chain.records}
+        return chain
+
+    async def page(
+        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+    ) -> tuple[Record, ...]:
+        return await self._read(sql.page(owner, kind, after, limit, descending, self._bounds, self._now()))
+
+    async def entries(
+        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+    ) -> tuple[Entry, ...]:
+        return await self._read(sql.entries(key, series, after, limit, descending, self._bounds, self._now()))
+
+    async def entry(self, key: Key, series: str, id: str) -> Entry | None:
+        return await self._read(sql.entry(key, series, id, self._bounds, self._now()))
+
+    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+        found: list[Record] = []
+        for run in await self._read(sql.runs()):
+            if len(found) < limit and run != self._run and not await self._is_alive(run):
+                found += await self._read(sql.of_run(run, kind, limit - len(found)))
+        return tuple(found)
+
+    async def clean(self, limit: int = 256) -> int:
+        now, touches = self._now(), self._taken_touches()
+        await self._write(lambda: sql.touch(touches))
+        return await self._write(lambda: sql.clean(limit, self._bounds, now))
+
+    async def _is_alive(self, run: str) -> bool:
+        async with _translated(), self._lent() as connection, connection.transaction():
+            # Taken for this transaction only. Two processes that ask at once may each take the other for that run:
+            # then both will ask again.
+            return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _lock_of(run))
+
+    def _taken_touches(self) -> list[tuple[int, float]]:
+        touches, self._touches = self._touches, {}
+        return list(touches.items())
+
+    async def _read(self, steps: sql.Steps[T]) -> T:
+        async with _translated(), self._lent() as connection:
+            return await _drive(connection, steps)
+
+    async def _write(self, steps: Callable[[], sql.Steps[T]]) -> T:
+        """Once more where another transaction crossed this one; the server has undone it then."""
+        async with _translated(), self._lent() as connection:
+            for left in reversed(range(_RETRIES)):
+                try:
+                    async with connection.transaction():
+                        return await _drive(connection, steps())
+                except _TRANSIENT:
+                    if not left:
+                        raise
+            raise AssertionError("the last try has raised")
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncGenerator[_Connection]:
+        if self._pool is None:
+            raise StoreUnavailable("The store is closed.")
+        async with self._pool.acquire(timeout=self._timeout) as connection:
+            yield connection
+
+
+async def _drive(connection: _Connection, steps: sql.Steps[T]) -> T:
+    """Answer the questions of `steps` until it is done."""
+    try:
+        statement, parameters = next(steps)
+        while True:
+            statement, parameters = steps.send(await connection.fetch(statement, *parameters))
+    except StopIteration as done:
+        return done.value
+
+
+async def _migrate(connection: _Connection) -> None:
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
+    await connection.execute("CREATE TABLE IF NOT EXISTS dragoman_schema (version INTEGER NOT NULL)")
+    rows = await connection.fetch("SELECT coalesce(max(version), 0) FROM dragoman_schema")
+    version: int = rows[0][0]
+    if version > sql.SCHEMA_VERSION:
+        raise StoreUnavailable(
+            f"The store was made by a newer version of this server (schema {version}; this one knows "
+            f"{sql.SCHEMA_VERSION})."
+        )
+    for statement in sql.migrations(version, postgres=True):
+        await connection.execute(statement)
+    if version < sql.SCHEMA_VERSION:
+        await connection.execute("INSERT INTO dragoman_schema VALUES ($1)", sql.SCHEMA_VERSION)
+
+
+def _lock_of(run: str) -> int:
+    """63 of the run's random bits."""
+    return int(run.removeprefix("run_")[:16], 16) >> 1
+
+
+@asynccontextmanager
+async def _translated() -> AsyncGenerator[None]:
+    """The log gets PostgreSQL's own word, which may name hosts and users; the client a plain one."""
+    try:
+        yield
+    except _FAILURES as error:
+        log.error("the store failed: %s", error)
+        raise StoreUnavailable("The store cannot be used now: the database does not answer as it should.") from error

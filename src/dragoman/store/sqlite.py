@@ -1,0 +1,203 @@
+"""The store in one SQLite file, the default: one writer thread with group commit, readers beside it.
+
+Several server processes can share the file. A commit is acknowledged after it is on the disk, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from . import sql
+from .base import Bounds, Chain, Change, Entry, Key, Record, StoreUnavailable
+from .runs import RunLock, is_alive
+from .writer import GroupWriter, drive, unavailable
+
+T = TypeVar("T")
+Synchronous = Literal["FULL", "NORMAL"]
+
+_OLDEST_SQLITE = (3, 35, 0)
+# A file gives its free pages back a little at a time.
+_VACUUM = "PRAGMA incremental_vacuum(256)"
+
+
+class SqliteStore:
+    """synchronous: FULL survives a power cut; NORMAL survives the process only, and is faster.
+
+    busy: seconds to wait for another process that is writing. now: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        bounds: Bounds | None = None,
+        *,
+        synchronous: Synchronous = "FULL",
+        busy: float = 10.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._path, self._bounds, self._now = path, bounds or Bounds(), now
+        self._synchronous, self._busy = synchronous, busy
+        self._run = "run_" + secrets.token_hex(16)
+        self._touches: dict[int, float] = {}
+        self._writer: GroupWriter | None = None
+
+    @property
+    def run(self) -> str:
+        return self._run
+
+    async def open(self) -> None:
+        """Make the file where it is not there. Raises StoreUnavailable, also for the file of a newer version."""
+        loop = asyncio.get_running_loop()
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
+        self._reading = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        writing = await self._in_thread(self._prepare)
+        self._writer = GroupWriter(writing, loop)
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        touches = self._taken_touches()
+        await writer.write(lambda connection: drive(connection, sql.touch(touches)))
+        await asyncio.to_thread(writer.stop)
+        await asyncio.to_thread(self._readers.shutdown)
+        for connection in self._connections:
+            connection.close()
+        self._lock.release()
+
+    async def commit(self, *changes: Change) -> None:
+        steps = sql.commit(changes, self._bounds, self._now())
+        await self._write(lambda connection: drive(connection, steps))
+
+    async def get(self, key: Key) -> Record | None:
+        now = self._now()
+        record = await self._read(sql.get(key, self._bounds, now))
+        if record is not None:
+            self._touches[record.position] = now
+        return record
+
+    async def chain(self, key: Key) -> Chain | None:
+        now = self._now()
+        chain = await self._read(sql.chain(key, self._bounds, now))
+        if chain is not None:
+            self._touches |= {record.position: now for record in chain.records}
+        return chain
+
+    async def page(
+        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
+    ) -> tuple[Record, ...]:
+        return await self._read(sql.page(owner, kind, after, limit, descending, self._bounds, self._now()))
+
+    async def entries(
+        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
+    ) -> tuple[Entry, ...]:
+        return await self._read(sql.entries(key, series, after, limit, descending, self._bounds, self._now()))
+
+    async def entry(self, key: Key, series: str, id: str) -> Entry | None:
+        return await self._read(sql.entry(key, series, id, self._bounds, self._now()))
+
+    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+        found: list[Record] = []
+        for run in await self._read(sql.runs()):
+            if len(found) < limit and not await self._in_thread(lambda run=run: is_alive(self._runs, run)):
+                found += await self._read(sql.of_run(run, kind, limit - len(found)))
+        return tuple(found)
+
+    async def clean(self, limit: int = 256) -> int:
+        now, touches = self._now(), self._taken_touches()
+
+        def write(connection: sqlite3.Connection) -> int:
+            drive(connection, sql.touch(touches))
+            gone = drive(connection, sql.clean(limit, self._bounds, now))
+            if gone:
+                connection.execute(_VACUUM).fetchall()
+            return gone
+
+        return await self._write(write)
+
+    @property
+    def _runs(self) -> Path:
+        return self._path.with_name(self._path.name + "-runs")
+
+    def _prepare(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise StoreUnavailable(f"The store needs SQLite 3.35 or newer; this Python has {sqlite3.sqlite_version}.")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made before SQLite opens it, for it would take the process's umask; its side files take this mode over.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._lock = RunLock(self._runs, self._run)
+        except OSError as error:
+            raise StoreUnavailable(f"The store {self._path} cannot be opened: {error.strerror}.") from error
+        try:
+            return self._migrated()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _migrated(self) -> sqlite3.Connection:
+        connection = self._connect()
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            # Only possible before the first table is made.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnavailable(f"The store {self._path} is on a file system where SQLite cannot keep a WAL.")
+        connection.execute("BEGIN IMMEDIATE")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > sql.SCHEMA_VERSION:
+            connection.close()
+            raise StoreUnavailable(
+                f"The store {self._path} was made by a newer version of this server (schema {version}; "
+                f"this one knows {sql.SCHEMA_VERSION})."
+            )
+        for statement in sql.migrations(version, postgres=False):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {sql.SCHEMA_VERSION:d}")
+        connection.execute("COMMIT")
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = FAST")
+        return connection
+
+    def _taken_touches(self) -> list[tuple[int, float]]:
+        touches, self._touches = self._touches, {}
+        return list(touches.items())
+
+    async def _read(self, steps: sql.Steps[T]) -> T:
+        return await self._in_thread(lambda: drive(self._reader(), steps))
+
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's own."""
+        connection: sqlite3.Connection | None = self._reading.__dict__.get("connection")
+        if connection is None:
+            connection = self._reading.connection = self._connect()
+            connection.execute("PRAGMA query_only = ON")
+            self._connections.append(connection)
+        return connection
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+        except sqlite3.Error as error:
+            raise unavailable(error) from error
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._writer is None:
+            raise StoreUnavailable("The store is closed.")
+        return await self._writer.write(work)
