@@ -11,7 +11,7 @@ import pytest
 from dragoman.engines import tiny
 from dragoman.launch import build_models, greeting
 from dragoman.launch.secret import secret_key
-from dragoman.parsers.hermes import HermesFormat
+from dragoman.parsers.frame import FramedFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Secret, Settings, SettingsError
@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 def test_the_embedded_model_is_served_by_default() -> None:
     (model,) = build_models(Settings(), SystemClock())
     assert (model.name, model.max_model_len) == ("tiny", 32768)
-    assert isinstance(model.tools, HermesFormat)
+    assert isinstance(model.tools, FramedFormat)
 
 
 def test_a_directory_is_served_under_its_own_name(directory: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
     (model,) = build_models(settings, SystemClock())
-    assert isinstance(model.tools, HermesFormat)
+    assert isinstance(model.tools, FramedFormat)
 
 
 @pytest.mark.parametrize(

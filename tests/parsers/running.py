@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hypothesis import strategies as st
 
@@ -21,7 +21,8 @@ from dragoman.core.events import (
 from dragoman.core.grammar import check
 from dragoman.core.message import CustomTool, FunctionTool, Reasoning, Text, Tool, ToolCall
 from dragoman.core.reply import Choice, Fold
-from dragoman.core.syntax import ParseContext, Parser
+from dragoman.core.syntax import ParseContext, Parser, ToolFormat
+from dragoman.parsers import registry
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 END = Token(2, "<|im_end|>", special=True)
@@ -36,6 +37,12 @@ def context(*tools: str | Tool, tail: str = "<|im_start|>assistant\n") -> ParseC
 
 
 PATCH = CustomTool("patch")
+
+
+def tool_format(name: str, added: Collection[str] = ()) -> ToolFormat:
+    found = registry.tools(name, added)
+    assert found is not None
+    return found
 
 
 def token(text: str) -> Token:

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from dragoman.core.message import CustomTool, FunctionTool
 from dragoman.core.syntax import JsonValue, Verbatim
-from dragoman.parsers.hermes import HermesFormat
 
-from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token
+from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
 
 
 def hermes(*tools: str | CustomTool):
-    return HermesFormat().parser(context(*(tools or ("f", "get_weather", PATCH))))
+    return tool_format("hermes").parser(context(*(tools or ("f", "get_weather", PATCH))))
 
 
 def call(name: str, arguments: str) -> str:
@@ -194,15 +193,15 @@ def test_marks_and_pieces_joined_are_the_raw_text():
 
 def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
     pieces = ["<", "tool_call", ">", '{"name": "f", "arguments": {}}', "</", "tool_call>"]
-    parser = HermesFormat(added=SPECIAL).parser(context("f"))
+    parser = tool_format("hermes", SPECIAL).parser(context("f"))
     assert shape(fold(parse(parser, deltas(pieces)))) == [("text", "".join(pieces))]
     pieces[:3] = ["<tool_call>"]
-    parser = HermesFormat(added=SPECIAL).parser(context("f"))
+    parser = tool_format("hermes", SPECIAL).parser(context("f"))
     assert shape(fold(parse(parser, deltas(pieces)))) == [("call", "f", "{}")]
 
 
 def test_fifty_interleaved_streams_do_not_mix():
-    format = HermesFormat()
+    format = tool_format("hermes")
     texts = [f"Text {n}\n" + call("f", f'{{"n": {n}}}') + call("g", f'{{"n": "{n}"}}') for n in range(50)]
     parsers = [format.parser(context("f", "g")) for _ in texts]
     events = [list[object]() for _ in texts]
@@ -239,7 +238,7 @@ def test_plain_text_passes_as_the_same_object():
 
 
 def test_how_a_call_is_written_when_it_is_enforced():
-    format = HermesFormat()
+    format = tool_format("hermes")
     assert format.call(FunctionTool("f", parameters='{"type": "object"}')) == (
         Verbatim('<tool_call>\n{"name": "f", "arguments": '),
         JsonValue('{"type": "object"}'),
@@ -254,7 +253,7 @@ def test_how_a_call_is_written_when_it_is_enforced():
 
 @pytest.mark.parametrize("name", ['a"b', "é\n", "</tool_call>", "<tool_call>"])
 def test_a_name_is_escaped_and_found_again(name: str):
-    head, value, tail = HermesFormat().call(FunctionTool(name))
+    head, value, tail = tool_format("hermes").call(FunctionTool(name))
     assert isinstance(head, Verbatim)
     assert isinstance(tail, Verbatim)
     assert isinstance(value, JsonValue)

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from dragoman.core.events import TextDelta, Token
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
-from dragoman.parsers.hermes import HermesFormat
 from dragoman.parsers.think import ThinkFormat
 
-from .running import END, PATCH, SPECIAL, Make, context, cut, deltas, fold, parse, regroup, shape, token
+from .running import END, PATCH, SPECIAL, Make, context, cut, deltas, fold, parse, regroup, shape, token, tool_format
 
 
 def thinking(tail: str = "assistant\n", *, unopened: bool = False, added: tuple[str, ...] = ()) -> Make:
@@ -24,7 +23,7 @@ def thinking(tail: str = "assistant\n", *, unopened: bool = False, added: tuple[
 
 
 def calling(added: tuple[str, ...] = ()) -> Make:
-    return lambda: HermesFormat(added=added).parser(context("f", "get_weather", PATCH))
+    return lambda: tool_format("hermes", added).parser(context("f", "get_weather", PATCH))
 
 
 def both(added: tuple[str, ...] = ()) -> Make:

@@ -10,7 +10,7 @@ import pytest
 import dragoman.engines.tiny
 from dragoman.core.events import ChoiceFinished, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.parsers import registry
-from dragoman.parsers.hermes import HermesFormat
+from dragoman.parsers.frame import FramedFormat
 from dragoman.parsers.think import ThinkFormat
 
 from .running import answer, context
@@ -23,7 +23,7 @@ def test_reasoning_formats_have_names(name: str):
 
 @pytest.mark.parametrize("name", ["hermes", "qwen2_5", "qwen25", "qwen3"])
 def test_tool_formats_have_names(name: str):
-    assert isinstance(registry.tools(name), HermesFormat)
+    assert isinstance(registry.tools(name), FramedFormat)
 
 
 def test_none_is_a_name():
@@ -35,7 +35,7 @@ def test_none_is_a_name():
 def test_an_unknown_name_is_answered_with_what_there_is():
     with pytest.raises(ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"):
         registry.reasoning("thnk")
-    with pytest.raises(ValueError, match=r"tools parser 'zzz'\. There are: hermes"):
+    with pytest.raises(ValueError, match=r"tools parser 'zzz'\. There are: .*hermes.*none"):
         registry.tools("zzz")
 
 
@@ -70,7 +70,7 @@ QWEN = (
         (QWEN, (), ("think", "hermes")),
         ("{% set content = content.split('</think>')[-1] %}", (), ("think", None)),
         ("{{ messages }}", ("<think>", "</think>"), ("think", None)),
-        ('<tool_call>\n<function=example>\n<parameter=x> "name" arguments </tool_call>', (), (None, None)),
+        ('<tool_call>\n<function=example>\n<parameter=x> "name" arguments </tool_call>', (), (None, "qwen3_coder")),
         ("<tool_call>{{ name }}<arg_key></tool_call>", (), (None, None)),
         ("{{ messages }}", (), (None, None)),
     ],

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..core.errors import RequestError
 from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
-from ..core.syntax import Piece, ThoughtSyntax, Verbatim
+from ..core.syntax import FreeText, JsonValue, Many, Maybe, OneOf, Piece, ThoughtSyntax, Verbatim
 from .schema import MOST_INTERSECTED, Json, Schema, parse_schema
 
 MOST_REGEX = 4 * 1024
@@ -53,12 +53,15 @@ class Calls(Struct, frozen=True):
     """The tools that may be called.
 
     required: the answer is calls and nothing else, no body. parallel: there may be several, with `between` between two.
+    around: what stands before the first call and behind the last. leading: see ToolFormat.
     """
 
     forms: tuple[CallForm, ...]
     between: str = ""
     required: bool = False
     parallel: bool = True
+    around: tuple[str, str] = ("", "")
+    leading: bool = False
 
 
 class Grammar(Struct, frozen=True):
@@ -75,15 +78,16 @@ def compose(
     body_param: str = "response_format",
     calls: Calls | None = None,
     thought: Thought | None = None,
+    heading: str = "",
 ) -> Grammar:
-    """The grammar of one answer.
+    """The grammar of one answer. heading: what stands before the answer where that is text, and no call.
 
     No body and no calls: free text. Calls not required, no body: free text, then perhaps calls, after which only
     further calls. Calls and a body: one or the other. Raises RequestError for what is too large, or no schema.
     """
     if calls is not None and not calls.forms:
         raise ValueError("calls of no tool")
-    return _Writer(special_tokens).answer(body, body_param, calls, thought)
+    return _Writer(special_tokens, heading).answer(body, body_param, calls, thought)
 
 
 def control_names(special_tokens: Iterable[str]) -> list[str]:
@@ -107,8 +111,9 @@ def _json(schema: Schema, strict: bool) -> str:
 class _Writer:
     """Collects the rules of one grammar."""
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+    def __init__(self, special_tokens: Mapping[str, int], heading: str) -> None:
         self._special = special_tokens
+        self._heading = heading
         names = sorted(control_names(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
@@ -133,10 +138,13 @@ class _Writer:
             return self._calls(calls)
         if body is not None:
             self._beside_json = isinstance(body, (JsonObject, JsonSchema))
-            inner = self._rule("body", self._body(body, body_param, thought))
+            inner = f"{self._verbatim(self._heading)} {self._rule('body', self._body(body, body_param, thought))}"
             return inner if calls is None else f"({inner} | {self._calls(calls)})"
         text = self._rule("TEXT", self._but_no_thought(_FREE, thought))
-        return text if calls is None else self._text_or_calls(text, calls)
+        if self._heading:
+            text = f"{self._verbatim(self._heading)} {text}"
+            return text if calls is None else f"({text} | {self._calls(calls)})"
+        return text if calls is None else self._text_or_calls(text, calls, thought)
 
     def _but_no_thought(self, terminal: str, thought: Thought | None) -> str:
         """What begins as reasoning is to be reasoning: the lexer takes the longest match, and does not go back."""
@@ -166,26 +174,28 @@ class _Writer:
         return self._rule("until", f"{_FREE} {_literal(head)}", "[lazy]")
 
     def _calls(self, calls: Calls) -> str:
+        before, after = calls.around
         one = self._one_of([self._call(form) for form in calls.forms])
-        return f"{one} {self._further(one, calls)}"
+        return f"{self._verbatim(before)} {one} {self._further(one, calls)} {self._verbatim(after)}"
 
     def _further(self, one: str, calls: Calls) -> str:
         return f"({self._verbatim(calls.between)} {one})*" if calls.parallel else ""
 
-    def _text_or_calls(self, text: str, calls: Calls) -> str:
+    def _text_or_calls(self, text: str, calls: Calls, thought: Thought | None) -> str:
         """Free text, then perhaps calls. The text takes what stands before the first mark of a call."""
-        heads = [_head(form.pieces).lstrip() for form in calls.forms]
+        before, after = calls.around
+        heads = [(before + _head(form.pieces)).lstrip() for form in calls.forms]
         one = self._one_of([self._call(form) for form in calls.forms])
-        further = self._further(one, calls)
+        further = f"{self._further(one, calls)} {self._verbatim(after)}"
         if all(self._has_token(head) for head in heads):
             rests = map(self._from_token, heads)
             first = self._one_of(map(self._call, calls.forms, rests))
             return f"{text} ({first} {further})?"
-        mark = _trigger(heads)
+        mark = "" if calls.leading else _trigger(heads)
         if not mark:
             # The call begins as JSON does. What is not JSON is text.
-            words = self._rule("WORDS", "/([^\\s{\\[](?s:.*))?/")
-            return f"({words} | {one} {further})"
+            words = self._rule("WORDS", self._but_no_thought("/([^\\s{\\[](?s:.*))?/", thought))
+            return f"({words} | {self._verbatim(before)} {one} {further})"
         opened = self._rule("opened", self._rule("OPENED", f"{text} {_literal(mark)}"), "[lazy]")
         tails = self._one_of(map(self._call, calls.forms, (head[len(mark) :] for head in heads)))
         return f"({text} | {opened} {tails} {further})"
@@ -195,15 +205,45 @@ class _Writer:
         pieces: Sequence[Piece] = form.pieces
         if head is not None:
             pieces = [Verbatim(head), *pieces[1:]]
+        return self._pieces(pieces, form)
+
+    def _pieces(self, pieces: Sequence[Piece], form: CallForm) -> str:
         return " ".join(filter(None, (self._piece(piece, form) for piece in pieces)))
 
     def _piece(self, piece: Piece, form: CallForm) -> str:
-        if isinstance(piece, Verbatim):
-            return self._verbatim(piece.text)
-        schema: Schema = {"type": "object"}
-        if piece.schema is not None:
-            schema = parse_schema(piece.schema, form.param)
-        return self._schema(_of_object(schema), form.strict, form.param)
+        match piece:
+            case Verbatim(text):
+                return self._verbatim(text)
+            case JsonValue():
+                return self._schema(_schema_of(piece, form.param), form.strict, form.param)
+            case FreeText():
+                return self._free_text(piece, form.param)
+            case OneOf(options):
+                return self._rule("one", " | ".join(self._pieces(option, form) for option in options))
+            case Maybe(inner) | Many(inner):
+                again = "?" if isinstance(piece, Maybe) else "*"
+                return self._rule("some", f"({self._pieces(inner, form)}){again}")
+
+    def _free_text(self, text: FreeText, param: str) -> str:
+        """The lexer is greedy: a text that ends at a mark is one lexeme with it, unless the mark is a token."""
+        head, token, rest = self._split(text.end)
+        if head:
+            token, rest = "", text.end[len(head) :]
+        inside = "/(?s:.*)/" if text.pattern is None else f"/{_regex(text.pattern, param)[1:-1]}/"
+        if text.least or text.most is not None:
+            most = "" if text.most is None else text.most
+            inside += f" & /(?s:.{{{text.least},{most}}})/"
+        avoided = [mark for mark in text.avoid if not self._has_token(mark)]
+        if not token:
+            avoided.append(head)
+        if avoided and (len(avoided) > 1 or "&" in inside or text.pattern is not None):
+            inside += f" & ~(/(?s:.*)/ ({' | '.join(map(_literal, dict.fromkeys(avoided)))}) /(?s:.*)/)"
+        body = self._rule("INSIDE", inside)
+        if token:
+            return f"{body} {token} {self._verbatim(rest)}"
+        return (
+            f"{self._rule('value', self._rule('VALUE', f'{body} {_literal(head)}'), '[lazy]')} {self._verbatim(rest)}"
+        )
 
     def _body(self, body: Constraint, param: str, thought: Thought | None) -> str:
         match body:
@@ -279,6 +319,11 @@ def _trigger(heads: Sequence[str]) -> str:
     common = least[:shared]
     found = _MARK.match(common)
     return found[0] if found else common
+
+
+def _schema_of(value: JsonValue, param: str) -> Schema:
+    schema = True if value.schema is None else parse_schema(value.schema, param)
+    return schema if value.any else _of_object(schema)
 
 
 def _of_object(schema: Schema) -> Schema:

@@ -18,20 +18,54 @@ class Verbatim(Struct, frozen=True, tag=True):
 
 
 class JsonValue(Struct, frozen=True, tag=True):
-    """JSON that follows a schema (JSON text); None is any JSON object."""
+    """JSON that follows a schema (JSON text); None is any JSON. It is an object unless `any`."""
 
     schema: str | None
+    any: bool = False
 
 
-Piece = Verbatim | JsonValue
+class FreeText(Struct, frozen=True, tag=True):
+    """Any text up to the first `end`, which is written too.
+
+    avoid: what may not stand in it. pattern: a regular expression for all of it. least, most: of its characters.
+    """
+
+    end: str
+    avoid: tuple[str, ...] = ()
+    pattern: str | None = None
+    least: int = 0
+    most: int | None = None
+
+
+class OneOf(Struct, frozen=True, tag=True):
+    options: tuple[tuple[Piece, ...], ...]
+
+
+class Maybe(Struct, frozen=True, tag=True):
+    """Written or left out."""
+
+    pieces: tuple[Piece, ...]
+
+
+class Many(Struct, frozen=True, tag=True):
+    """Any number of times, even none."""
+
+    pieces: tuple[Piece, ...]
+
+
+Piece = Verbatim | JsonValue | FreeText | OneOf | Maybe | Many
 
 
 class ThoughtSyntax(Struct, frozen=True):
-    """begin, end: the marks around reasoning. after: text that the template puts behind the end mark."""
+    """begin, end: the marks around reasoning. after: text that the template puts behind the end mark.
+
+    answer: what stands before an answer that is text, wherever there is one.
+    """
 
     begin: str
     end: str
     after: str = ""
+    answer: str = ""
 
 
 class ParseContext(Struct, frozen=True):
@@ -64,6 +98,11 @@ class ReasoningFormat(Protocol):
     @property
     def thought(self) -> ThoughtSyntax: ...
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that must reach the parser even if they are control tokens."""
+        ...
+
     def parser(self, context: ParseContext) -> Parser: ...
 
 
@@ -82,12 +121,22 @@ class ToolFormat(Protocol):
     def parser(self, context: ParseContext) -> Parser: ...
 
     def call(self, tool: Tool) -> tuple[Piece, ...]:
-        """The one form in which a call of this tool may be written when it is enforced."""
+        """The one form in which a call of this tool may be written when it is enforced. Raises Unsupported."""
+        ...
+
+    @property
+    def around(self) -> tuple[str, str]:
+        """What stands before the first call of an answer, and behind the last."""
         ...
 
     @property
     def between(self) -> str:
         """What separates two calls of one answer."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """No mark begins a call: it is one only where nothing but reasoning precedes it."""
         ...
 
 

@@ -148,24 +148,32 @@ class Found(Enum):
 
 
 class Lead:
-    """Reads white space and then perhaps a mark, where nothing else may precede it."""
+    """Reads white space and then perhaps one of some marks, the longest, where nothing else may precede it."""
 
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._possible = marks
+        self.mark = ""
+        """The longest mark that has been read whole."""
         self.matched = 0
-        """Characters of the mark that have been read."""
+        """Characters of marks that have been read."""
 
     def read(self, text: str, at: int) -> tuple[int, Found]:
-        """The position behind the mark, or of the first character that belongs to neither."""
+        """The position behind the mark, or of the first character that belongs to none.
+
+        Where one mark begins another the position may be an earlier one, negative if in an earlier delta.
+        """
         if not self.matched:
             blanks = _BLANKS.match(text, at)
             at = blanks.end() if blanks else at
         while at < len(text):
-            if text[at] != self.mark[self.matched]:
-                return at, Found.OTHER
+            possible = [mark for mark in self._possible if mark.startswith(text[at], self.matched)]
+            if not possible:
+                return (at - self.matched + len(self.mark), Found.MARK) if self.mark else (at, Found.OTHER)
             at += 1
             self.matched += 1
-            if self.matched == len(self.mark):
+            self._possible = possible
+            self.mark = next((mark for mark in possible if len(mark) == self.matched), self.mark)
+            if len(self.mark) == self.matched and len(possible) == 1:
                 return at, Found.MARK
         return at, Found.MORE
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
-from ..core.message import CustomTool
+from ..core.message import CustomTool, Tool
 from ..core.syntax import ParseContext
 from .arguments import Arguments, arguments_of
 from .base import TextParser
@@ -35,12 +35,22 @@ class CallReader(Protocol):
     @property
     def custom(self) -> bool: ...
 
+    @property
+    def id(self) -> str | None:
+        """The one that the model has given it."""
+        ...
+
     def read(self, text: str, at: int) -> tuple[int, Seen]:
         """Read on: MORE, CLOSE behind its end, or BAD at the character that cannot be part of a call."""
         ...
 
     def passes(self, text: str) -> bool:
         """Whether this text only goes on with a string in the arguments, and is that part of them as it stands."""
+        ...
+
+    @property
+    def ended_by(self) -> str:
+        """The mark of the frame that has ended it, if it was that."""
         ...
 
     def arguments(self) -> str:
@@ -55,10 +65,20 @@ class CallReader(Protocol):
 class Call:
     """What has been read of a call that is one JSON object: its name, and its arguments as they come.
 
-    tools: the declared ones, and whether each is a custom tool. name_keys, argument_keys: where to find them.
+    name_keys, argument_keys: where to find them. first_keys: an object that begins with another key is no call.
     """
 
-    def __init__(self, tools: Mapping[str, bool], name_keys: Collection[str], argument_keys: Collection[str]) -> None:
+    id: str | None = None
+    ended_by = ""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        name_keys: Collection[str],
+        argument_keys: Collection[str],
+        first_keys: Collection[str] | None = None,
+    ) -> None:
+        self._first_keys = first_keys
         self._name_keys = name_keys
         self._argument_keys = argument_keys
         self._tools = tools
@@ -100,7 +120,9 @@ class Call:
                 case Seen.MORE:
                     return at, seen
                 case Seen.KEY:
-                    pass
+                    if self._first_keys is not None and self._object.key not in self._first_keys:
+                        return at, Seen.BAD
+                    self._first_keys = None
 
     def passes(self, text: str) -> bool:
         arguments = self._arguments
@@ -143,7 +165,7 @@ class Call:
         self.begun = name in self._tools
         self.undeclared = not self.begun
         if self.begun:
-            self.custom = self._tools[name]
+            self.custom = isinstance(self._tools[name], CustomTool)
             self._arguments = arguments_of(custom=self.custom)
             self._out.append(self._arguments.read("".join(self._raw)))
             if self.complete:
@@ -169,15 +191,18 @@ class Call:
 
 
 class HeadedCall:
-    """A call whose name stood before it, so that its JSON is the arguments alone."""
+    """A call whose name stood before it, so that its JSON is the arguments alone. tool: None if it is not declared."""
 
-    def __init__(self, name: str, *, custom: bool) -> None:
+    ended_by = ""
+
+    def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name
-        self.custom = custom
-        self.begun = True
-        self.undeclared = False
+        self.id = id
+        self.custom = isinstance(tool, CustomTool)
+        self.begun = tool is not None
+        self.undeclared = tool is None
         self.complete = False
-        self._arguments = arguments_of(custom=custom)
+        self._arguments = arguments_of(custom=self.custom)
         self._value: ValueReader | None = None
         self._out: list[str] = []
 
@@ -217,7 +242,7 @@ class CallParser(TextParser):
 
     def __init__(self, context: ParseContext, single: Collection[str]) -> None:
         super().__init__(single)
-        self._tools = {tool.name: isinstance(tool, CustomTool) for tool in context.tools}
+        self._tools = {tool.name: tool for tool in context.tools}
         self._new_id = context.new_id
         self._call: CallReader = Call(self._tools, (), ())
         self._started = False
@@ -252,7 +277,8 @@ class CallParser(TextParser):
             self._out.append(ToolCallDelta(self._choice, arguments, self._settle()))
 
     def _start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
-        return ToolCallStart(choice, self._new_id(), self._call.name, tokens, self._call.custom)
+        id = self._call.id or self._new_id()
+        return ToolCallStart(choice, id, self._call.name, tokens, self._call.custom)
 
     def _end_call(self) -> None:
         """The answer ends within the call."""

@@ -7,11 +7,12 @@ brackets are followed, to know where it ends. Knows no events; every character i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
 
 import msgspec
+from msgspec import Struct
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _IN_STRING = re.compile(r'["\\]')
@@ -205,17 +206,35 @@ def string(raw: str) -> str | None:
 _ESCAPES = MappingProxyType(
     {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"},
 )
-_PLAIN = re.compile(r'[^"\\]+')
-_UNICODE = re.compile(r"\\u[0-9a-fA-F]{4}")
+_HEX = re.compile(r"[0-9a-fA-F]*")
+
+
+class Escapes(Struct, frozen=True):
+    """plain: what a character behind a backslash means. hex: how many hexadecimal digits follow which one.
+    passed_over: the characters that are no part of the string.
+    """
+
+    plain: Mapping[str, str]
+    hex: Mapping[str, int]
+    passed_over: str = ""
+
+
+JSON = Escapes(_ESCAPES, MappingProxyType({"u": 4}), '"')
+PYTHON = Escapes(
+    MappingProxyType({**_ESCAPES, "'": "'", "a": "\a", "v": "\v", "0": "\0", "\n": ""}),
+    MappingProxyType({"u": 4, "x": 2, "U": 8}),
+)
 
 
 class StringReader:
-    """What a JSON string means, as its text arrives; quotes are its borders and mean nothing.
+    """What a string means, as its text arrives. The quotes of JSON are its borders and mean nothing.
 
     An escape that is none is passed on as it stands, half a surrogate pair becomes U+FFFD.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, escapes: Escapes = JSON) -> None:
+        self._escapes = escapes
+        self._plain = re.compile("[^\\\\" + escapes.passed_over + "]+")
         self._rest = ""
         self._high = 0
 
@@ -223,11 +242,11 @@ class StringReader:
         """The meaning of the next piece of JSON text, as far as it is decided."""
         text, at, out = self._rest + raw, 0, list[str]()
         while at < len(text):
-            plain = _PLAIN.match(text, at)
+            plain = self._plain.match(text, at)
             if plain is not None:
                 out.append(self._lone() + plain.group())
                 at = plain.end()
-            elif text[at] == '"':
+            elif text[at] != "\\":
                 at += 1
             else:
                 size = self._escape(text, at, out)
@@ -250,16 +269,18 @@ class StringReader:
     def _escape(self, text: str, at: int, out: list[str]) -> int:
         """Decode one escape into `out`; its length, 0 if it is not whole yet."""
         kind = text[at + 1 : at + 2]
-        if kind == "u" and len(text) < at + 6 and _UNICODE.match((text[at:] + "0000")[:6]):
+        if not kind:
             return 0
-        code = _UNICODE.match(text, at)
-        if code is not None:
-            out.append(self._unit(int(code.group()[2:], 16)))
-            return 6
-        if kind:
-            out.append(self._lone() + _ESCAPES.get(kind, "\\" + kind))
-            return 2
-        return 0
+        size = self._escapes.hex.get(kind, 0)
+        digits = _HEX.match(text, at + 2, at + 2 + size)
+        if size and digits is not None:
+            if digits.end() == at + 2 + size:
+                out.append(self._unit(int(digits.group(), 16)))
+                return 2 + size
+            if digits.end() == len(text):
+                return 0
+        out.append(self._lone() + self._escapes.plain.get(kind, "\\" + kind))
+        return 2
 
     def _unit(self, code: int) -> str:
         """One UTF-16 code unit; the first half of a pair waits for the second."""
@@ -270,7 +291,7 @@ class StringReader:
         if 0xD800 <= code < 0xDC00:
             self._high = code
             return lone
-        return lone + ("\ufffd" if 0xDC00 <= code < 0xE000 else chr(code))
+        return lone + ("\ufffd" if 0xDC00 <= code < 0xE000 or code > 0x10FFFF else chr(code))
 
     def _lone(self) -> str:
         high, self._high = self._high, 0

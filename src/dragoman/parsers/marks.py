@@ -21,6 +21,8 @@ class Marks:
         self._depth = [0]
         self.ending = [0]
         """Of each state: the length of the longest text that ends here, 0 if none does."""
+        self.text = [""]
+        """Of each state: that text."""
         for text in texts:
             self._add(text)
         self._link()
@@ -39,14 +41,17 @@ class Marks:
                 self._fail.append(0)
                 self._depth.append(self._depth[state] + 1)
                 self.ending.append(0)
+                self.text.append("")
             state = following
         self.ending[state] = len(text)
+        self.text[state] = text
 
     def _link(self) -> None:
         """Where to go on when a character does not fit; breadth first, so that shorter states are done."""
         queue = list(self._next[0].values())
         for state in queue:
-            self.ending[state] = self.ending[state] or self.ending[self._fail[state]]
+            if not self.ending[state]:
+                self.ending[state], self.text[state] = self.ending[self._fail[state]], self.text[self._fail[state]]
             for char, following in self._next[state].items():
                 self._fail[following] = self._step(self._fail[state], char)
                 queue.append(following)
@@ -82,3 +87,35 @@ class Marks:
             if ending[state]:
                 return at, state
         return -1, state
+
+
+class Until:
+    """The text before the first of some marks, given as early as it can be, and then the mark."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._state = 0
+        self._held = ""
+        self.mark = ""
+        """The mark that ended the text; of several that end together the longest."""
+
+    def read(self, text: str, at: int) -> tuple[int, str]:
+        """Read on: the position behind the mark (or the end of the text), and what has come of the text before it."""
+        end, self._state = self._marks.search(text, at, self._state)
+        stop = len(text) if end < 0 else end
+        known = self._held + text[at:stop]
+        keep = self._marks.held[self._state] if end < 0 else self._marks.ending[self._state]
+        cut = len(known) - keep
+        self._held = known[cut:]
+        if end >= 0:
+            self.mark, self._held = self._marks.text[self._state], ""
+        return stop, known[:cut]
+
+    def passes(self, text: str) -> bool:
+        """Whether this text only goes on with the text."""
+        return not self._held and not self._marks.occurs(text)
+
+    def end(self) -> str:
+        """The text ends without a mark: what was held for one."""
+        held, self._held = self._held, ""
+        return held

@@ -6,7 +6,7 @@ a callable that takes the texts of the vocabulary's added tokens and returns a R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
 from .base import chain
-from .hermes import CLOSE, OPEN, HermesFormat
+from .families import CALLS, THOUGHTS, CallFamily, Signs, ThoughtFamily
+from .frame import FramedFormat
 from .response_template import ResponseTemplateFormat
-from .think import ThinkFormat
+from .think import KeptThinkFormat, ThinkFormat
 
 GROUP = "dragoman.parsers"
 NONE = "none"
@@ -25,24 +26,28 @@ Format = TypeVar("Format")
 Makers = Mapping[str, Callable[[Collection[str]], Format]]
 
 
-def _think(added: Collection[str]) -> ReasoningFormat:
-    return ThinkFormat(added=added)
+def _thinks(family: ThoughtFamily) -> Callable[[Collection[str]], ReasoningFormat]:
+    format = KeptThinkFormat if family.kept else ThinkFormat
+    return lambda added: format(
+        family.begin,
+        family.end,
+        family.after,
+        dropped=family.dropped,
+        unopened=family.unopened,
+        variants=family.variants,
+        answer=family.answer,
+        added=added,
+    )
 
 
-def _think_unopened(added: Collection[str]) -> ReasoningFormat:
-    return ThinkFormat(unopened=True, added=added)
-
-
-def _hermes(added: Collection[str]) -> ToolFormat:
-    return HermesFormat(added=added)
+def _calls(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
+    return lambda added: FramedFormat(family.frame, family.syntax, family.written, added)
 
 
 REASONING: Makers[ReasoningFormat] = MappingProxyType(
-    {"think": _think, "deepseek_r1": _think, "qwen3": _think, "think_unopened": _think_unopened}
+    {name: _thinks(family) for family in THOUGHTS for name in family.names}
 )
-TOOLS: Makers[ToolFormat] = MappingProxyType(
-    {"hermes": _hermes, "qwen2_5": _hermes, "qwen25": _hermes, "qwen3": _hermes}
-)
+TOOLS: Makers[ToolFormat] = MappingProxyType({name: _calls(family) for family in CALLS for name in family.names})
 
 
 def reasoning(name: str, added: Collection[str] = ()) -> ReasoningFormat | None:
@@ -85,10 +90,14 @@ def names() -> tuple[tuple[str, ...], tuple[str, ...]]:
 def detect(template_source: str, added: Collection[str] = ()) -> tuple[str | None, str | None]:
     """What a model's chat template gives away: names for `reasoning` and `tools`, None where it gives nothing away."""
     source = template_source.replace("\\", "")
-    thinks = "<think>" in source or "</think>" in source or {"<think>", "</think>"} <= set(added)
-    as_json = OPEN in source and CLOSE in source and '"name"' in source and "arguments" in source
-    as_xml = "<function=" in source or "<arg_key>" in source or "<parameter" in source
-    return "think" if thinks else None, "hermes" if as_json and not as_xml else None
+    reasoning = _detected(((family.names[0], family.signs) for family in THOUGHTS), source)
+    if reasoning is None and {"<think>", "</think>"} <= set(added):
+        reasoning = "think"
+    return reasoning, _detected(((family.names[0], family.signs) for family in CALLS), source)
+
+
+def _detected(families: Iterable[tuple[str, Signs]], source: str) -> str | None:
+    return next((name for name, signs in families if any(all(text in source for text in one) for one in signs)), None)
 
 
 def parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:

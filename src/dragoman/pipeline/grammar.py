@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..constraints.lark import CallForm, Calls, Thought, compose
 from ..constraints.matcher import Compiled
 from ..constraints.schema import check_schema
-from ..core.errors import RequestError
+from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
 from ..core.request import Conversation, GenerateRequest, JsonSchema
-from ..core.syntax import ToolFormat
+from ..core.syntax import Piece, ToolFormat
 from .choosing import callable_tools, opened
 from .models import ServedModel, TokenBackend
 
@@ -37,6 +37,7 @@ def compose_for(
         body=body,
         calls=calls,
         thought=_thought(model, backend, request, tail),
+        heading="" if model.reasoning is None else model.reasoning.thought.answer,
     )
     return backend.compiler.compile(grammar)
 
@@ -53,26 +54,35 @@ def _calls(
     declared = list(request.prompt.tools)
     forms = tuple(_form(format, backend, tool, declared.index(tool), warnings) for tool in tools)
     parallel = request.prompt.parallel_tool_calls and not choice.named
-    return Calls(forms, format.between, choice.mode == "required", parallel)
+    return Calls(forms, format.between, choice.mode == "required", parallel, format.around, format.leading)
 
 
 def _form(format: ToolFormat, backend: TokenBackend, tool: Tool, index: int, warnings: list[str]) -> CallForm:
     param = f"tools[{index}].function.parameters"
     if isinstance(tool, CustomTool):
-        return CallForm(format.call(tool), f"tools[{index}].custom", True)
-    form = CallForm(format.call(tool), param, bool(tool.strict))
+        return CallForm(_pieces(format, tool, f"tools[{index}].custom"), f"tools[{index}].custom", True)
     if tool.parameters is None:
-        return form
+        return CallForm(_pieces(format, tool, param), param, bool(tool.strict))
     try:
         check_schema(tool.parameters, param)
-        backend.compiler.compile(compose(backend.tokenizer.special_tokens, calls=Calls((form,), required=True)))
+        form = CallForm(_pieces(format, tool, param), param, bool(tool.strict))
+        alone = Calls((form,), required=True, around=format.around)
+        backend.compiler.compile(compose(backend.tokenizer.special_tokens, calls=alone))
     except RequestError as error:
         if tool.strict:
             raise
         warnings.append(f"{param} is not enforced: {error.message}")
         loose = FunctionTool(tool.name, tool.description, None, tool.strict)
-        return CallForm(format.call(loose), param, False)
+        return CallForm(_pieces(format, loose, param), param, False)
     return form
+
+
+def _pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[Piece, ...]:
+    """The tool's form. Raises Unsupported, with its place in the request, where there is none."""
+    try:
+        return format.call(tool)
+    except Unsupported as error:
+        raise Unsupported(error.message, param=param) from error
 
 
 def _thought(model: ServedModel, backend: TokenBackend, request: GenerateRequest, tail: str) -> Thought | None:

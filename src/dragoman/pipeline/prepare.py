@@ -207,8 +207,7 @@ class _TokenPreparation:
     def _markers(self) -> frozenset[int]:
         marks: tuple[str, ...] = () if self.model.tools is None else self.model.tools.markers
         if self.model.reasoning is not None:
-            thought = self.model.reasoning.thought
-            marks = (*marks, thought.begin, thought.end)
+            marks = (*marks, *self.model.reasoning.markers)
         special = self.backend.tokenizer.special_tokens
         return frozenset(special[mark] for mark in marks if mark in special)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ...core.message import CustomTool, Tool
-from .content import Json, coerce, decode, encode, fill, read, schema_types
+from ..values import Json, coerce, decode, encode, schema_types
+from .content import fill, read
 from .template import Field
 
 

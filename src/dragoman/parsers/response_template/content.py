@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from msgspec import Struct
 
+from ..values import Json, decode
 from .search import Program, find_all
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class TextContent(Struct, frozen=True):
@@ -92,30 +90,6 @@ def _json(content: JsonContent, text: str) -> Json:
         if content.allow_non_json:
             return _stripped(text, content.strip)
         raise
-
-
-def decode(text: str) -> Json:
-    """JSON, strictly; raises ValueError also for nesting that is too deep."""
-    try:
-        return cast("Json", json.loads(text, parse_constant=_no_constant))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON")
-
-
-def encode(value: Json) -> str:
-    """JSON text; half a surrogate pair, which no encoding can carry, stays an escape."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    return text
 
 
 def _standard(content: JsonContent, text: str) -> str:
@@ -245,55 +219,3 @@ def _look_up(path: Sequence[str], scope: Mapping[str, Json]) -> Json:
             raise ValueError(f"there is no {'.'.join(path)}")
         value = value[key]
     return value
-
-
-def schema_types(schema: Json) -> tuple[str, ...]:
-    """The JSON types that a property's schema names, also within anyOf and oneOf."""
-    if not isinstance(schema, dict):
-        return ()
-    declared = schema.get("type")
-    types = [declared] if isinstance(declared, str) else [one for one in _list(declared) if isinstance(one, str)]
-    for union in ("anyOf", "oneOf"):
-        for option in _list(schema.get(union)):
-            types.extend(schema_types(option))
-    if schema.get("nullable"):
-        types.append("null")
-    return tuple(types)
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def coerce(raw: str, types: Sequence[str]) -> Json:
-    """The text as the first of these types that it can be; as it is if it can be none."""
-    for name in types:
-        try:
-            return _as_type(raw, name)
-        except (ValueError, OverflowError):
-            continue
-    return raw
-
-
-def _as_type(raw: str, name: str) -> Json:
-    word = raw.strip()
-    match name:
-        case "integer":
-            number = float(word)
-            if number.is_integer():
-                return int(word) if word.lstrip("+-").isdecimal() else int(number)
-        case "number":
-            number = float(word)
-            if number - number == 0:  # neither infinite nor NaN
-                return int(number) if number.is_integer() and "." not in word else number
-        case "boolean" if word.lower() in ("true", "1", "false", "0"):
-            return word.lower() in ("true", "1")
-        case "null" if word in ("null", "None"):
-            return None
-        case "object" | "array":
-            value = decode(raw)
-            if isinstance(value, dict if name == "object" else list):
-                return value
-        case _:
-            pass
-    raise ValueError(f"no {name}")

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ...core.errors import Unsupported
-from ...core.message import CustomTool, Tool
+from ...core.message import Tool
 from ...core.syntax import JsonValue, ParseContext, Parser, Piece, ReasoningFormat, ThoughtSyntax, ToolFormat, Verbatim
-from ..hermes import ONE_STRING
+from ..parameters import schema_of
 from .content import JsonContent, XmlContent
 from .pattern import literals, spell
 from .regions import Compiled, RegionParser
@@ -75,13 +75,21 @@ class ResponseTemplateFormat:
         return tuple(token for token in self._added if any(token in text for text in found))
 
     @property
+    def around(self) -> tuple[str, str]:
+        return "", ""
+
+    @property
     def between(self) -> str:
         return ""
+
+    @property
+    def leading(self) -> bool:
+        return False
 
     def call(self, tool: Tool) -> tuple[Piece, ...]:
         """Raises Unsupported where calls are not JSON, or where the template leaves open how they begin."""
         field = self._field(Kind.CALLS)
-        schema = JsonValue(ONE_STRING if isinstance(tool, CustomTool) else tool.parameters)
+        schema = JsonValue(schema_of(tool))
         closing = "" if field is None or field.close is None else _spelled(field.close)
         match None if field is None else field.shape:
             case Keyed(name, arguments):

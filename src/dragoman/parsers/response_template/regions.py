@@ -54,7 +54,6 @@ class RegionParser(CallParser):
     def __init__(self, compiled: Compiled, context: ParseContext) -> None:
         super().__init__(context, compiled.single)
         self._compiled = compiled
-        self._declared = {tool.name: tool for tool in context.tools}
         self._said: set[str] = set()
         self._reading_call = False
         self._prompt_end = 0
@@ -170,13 +169,13 @@ class RegionParser(CallParser):
                 self._reading_call = True
             case Headed(capture) if captures.get(capture) in self._tools:
                 name = captures[capture]
-                self._call = HeadedCall(name, custom=self._tools[name])
+                self._call = HeadedCall(name, self._tools[name])
                 self._reading_call = True
             case Headed():
                 self._sink = Verbatim(self._emit)
                 self._sink.body(*self._said_of(size))
             case _:
-                collected = Collected(self._emit, field, self._declared, self._new_id, captures)
+                collected = Collected(self._emit, field, self._tools, self._new_id, captures)
                 collected.head(*self._said_of(size))
                 self._sink = collected
 

@@ -13,16 +13,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from ..values import Json, decode
 from .content import (
     Content,
-    Json,
     JsonContent,
     LinesContent,
     ScalarContent,
     TextContent,
     XmlContent,
     check_transform,
-    decode,
     path_of,
 )
 from .pattern import Node, Unsupported, can_be_empty, either, names, parse, uses_begin

@@ -1,0 +1,144 @@
+"""JSON values out of what a model wrote, typed by a tool's JSON Schema. Knows no syntax of any model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import cast
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+_TYPES = MappingProxyType(
+    {
+        **{type(None): "null", bool: "boolean", int: "integer", float: "number"},
+        **{str: "string", list: "array", dict: "object"},
+    }
+)
+DEEPEST = 16
+"""How many references and combinations of a schema are followed to find a type."""
+
+
+def decode(text: str) -> Json:
+    """JSON, strictly; raises ValueError also for nesting that is too deep."""
+    try:
+        return cast("Json", json.loads(text, parse_constant=_no_constant))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no JSON")
+
+
+def encode(value: Json) -> str:
+    """JSON text; half a surrogate pair, which no encoding can carry, stays an escape."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return text
+
+
+def schema_types(schema: Json, root: Json = None, deepest: int = DEEPEST) -> tuple[str, ...]:
+    """The JSON types that a property's schema names, in its order and each once; none where it leaves them open.
+
+    root: the schema in which references are looked up.
+    """
+    if not isinstance(schema, dict) or deepest == 0:
+        return ()
+    types = [one for one in _listed(schema.get("type")) if isinstance(one, str)]
+    for union in ("anyOf", "oneOf"):
+        for option in _list(schema.get(union)):
+            types.extend(schema_types(option, root, deepest - 1))
+    if not types:
+        types.extend(_implied(schema, root, deepest - 1))
+    if types and schema.get("nullable"):
+        types.append("null")
+    return tuple(dict.fromkeys(types))
+
+
+def _implied(schema: dict[str, Json], root: Json, deepest: int) -> tuple[str, ...]:
+    """The types where the schema does not name them itself."""
+    if "const" in schema:
+        return (_type_of(schema["const"]),)
+    if "enum" in schema:
+        return tuple(_type_of(value) for value in _list(schema["enum"]))
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        return schema_types(resolve(reference, root), root, deepest)
+    for part in _list(schema.get("allOf")):
+        found = schema_types(part, root, deepest)
+        if found:
+            return found
+    if "properties" in schema:
+        return ("object",)
+    return ("array",) if "items" in schema else ()
+
+
+def resolve(reference: str, root: Json) -> Json:
+    """What a local reference (`#/$defs/Name`) names; None for what is not there."""
+    found = root
+    if not reference.startswith("#"):
+        return None
+    for step in reference[1:].split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _type_of(value: Json) -> str:
+    return _TYPES[type(value)]
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _listed(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [value]
+
+
+def coerce(raw: str, types: Sequence[str]) -> Json:
+    """The text as the first of these types that it can be; as it is if it can be none."""
+    for name in types:
+        try:
+            return _as_type(raw, name)
+        except (ValueError, OverflowError):
+            continue
+    return raw
+
+
+def guess(raw: str) -> Json:
+    """The value of a text whose type nobody has said: JSON if it is any, else the text itself."""
+    try:
+        return decode(raw)
+    except ValueError:
+        return raw
+
+
+def _as_type(raw: str, name: str) -> Json:
+    word = raw.strip()
+    match name:
+        case "integer":
+            number = float(word)
+            if number.is_integer():
+                return int(word) if word.lstrip("+-").isdecimal() else int(number)
+        case "number":
+            number = float(word)
+            if number - number == 0:  # neither infinite nor NaN
+                return int(number) if number.is_integer() and "." not in word else number
+        case "boolean" if word.lower() in ("true", "1", "false", "0"):
+            return word.lower() in ("true", "1")
+        case "null" if word in ("null", "None"):
+            return None
+        case "object" | "array":
+            value = decode(raw)
+            if isinstance(value, dict if name == "object" else list):
+                return value
+        case _:
+            pass
+    raise ValueError(f"no {name}")

@@ -1,0 +1,98 @@
+"""What models of each family write, and what it is read as: the files in golden/, a file a family.
+
+    raw text
+    =====
+    text "JSON string"                  or reasoning
+    call NAME {JSON} [id=ID]
+
+Cases are separated by a line of five dashes. Arguments are compared as values.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from msgspec import Struct
+
+from dragoman.core.message import FunctionTool
+
+HERE = Path(__file__).with_name("golden")
+
+WEATHER = FunctionTool(
+    "get_weather",
+    None,
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "metric": {"type": "boolean"},
+            },
+            "required": ["city"],
+            "additionalProperties": False,
+        }
+    ),
+)
+NOTE = FunctionTool(
+    "note",
+    None,
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "tags": {"type": "array", "items": {"type": "string"}},
+                "where": {"type": "object"},
+            },
+            "required": ["text"],
+        }
+    ),
+)
+TOOLS = (WEATHER, NOTE)
+
+
+class Said(Struct, frozen=True):
+    """kind: text, reasoning or call. value: the text, or the arguments."""
+
+    kind: str
+    value: object
+    name: str = ""
+    id: str | None = None
+
+
+class Case(Struct, frozen=True):
+    """prompt_tail: how the prompt ends, where a case says so in a first line `tail "JSON string"`."""
+
+    raw: str
+    said: tuple[Said, ...]
+    tail: str = "assistant\n"
+
+
+def golden(name: str) -> list[Case]:
+    source = (HERE / f"{name}.txt").read_text(encoding="utf-8")
+    return [_case(part) for part in source.split("-----\n")]
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in HERE.glob("*.txt"))
+
+
+def _case(source: str) -> Case:
+    tail = "assistant\n"
+    if source.startswith("tail "):
+        first, _, source = source.partition("\n")
+        tail = json.loads(first.removeprefix("tail "))
+    raw, _, said = source.partition("\n=====\n")
+    return Case(raw, tuple(_said(line) for line in said.splitlines()), tail)
+
+
+def _said(line: str) -> Said:
+    kind, _, rest = line.partition(" ")
+    if kind != "call":
+        return Said(kind, json.loads(rest))
+    name, _, rest = rest.partition(" ")
+    arguments, length = json.JSONDecoder().raw_decode(rest)
+    id = rest[length:].strip().removeprefix("id=")
+    return Said(kind, arguments, name, id or None)
