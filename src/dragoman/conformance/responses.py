@@ -28,6 +28,8 @@ ENDS = ("completed", "incomplete", "failed")
 STATUSES = (*ENDS, "in_progress", "queued", "cancelled")
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 CUT_BY = ("max_output_tokens", "content_filter")
+COMPACTION = "compaction"
+"""An item without a status, whose content is told when it is done."""
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The kinds of calls, and where their text is."""
 
@@ -85,6 +87,8 @@ class _Item:
         must(event.get("item_id") == self.id, f"{event['type']} of item {event.get('item_id')!r}, not {self.id!r}")
         if self.kind in CALLS:
             self._call(event, name)
+        elif self.kind == COMPACTION:
+            must(name == "compaction.compacting", f"{event['type']} in a compaction")
         else:
             self._of_part(event, name)
 
@@ -135,7 +139,7 @@ class _Item:
         must(
             item.get("id") == self.id and item.get("type") == self.kind, f"item {self.index} is another when it is done"
         )
-        must(item.get("status") in ENDS[:2], f"a done item is {item.get('status')!r}")
+        must(self.kind == COMPACTION or item.get("status") in ENDS[:2], f"a done item is {item.get('status')!r}")
         must(self.part is None, "output_item.done while a part is open")
         if self.kind in CALLS:
             must(
@@ -296,15 +300,18 @@ def _check_state(whole: Json, items: list[Json]) -> None:
     must((cut is not None) == (status == "incomplete"), f"incomplete_details is {cut!r} in a {status} response")
     must(cut is None or an_object(cut, "incomplete_details").get("reason") in CUT_BY, f"cut by {cut!r}")
     must(whole["completed_at"] is None or status == "completed", f"a {status} response was completed")
-    unfinished = [item for item in items if item["status"] != "completed"]
+    unfinished = [item for item in items if item.get("status", "completed") != "completed"]
     must(not unfinished or status != "completed", "a completed response has unfinished items")
     must(unfinished in ([], items[-1:]), "an unfinished item is not the last")
 
 
 def _check_begun(item: Json) -> None:
     kind = item.get("type")
-    must(kind in (*PARTS, *CALLS), f"an item of type {kind!r}")
+    must(kind in (*PARTS, *CALLS, COMPACTION), f"an item of type {kind!r}")
     must(a_text(item.get("id"), "id"), "an item without an id")
+    if kind == COMPACTION:
+        must(item.get("encrypted_content") == "", "a compaction begins with its end")
+        return
     must(item.get("status") == "in_progress", f"an item begins as {item.get('status')!r}")
     if kind in CALLS:
         must(a_text(item.get("call_id"), "call_id") and a_text(item.get("name"), "name"), "a call without id or name")
@@ -315,6 +322,9 @@ def _check_begun(item: Json) -> None:
 
 def _check_item(item: Json, at: str) -> None:
     must(a_text(item.get("id"), f"{at}.id"), f"{at}.id is empty")
+    if item.get("type") == COMPACTION:
+        a_text(item.get("encrypted_content"), f"{at}.encrypted_content")
+        return
     must(item.get("status") in ITEM_STATUSES, f"{at}.status is {item.get('status')!r}")
     match item.get("type"):
         case "message":

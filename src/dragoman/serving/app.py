@@ -20,6 +20,7 @@ from ..store import Store
 from . import utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
+from .compact import compact
 from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
@@ -38,6 +39,7 @@ def routes(clock: Clock) -> Table:
         "/v1/completions": (user, {"POST": generation(read_completions)}),
         "/v1/responses": (user, {"POST": generation(_stateless_responses(clock))}),
         "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
+        "/v1/responses/compact": (user, {"POST": compact}),
         "/v1/messages": (user, {"POST": generation(read_messages)}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         "/v1/models": (user, {"GET": utility.list_models}),

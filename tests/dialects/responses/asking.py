@@ -17,8 +17,11 @@ from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.dialects.base import Call, Header, ReaderOptions
 from dragoman.dialects.responses import ResponsesCall, read_responses, rows, stateless
 
+from ..wax import Wax
+
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
+SEALED = ReaderOptions(default_model="tiny", sealing=Wax())
 HEADER = Header("resp_1", 1700000000, "tiny")
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 AGENTS: Json = {
@@ -54,9 +57,9 @@ def turns(*items: object, **fields: object) -> tuple[Message, ...]:
     return conversation(input=items, **fields).messages
 
 
-def input_rows(*items: object, **fields: object) -> list[Json]:
+def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
     """The items as `/input_items` has them."""
-    return [json.loads(row) for _, row in rows(responses(input=items, **fields).input, "resp_1")]
+    return [json.loads(row) for _, row in rows(responses(options, input=items, **fields).input, "resp_1")]
 
 
 def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:

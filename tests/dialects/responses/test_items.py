@@ -29,7 +29,7 @@ from dragoman.core.message import (
 from dragoman.dialects.sealing import Check
 
 from ..wax import Wax
-from .asking import AGENTS, OPTIONS, call, input_rows, read_responses, refusal, responses, turns
+from .asking import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
 CALL: dict[str, Any] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":1.0}'}
@@ -216,11 +216,11 @@ def test_rows_are_what_the_official_type_of_them_is():
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "x"}], "encrypted_content": "b"}
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "x"}
     told = {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"}
-    compacted = {"type": "compaction", "encrypted_content": "x"}
+    compacted = {"type": "compaction", "encrypted_content": "compaction:x"}
     said = {"role": "assistant", "content": [{"type": "output_text", "text": "a"}, {"type": "refusal", "refusal": "b"}]}
     user = {"role": "user", "content": ["hi", image, {"type": "input_file", "file_id": "f"}]}
     any_item: TypeAdapter[ResponseItem] = TypeAdapter(ResponseItem)
-    found = input_rows(USER, user, said, thought, CALL, RESULT, listed, custom, told, compacted)
+    found = input_rows(USER, user, said, thought, CALL, RESULT, listed, custom, told, compacted, options=SEALED)
     for row in found:
         any_item.validate_python(row, strict=True)
     assert [row["id"] for row in found[:4]] == ["msg_1_in0", "msg_1_in1", "msg_1_in2", "rs_1"]

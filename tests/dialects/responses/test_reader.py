@@ -208,7 +208,6 @@ def test_a_model_is_needed_where_there_is_no_default():
         ({"background": True}, "background"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
         ({"input": [{"id": "msg_1"}]}, "input[0]"),
-        ({"input": [{"role": "user", "content": "x"}, {"type": "compaction", "encrypted_content": "x"}]}, "input[1]"),
     ],
 )
 def test_a_server_without_state_refuses_what_needs_some(fields: dict[str, Any], param: str):

@@ -12,6 +12,7 @@ from ...core.message import Message
 from ...core.request import Conversation
 from ..base import Call, Header
 from ..envelope import AnswerId
+from .compaction import CompactedWriter, CompactionWriter, said_by_users
 from .echo import Echo
 from .items import REFERENCES
 from .normal import InputItem
@@ -54,9 +55,16 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         writer = writer_of(self.id, self.view, echo)
         return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
 
+    def compacted(self, header: Header, items: Sequence[bytes]) -> CompactedWriter:
+        """For a call that was read to compact. items: all that it is about, in normal form."""
+        assert self.view.compact is not None
+        return CompactedWriter(self.id.over(header), self.view, self.echo, self.view.compact, said_by_users(items))
+
 
 def writer_of(id: AnswerId, view: ResponsesView, echo: Echo) -> Callable[[Header], ResponsesWriter]:
     def writer(header: Header) -> ResponsesWriter:
+        if view.compact is not None:
+            return CompactionWriter(id.over(header), view, echo, view.compact)
         return ResponsesWriter(id.over(header), view, echo)
 
     return writer

@@ -26,10 +26,12 @@ from ...core.message import (
 from ..body import invalid, json_text, missing, one_of
 from ..media import read_base64, read_url
 from ..sealing import Check, Purpose, Sealing
+from .summary import recalled
 from .wire import Content, ContentPart, InputAudio, WireItem
 
 T = TypeVar("T")
 
+TRIGGER = "compaction_trigger"
 READ = (
     "message",
     "reasoning",
@@ -37,9 +39,11 @@ READ = (
     "function_call_output",
     "custom_tool_call",
     "custom_tool_call_output",
+    "compaction",
+    TRIGGER,
 )
-REFERENCES = ("item_reference", "compaction")
-"""Items that stand for others, which only a server with a memory or a key can tell."""
+REFERENCES = ("item_reference",)
+"""Items that stand for others, which only a server with a memory can tell."""
 HOSTED = (
     "additional_tools",
     "apply_patch_call",
@@ -121,10 +125,14 @@ class _Turns:
                 self._call(item, read_arguments(item.input, f"{at}.input"), at, custom=True)
             case "function_call_output" | "custom_tool_call_output":
                 self._result(item, at)
+            case "compaction":
+                self._recall(item, at)
             case kind if kind in HOSTED:
                 self._warnings.append(f"{at}: items of type '{kind}' cannot be replayed here; it was left out")
-            case kind:
-                _check_reference(kind, item, at)
+            case "item_reference" if not item.id:
+                raise missing(f"{at}.id")
+            case _:
+                """A reference is for a server with a memory, and what a trigger asks for is asked at the end."""
 
     def _close(self) -> None:
         if self._open:
@@ -160,10 +168,18 @@ class _Turns:
         if sealed is None or thought is not None:
             return thought
         if key is not None and key.check is Check.STRICT:
-            raise invalid(f"{at}.encrypted_content", "it is damaged, or was not made here for this key")
+            raise _foreign(at)
         instead = "left out" if not (texts_of(item.content) or texts_of(item.summary)) else "replaced by what is shown"
         self._warnings.append(f"{at}: its encrypted reasoning cannot be read here; it was {instead}")
         return None
+
+    def _recall(self, item: WireItem, at: str) -> None:
+        sealed, key = _given(item.encrypted_content, f"{at}.encrypted_content"), self._sealing
+        summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
+        if summary is None:
+            raise _foreign(at)
+        self._close()
+        self._done = recalled(summary, self._done)
 
     def _call(self, item: WireItem, arguments: str, at: str, *, custom: bool) -> None:
         call_id = item.call_id or item.id
@@ -186,11 +202,8 @@ class _Turns:
         self._done.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
 
 
-def _check_reference(kind: str, item: WireItem, at: str) -> None:
-    if kind == "item_reference" and not item.id:
-        raise missing(f"{at}.id")
-    if kind == "compaction" and not item.encrypted_content:
-        raise missing(f"{at}.encrypted_content")
+def _foreign(at: str) -> RequestError:
+    return invalid(f"{at}.encrypted_content", "it is damaged, or was not made here for this key")
 
 
 def _plain(part: Part) -> Part:

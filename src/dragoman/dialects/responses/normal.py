@@ -69,8 +69,8 @@ def _rest(kind: str, item: WireItem, status: str, at: str) -> bytes:
             return _reasoning(item, status)
         case "compaction":
             return b'"type":"compaction","encrypted_content":' + quoted(item.encrypted_content or "")
-        case "item_reference":
-            return b'"type":"item_reference"'
+        case "item_reference" | "compaction_trigger":
+            return b'"type":"%s"' % kind.encode()
         case _:
             return _called(kind, item, status, at)
 

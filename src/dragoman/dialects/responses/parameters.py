@@ -13,8 +13,8 @@ _OWN = (
     (
         "input",
         "a string, or items: messages of all roles with text, refusal, input_image, input_file and input_audio parts, "
-        "function and custom calls and their outputs, reasoning (its content, else its summary), item_reference, "
-        "compaction. Hosted tools' items are left out with a warning",
+        "function and custom calls and their outputs, reasoning, item_reference, compaction and "
+        "compaction_trigger. Hosted tools' items are left out with a warning",
     ),
     ("instructions", "a system message before everything else"),
     ("previous_response_id", "needs a store: a 400 while the server has none; not together with conversation"),
@@ -64,7 +64,12 @@ _ELSEWHERE = "a response has no place for them; use /v1/chat/completions"
 _OTHERS = (
     *accepted(DIALECT, "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
     *accepted(DIALECT, "client_metadata", note="what agents say of themselves; nothing here depends on it"),
-    *warned(DIALECT, "context_management", "conversations are not compacted by themselves", []),
+    *warned(
+        DIALECT,
+        "context_management",
+        "conversations are not compacted by themselves; end the input in a compaction_trigger",
+        [],
+    ),
     *refused(DIALECT, "prompt", "there are no stored prompts"),
     *refused(DIALECT, "moderation", "there is no moderation"),
     *refused(DIALECT, "n", "a response is one answer", 1),

@@ -30,10 +30,11 @@ from ..text import line_safe, number, quoted, quoted_or_null
 from ..thinking import thinking_switch
 from .call import ResponsesCall, writer_of
 from .echo import Echo, flag
-from .items import HOSTED, read_items
+from .items import HOSTED, TRIGGER, read_items
 from .normal import InputItem, normal_item
 from .parameters import RESPONSES
-from .text import compact
+from .summary import WISH, wish_for_summary
+from .text import compact as compacted_json
 from .tools import Toolbox
 from .view import ResponsesView
 from .wire import ConversationId, Reasoning, ResponsesBody, TextFormat, TextOptions, WireItem
@@ -60,18 +61,27 @@ class _Items(Struct, frozen=True):
 _BODY, _ITEMS = Shape(ResponsesBody), Shape(_Items)
 
 
-def read_responses(data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None) -> ResponsesCall:
-    """now: Unix seconds. Raises RequestError, and nothing else."""
+def read_responses(
+    data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None, compact: bool = False
+) -> ResponsesCall:
+    """now: Unix seconds. compact: the answer is to be a compaction, as if a trigger asked for it.
+
+    Raises RequestError, and nothing else.
+    """
     parsed = Body(data)
     body = parsed.read(_BODY)
     items = _items(body, parsed.fields)
     warnings, unknown = RESPONSES.judge(parsed.others(_BODY.names))
     _check(body, warnings)
+    if compact and body.model is None:
+        raise missing("model")
+    compact = compact or _is_triggered(items)
     toolbox = Toolbox(body.tools or (), warnings)
 
     def messages(items: Sequence[WireItem], warnings: list[str]) -> tuple[Message, ...]:
         said = read_items(items, toolbox.joined, options.sealing, warnings)
-        return (Message(Role.SYSTEM, (Text(body.instructions),)), *said) if body.instructions else said
+        first = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
+        return (*first, *said, WISH) if compact else (*first, *said)
 
     def reread(items: Sequence[bytes]) -> tuple[Message, ...]:
         return messages(Body(b'{"input":[%s]}' % b",".join(items)).read(_ITEMS).input, [])
@@ -80,6 +90,8 @@ def read_responses(data: bytes, options: ReaderOptions, *, now: Callable[[], int
     conversation = _conversation(body, messages(items, warnings), toolbox, tool_choice, warnings)
     view = _view(body, toolbox, options.sealing, now, warnings)
     request = _request(body, options, conversation, view.logprobs)
+    if compact:
+        view, request = _compacting(view, options.sealing), wish_for_summary(request)
     echo, id = _echo(body, toolbox.echo, shown_choice), AnswerId(ID_PREFIX, body.request_id)
     return ResponsesCall(
         call=Call((request,), bool(body.stream), ID_PREFIX, writer_of(id, view, echo), tuple(warnings), unknown),
@@ -93,6 +105,19 @@ def read_responses(data: bytes, options: ReaderOptions, *, now: Callable[[], int
         store=body.store,
         background=echo.background,
     )
+
+
+def _is_triggered(items: Sequence[WireItem]) -> bool:
+    for i, item in enumerate(items):
+        if item.type == TRIGGER and i < len(items) - 1:
+            raise invalid(f"input[{i}]", f"'{TRIGGER}' must be the last item")
+    return bool(items) and items[-1].type == TRIGGER
+
+
+def _compacting(view: ResponsesView, sealing: Sealing | None) -> ResponsesView:
+    if sealing is None:
+        raise Unsupported("Compaction is not supported here: this server has no key to seal summaries with.")
+    return msgspec.structs.replace(view, compact=partial(sealing.seal, Purpose.COMPACTION))
 
 
 def _conversation(
@@ -277,6 +302,6 @@ def _shown_format(format: TextFormat | None) -> bytes:
     return b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
         quoted(format.name or "response"),
         quoted_or_null(format.description),
-        compact(format.schema),
+        compacted_json(format.schema),
         flag(bool(format.strict)),
     )

@@ -13,7 +13,8 @@ class ResponsesView(Struct, frozen=True, kw_only=True):
     """logprobs: most alternatives a token, None for no logprobs. summary: reasoning comes as a summary.
 
     hide_reasoning: it does not come at all. names: of the tools in groups. seal: makes the encrypted content of a
-    thought, None where nobody asked for it or there is no key. now: Unix seconds, for `completed_at`.
+    thought, None where nobody asked for it or there is no key. now: Unix seconds, for `completed_at`. compact: makes
+    the content of a compaction, where the answer is to be one.
     """
 
     logprobs: int | None = None
@@ -22,3 +23,4 @@ class ResponsesView(Struct, frozen=True, kw_only=True):
     names: tuple[Name, ...] = ()
     seal: Callable[[str], str] | None = None
     now: Callable[[], int] | None = None
+    compact: Callable[[str], str] | None = None

@@ -1,0 +1,137 @@
+"""Compaction: what is asked, what its item is, and what it stands for when it comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.core.errors import RequestError, Unsupported
+from dragoman.core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+)
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.reply import Fold
+from dragoman.core.request import Conversation
+from dragoman.dialects.responses import ResponsesCall, read_responses, rows
+from dragoman.dialects.responses.summary import SUMMARY, WISH
+
+from .asking import HEADER, SEALED, events, refusal, responses, whole
+
+USER: Any = {"role": "user", "content": "Do it."}
+CALL: Any = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+RESULT: Any = {"type": "function_call_output", "call_id": "c", "output": "done"}
+TOOLS: Any = [{"type": "function", "name": "f"}]
+TRIGGER: Any = {"type": "compaction_trigger"}
+SAID: tuple[Event, ...] = (
+    Started(5),
+    ReasoningDelta(0, "hm"),
+    TextDelta(0, "It was "),
+    ReasoningDelta(0, "hm"),
+    TextDelta(0, "done."),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(5, 6)),
+)
+SILENT: tuple[Event, ...] = (Started(5), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(5, 0)))
+
+
+def prompt(asked: ResponsesCall) -> Conversation:
+    found = asked.call.requests[0].prompt
+    assert isinstance(found, Conversation)
+    return found
+
+
+def compact(**fields: Any) -> ResponsesCall:
+    return read_responses(json.dumps({"model": "m", **fields}).encode(), SEALED, compact=True)
+
+
+def asked_by_trigger() -> ResponsesCall:
+    return responses(SEALED, input=[USER, CALL, RESULT, TRIGGER], tools=TOOLS, tool_choice="required")
+
+
+@pytest.mark.parametrize(
+    "asked", [asked_by_trigger(), compact(input=[USER, CALL, RESULT], tools=TOOLS)], ids=("trigger", "endpoint")
+)
+def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
+    conversation, request = prompt(asked), asked.call.requests[0]
+    assert conversation.messages[-1] == WISH
+    assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
+    assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)
+    assert request.limits.max_tokens
+
+
+def test_what_a_store_adds_comes_before_the_wish():
+    asked = asked_by_trigger()
+    items = [row for _, row in rows(asked.input, "resp_1")]
+    assert asked.over(items).call.requests == asked.call.requests
+    assert prompt(asked.over([b'{"role":"user","content":"before"}', *items])).messages[-1] == WISH
+
+
+@pytest.mark.parametrize("said", [SAID, SILENT], ids=("said", "silent"))
+def test_a_trigger_answers_with_one_compaction_streamed_and_whole(said: tuple[Event, ...]):
+    call = asked_by_trigger().call
+    told = events(call, *said)
+    assert [event["type"].removeprefix("response.") for event in told] == [
+        "created", "in_progress", "output_item.added", "compaction.compacting", "output_item.done", "completed",
+    ]  # fmt: skip
+    (item,) = told[-1]["response"]["output"]
+    assert item == whole(call, *said)["output"][0] == told[-2]["item"]
+    assert (item["type"], item["encrypted_content"]) == (
+        "compaction",
+        "compaction:It was done." if said is SAID else "compaction:",
+    )
+
+
+def test_the_endpoint_answers_with_what_users_said_and_the_compaction():
+    asked = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
+    fold = Fold()
+    for event in SAID:
+        fold.feed(event)
+    found = json.loads(asked.compacted(HEADER, [row for _, row in rows(asked.input, "resp_1")]).full(fold.reply()))
+    assert list(found) == ["id", "object", "created_at", "output", "usage"]
+    assert found["object"] == "response.compaction"
+    assert [(item["type"], item.get("role")) for item in found["output"]] == [
+        ("message", "user"), ("message", "user"), ("compaction", None),
+    ]  # fmt: skip
+
+
+def test_a_compaction_stands_for_what_the_assistant_and_its_tools_said_before_it():
+    item = {"type": "compaction", "encrypted_content": "compaction:It was done."}
+    system = {"role": "system", "content": "Be brief."}
+    asked = responses(
+        SEALED, input=[system, USER, CALL, RESULT, item, {"role": "user", "content": "And?"}], tools=TOOLS
+    )
+    assert prompt(asked).messages == (
+        Message(Role.SYSTEM, (Text("Be brief."),)),
+        Message(Role.USER, (Text("Do it."),)),
+        Message(Role.ASSISTANT, (Text(SUMMARY + "It was done."),)),
+        Message(Role.USER, (Text("And?"),)),
+    )
+
+
+@pytest.mark.parametrize("content", ["x", "reasoning:x"])
+def test_a_foreign_compaction_is_refused_by_name(content: str):
+    item = {"type": "compaction", "encrypted_content": content}
+    for options in (SEALED, None):
+        with pytest.raises(RequestError) as refused:
+            responses(*([options] if options else []), input=[USER, item])
+        assert refused.value.param == "input[1].encrypted_content"
+
+
+def test_a_trigger_comes_last_and_needs_a_key():
+    assert refusal(SEALED, input=[TRIGGER, USER]).param == "input[0]"
+    assert isinstance(refusal(input=[USER, TRIGGER]), Unsupported)
+
+
+def test_the_endpoint_needs_a_model():
+    with pytest.raises(RequestError) as refused:
+        compact(input="x", model=None)
+    assert refused.value.param == "model"

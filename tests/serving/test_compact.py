@@ -1,0 +1,50 @@
+"""A conversation is compacted by the model itself, and goes on from there, through the official SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.conformance.responses import check_stream
+from dragoman.engines.scripted import Entry, Say, Think
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import house
+
+SUMMARY = Entry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
+INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]
+
+
+async def test_what_is_compacted_can_be_continued():
+    it = house(SUMMARY)
+    compacted = await it.openai().responses.compact(model="m", input=INPUT)
+    assert compacted.object == "response.compaction"
+    user, compaction = compacted.output
+    assert (user.type, compaction.type) == ("message", "compaction")
+    assert compacted.usage.output_tokens > 0
+    output: Any = [item.to_dict(warnings=False) for item in compacted.output]
+    again = await it.openai().responses.create(model="m", input=[*output, {"role": "user", "content": "Go on."}])
+    assert again.status == "completed"
+
+
+async def test_a_trigger_in_a_stream_leaves_one_compaction():
+    it = house(SUMMARY)
+    asked = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}], "stream": True}
+    *_, last = check_stream((await it.post("/v1/responses", asked)).content)
+    assert [item["type"] for item in last["response"]["output"]] == ["compaction"]
+    assert "They asked" not in str(last)
+
+
+async def test_a_compaction_belongs_to_its_key():
+    it = house(SUMMARY, options=ServingOptions(api_keys=("mine", "yours")))
+    made = await it.openai("mine").responses.compact(model="m", input=INPUT)
+    body: Any = {"model": "m", "input": [item.to_dict(warnings=False) for item in made.output]}
+    for key, status in (("mine", 200), ("yours", 400)):
+        answer = await it.post("/v1/responses", body, {"authorization": f"Bearer {key}"})
+        assert answer.status_code == status, answer.text
+
+
+async def test_the_endpoint_wants_a_model_and_no_background():
+    it = house(SUMMARY)
+    asked: list[tuple[dict[str, Any], str]] = [({}, "model"), ({"model": "m", "background": True}, "background")]
+    for fields, param in asked:
+        answer = await it.post("/v1/responses/compact", {"input": "hi", **fields})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
