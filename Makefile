@@ -2,7 +2,7 @@
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
-#   make test-long                                    the properties alone, searched for long
+#   make test-long                                    the properties alone, searched for long, and what takes long
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
@@ -36,10 +36,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest -m "not torch" $(TEST_ARGS)
+	$(BIN)/pytest -m "not torch and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "hypothesis and not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest -m "(hypothesis or long) and not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

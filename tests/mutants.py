@@ -467,6 +467,35 @@ MUTANTS = (
         "return True",
         ("tests/dialects/anthropic", SERVING),
     ),
+    # The store.
+    Mutant(
+        "a failed commit leaves the changes made before it",
+        "store/writer.py",
+        'connection.execute("ROLLBACK TO job")',
+        "pass",
+        ("tests/store/test_kit.py",),
+    ),
+    Mutant(
+        "acknowledged although the disk was full",
+        "store/writer.py",
+        "job.error = StoreUnavailable(failure.message)",
+        "pass",
+        ("tests/store/test_sqlite.py",),
+    ),
+    Mutant(
+        "whoever knows an id reads the chain of another key (Open WebUI CVE-2026-45349)",
+        "store/sql.py",
+        "ON r.owner = $1 AND r.kind = $2 AND r.id = hop.parent",
+        "ON r.kind = $2 AND r.id = hop.parent",
+        ("tests/store/test_kit.py",),
+    ),
+    Mutant(
+        "reading is no use: what is read most goes first",
+        "store/sqlite.py",
+        "self._touches[record.position] = now",
+        "pass",
+        ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),
+    ),
 )
 
 

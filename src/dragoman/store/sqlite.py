@@ -25,8 +25,8 @@ T = TypeVar("T")
 Synchronous = Literal["FULL", "NORMAL"]
 
 _OLDEST_SQLITE = (3, 35, 0)
-# A file gives its free pages back a little at a time.
-_VACUUM = "PRAGMA incremental_vacuum(256)"
+_PAGES_GIVEN_BACK = 1024
+"""Free pages that a cleaning takes off the file at most: a write should not wait long for it."""
 
 
 class SqliteStore:
@@ -119,8 +119,7 @@ class SqliteStore:
         def write(connection: sqlite3.Connection) -> int:
             drive(connection, sql.touch(touches))
             gone = drive(connection, sql.clean(limit, self._bounds, now))
-            if gone:
-                connection.execute(_VACUUM).fetchall()
+            _shrink(connection)
             return gone
 
         return await self._write(write)
@@ -201,3 +200,10 @@ class SqliteStore:
         if self._writer is None:
             raise StoreUnavailable("The store is closed.")
         return await self._writer.write(work)
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(free, _PAGES_GIVEN_BACK)):
+        # Python's driver makes one step of it, whatever number it is given: one page.
+        connection.execute("PRAGMA incremental_vacuum")

@@ -1,0 +1,193 @@
+"""What only a file has: its mode, its schema, other processes, a disk that is full."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dragoman.store import Append, Bounds, Delete, Item, Key, Put, SqliteStore, StoreUnavailable
+from dragoman.store.runs import RunLock, is_alive
+
+from .backends import key, put
+
+
+async def opened(path: Path, **more: object) -> SqliteStore:
+    store = SqliteStore(path, **more)  # pyright: ignore[reportArgumentType]
+    await store.open()
+    return store
+
+
+async def test_the_file_is_for_its_owner_alone(tmp_path: Path):
+    store = await opened(tmp_path / "state" / "x.db")
+    await put(store, "a")
+    modes = modes_below(tmp_path)
+    assert {name.partition(".db")[2] for name in modes} >= {"", "-wal", "-shm"}
+    assert {mode & 0o077 for mode in modes.values()} == {0}
+    await store.close()
+
+
+def modes_below(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode for path in directory.rglob("*")}
+
+
+async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path):
+    store = await opened(tmp_path / "x.db")
+    await put(store, "a", b"kept")
+    await store.close()
+    store = await opened(tmp_path / "x.db")
+    record = await store.get(key("a"))
+    assert record is not None
+    assert record.body == b"kept"
+    await store.close()
+
+
+@pytest.mark.parametrize(("asked", "level"), [("FULL", 2), ("NORMAL", 1)])
+async def test_the_disk_is_waited_for_as_asked(tmp_path: Path, asked: str, level: int):
+    store = await opened(tmp_path / "x.db", synchronous=asked)
+
+    def look(connection: sqlite3.Connection) -> list[int]:
+        pragmas = ("synchronous", "foreign_keys", "auto_vacuum", "secure_delete")
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
+
+    writer = store._writer  # pyright: ignore[reportPrivateUsage]
+    assert writer is not None
+    assert await writer.write(look) == [level, 1, 2, 2]
+    await store.close()
+
+
+async def test_the_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path):
+    with sqlite3.connect(tmp_path / "x.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreUnavailable, match="newer version"):
+        await opened(tmp_path / "x.db")
+    assert not list((tmp_path / "x.db-runs").iterdir())
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
+    (tmp_path / "x.db").write_bytes(b"not a database, but long enough to look at " * 100)
+    with pytest.raises(StoreUnavailable, match="file is not a database"):
+        await opened(tmp_path / "x.db")
+
+
+async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
+    store = await opened(tmp_path / "x.db")
+    await put(store, "before")
+    writer = store._writer  # pyright: ignore[reportPrivateUsage]
+    assert writer is not None
+    await writer.write(lambda connection: connection.execute("PRAGMA max_page_count = 30").fetchall())
+    commits = [store.commit(Put(key(f"r{number}"), 0, b"x" * 20_000)) for number in range(20)]
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    failed = [error for error in results if error is not None]
+    assert failed
+    assert all(isinstance(error, StoreUnavailable) and "full" in error.message for error in failed)
+    for number, result in enumerate(results):
+        assert (await store.get(key(f"r{number}")) is not None) == (result is None)
+    await writer.write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchall())
+    await put(store, "after", b"x" * 20_000)
+    await store.close()
+
+
+async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_path: Path):
+    store = await opened(tmp_path / "x.db", busy=0.05)
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        await store.commit(Put(key("a"), 0, b""))
+    assert await store.get(key("a")) is None
+    other.execute("ROLLBACK")
+    other.close()
+    await put(store, "a")
+    await store.close()
+
+
+async def test_a_commit_that_its_caller_gave_up_disturbs_nobody(tmp_path: Path):
+    store = await opened(tmp_path / "x.db")
+    task = asyncio.create_task(store.commit(Put(key("a"), 0, b"")))
+    await asyncio.sleep(0)
+    task.cancel()
+    await put(store, "b")
+    await store.close()
+
+
+async def test_a_closed_store_says_so(tmp_path: Path):
+    store = await opened(tmp_path / "x.db")
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.commit(Put(key("a"), 0, b""))
+
+
+async def test_the_file_gives_back_what_was_removed(tmp_path: Path):
+    store = await opened(tmp_path / "x.db", bounds=Bounds(records=1))
+    for number in range(20):
+        await put(store, f"r{number}", b"x" * 50_000)
+    assert await store.clean() == 19
+    await store.close()
+    assert (tmp_path / "x.db").stat().st_size < 300_000
+
+
+ONE_PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.store import Delete, Key, Refused, SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    await store.open()
+    record = await store.get(Key("me", "response", "a"))
+    print("seen", record.body.decode() if record else None, flush=True)
+    sys.stdin.readline()
+    results = await asyncio.gather(
+        *(store.commit(Delete(Key("me", "response", "a"))) for _ in range(10)), return_exceptions=True
+    )
+    assert all(result is None or isinstance(result, Refused) for result in results), results
+    print(sum(result is None for result in results), flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def other_process(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", ONE_PROCESS, path]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+async def test_two_processes_share_a_file_and_one_deletion_succeeds(tmp_path: Path):
+    store = await opened(tmp_path / "x.db")
+    await put(store, "a", b"hello")
+    with ExitStack() as stack:
+        processes = [stack.enter_context(other_process(tmp_path / "x.db")) for _ in range(2)]
+        outputs = [process.stdout.readline().strip() for process in processes if process.stdout]
+        counts = [process.communicate("go\n", timeout=30)[0].strip() for process in processes]
+    assert outputs == ["seen hello"] * 2
+    assert sum(map(int, counts)) == 1
+    await store.close()
+
+
+def test_the_lock_of_a_run_tells_the_living_from_the_dead(tmp_path: Path):
+    directory = tmp_path / "runs"
+    lock = RunLock(directory, "run_a")
+    assert is_alive(directory, "run_a")
+    lock.release()
+    assert not is_alive(directory, "run_a")
+    assert not is_alive(directory, "run_never")
+    (directory / "run_killed").touch()
+    assert not is_alive(directory, "run_killed")
+    assert not (directory / "run_killed").exists()
+
+
+async def test_entries_of_many_commits_share_few_writes(tmp_path: Path):
+    """Group commit: what came while the writer was at the disk goes there together."""
+    store = await opened(tmp_path / "x.db", synchronous="NORMAL")
+    await put(store, "a")
+    await asyncio.gather(*(store.commit(Append(key("a"), "e", (Item(b"x"),))) for _ in range(500)))
+    assert len(await store.entries(key("a"), "e", limit=1000)) == 500
+    await store.commit(Delete(Key("me", "response", "a")))
+    await store.close()
