@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from .embed import Embeddings, EmbedRequest
+from .embed import Embeddings, EmbedRequest, EmbedTraits, ScoreRequest, Scores
 from .events import Event, FinishReason
 from .request import GenerateRequest, Sampling
 
@@ -246,5 +246,40 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
-class Embedder(Protocol):
-    async def embed(self, request: EmbedRequest) -> Embeddings: ...
+class Encoder(Protocol):
+    """What reads texts and writes none. All methods are called on the server's event loop and must not block it."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """What is still under way fails with EngineError."""
+        ...
+
+    def health(self) -> Health: ...
+
+
+class Embedder(Encoder, Protocol):
+    """Texts to vectors."""
+
+    @property
+    def traits(self) -> EmbedTraits: ...
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Vectors in the order of the inputs; equal inputs have equal vectors, to the bit, whatever else runs.
+
+        Raises RequestError for ids outside the vocabulary, Overloaded, EngineError. Cancelling it frees its work.
+        """
+        ...
+
+
+class Scorer(Encoder, Protocol):
+    """Pairs of texts to numbers: a cross-encoder."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Of one pair."""
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """As Embedder.embed."""
+        ...

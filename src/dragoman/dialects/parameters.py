@@ -5,7 +5,9 @@ from __future__ import annotations
 from .anthropic.parameters import COUNT_TOKENS, MESSAGES
 from .chat.parameters import CHAT
 from .completions.parameters import COMPLETIONS
+from .embeddings.parameters import EMBEDDINGS
 from .responses.parameters import RESPONSES
+from .scoring.parameters import RERANK, SCORE
 from .support import Support
 from .tokenize.parameters import DETOKENIZE, TOKENIZE
 
@@ -15,6 +17,9 @@ SUPPORT: tuple[Support, ...] = (
     *RESPONSES.rows,
     *MESSAGES.rows,
     *COUNT_TOKENS.rows,
+    *EMBEDDINGS.rows,
+    *RERANK.rows,
+    *SCORE.rows,
     *TOKENIZE.rows,
     *DETOKENIZE.rows,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..constraints.matcher import Compiler
-from ..core.engine import TokenEngine
+from ..core.engine import Embedder, TokenEngine
 from ..core.request import Sampling
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
@@ -24,8 +24,9 @@ def serve_tokens(
     *,
     own_name: str,
     max_model_len: int,
+    embedder: Embedder | None = None,
 ) -> ServedModel:
-    """directory: has tokenizer.json, and what else a model says of itself."""
+    """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens."""
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
@@ -39,6 +40,7 @@ def serve_tokens(
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
         trust_templates=settings.trust_request_chat_template,
+        embedder=embedder,
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(

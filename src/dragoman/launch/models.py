@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..core.errors import DragomanError
 from ..pipeline.models import Models, ServedModel
 from ..serving.clock import Clock
@@ -17,7 +19,8 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if model is None:
         raise SettingsError(
             f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
-            "(a small Llama in safetensors), `transformers:DIRECTORY`, `scripted` or `scripted:FILE`."
+            "(a small Llama in safetensors), `transformers:DIRECTORY`, `scripted`, `scripted:FILE`, or the "
+            "directory of an encoder."
         )
     return Models([model])
 
@@ -38,5 +41,10 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:
             from .tiny import build_tiny  # noqa: PLC0415 - see above
 
             return build_tiny(settings, clock, rest)
+        case _ if (Path(settings.model) / "config.json").is_file():
+            # A bare directory is an encoder's: those that generate are named with their engine.
+            from .encoder import build_encoder  # noqa: PLC0415 - see above
+
+            return build_encoder(settings, clock, Path(settings.model))
         case _:
             return None

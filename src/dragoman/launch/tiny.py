@@ -24,4 +24,12 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
         max_num_waiting=settings.max_waiting,
     )
     name = directory.name if path else "tiny"
-    return serve_tokens(settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len)
+    return serve_tokens(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=name,
+        max_model_len=engine.max_model_len,
+        embedder=engine.embedder,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
-from ..core.engine import Capabilities, Engine, TokenEngine, Tokenizer
+from ..core.engine import Capabilities, Embedder, Encoder, Engine, Scorer, TokenEngine, Tokenizer
 from ..core.errors import ModelNotFound
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
@@ -20,7 +20,7 @@ class TokenBackend:
     """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
 
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
-    knows none. trust_templates: requests may bring their own.
+    knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
     """
 
     engine: TokenEngine
@@ -30,6 +30,7 @@ class TokenBackend:
     eos: frozenset[int]
     renderer: Renderer | None = None
     trust_templates: bool = False
+    embedder: Embedder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,27 @@ class EventBackend:
 
 
 @dataclass(frozen=True, slots=True)
+class EmbedderBackend:
+    """A model that makes vectors of texts, and no answers."""
+
+    engine: Embedder
+    tokenizer: HfTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerBackend:
+    """A cross-encoder: it says how close two texts are, and nothing else."""
+
+    engine: Scorer
+    tokenizer: HfTokenizer
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """max_model_len: prompt and answer together, in tokens. created: Unix seconds."""
 
     name: str
-    backend: TokenBackend | EventBackend
+    backend: TokenBackend | EventBackend | EmbedderBackend | ScorerBackend
     max_model_len: int
     created: int
     aliases: tuple[str, ...] = ()
@@ -58,7 +75,19 @@ class ServedModel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.backend.engine.capabilities
+        """Of generating: one that only reads has none."""
+        match self.backend:
+            case TokenBackend() | EventBackend():
+                return self.backend.engine.capabilities
+            case EmbedderBackend() | ScorerBackend():
+                return Capabilities()
+
+    @property
+    def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
+        """All that has to be started, and may be ill."""
+        own = self.backend.engine
+        beside = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
+        return (own,) if beside is None else (own, beside)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -94,9 +123,12 @@ class Models:
         return model
 
     async def start(self) -> None:
-        for model in self._served:
-            await model.backend.engine.start()
+        for engine in self._engines():
+            await engine.start()
 
     async def stop(self) -> None:
-        for model in self._served:
-            await model.backend.engine.stop()
+        for engine in self._engines():
+            await engine.stop()
+
+    def _engines(self) -> Iterator[Engine | TokenEngine | Encoder]:
+        return (engine for model in self._served for engine in model.engines)

@@ -16,9 +16,10 @@ from ..core.syntax import ParseContext
 from ..parsers import registry
 from .admission import Terms, check, check_text_length, param_of
 from .choosing import callable_tools, sampling_of, thought_limit
+from .embedding import does_not_generate
 from .fitting import dropped_warning, prompt_that_fits
 from .grammar import compose_for
-from .models import EventBackend, ServedModel, TokenBackend
+from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 from .prompting import Prompted, truncated
 from .stops import StopStage
 from .strand import Strand
@@ -70,12 +71,15 @@ async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, in
 
     Raises RequestError and its children; nothing has reached the engine then.
     """
+    backend = model.backend
+    if isinstance(backend, EmbedderBackend | ScorerBackend):
+        raise does_not_generate(backend)
     warnings = check(request, model.capabilities, terms)
-    if isinstance(model.backend, EventBackend):
+    if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine makes its own prompts")
-        return _event_job(model, model.backend.engine, request, terms), warnings
-    preparation = _TokenPreparation(model, model.backend, request, terms, index, warnings)
+        return _event_job(model, backend.engine, request, terms), warnings
+    preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
     return await preparation.job(), warnings
 
 

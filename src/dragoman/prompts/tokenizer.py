@@ -21,16 +21,29 @@ from . import vocabulary
 from .controls import ControlTokens
 from .vocabulary import AddedToken, TokenizerError
 
-__all__ = ["HfTokenizer", "TokenizerError", "load_tokenizer"]
+__all__ = ["Frame", "HfTokenizer", "TokenizerError", "load_tokenizer"]
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The special tokens that a tokenizer puts around one text, and around and between two."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    before_two: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after_two: tuple[int, ...] = ()
 
 
 class HfTokenizer:
     """See `core.engine.Tokenizer`. Its library lets go of the GIL while it encodes."""
 
-    def __init__(self, data: bytes | str, more: Sequence[AddedToken] = ()) -> None:
-        """data: the content of a tokenizer.json; more: added tokens that it lacks. Raises TokenizerError."""
+    def __init__(self, data: bytes | str, more: Sequence[AddedToken] = (), *, writes: bool = True) -> None:
+        """data: the content of a tokenizer.json; more: added tokens that it lacks. Raises TokenizerError.
+
+        writes: answers are made of its tokens, of which the bytes must be known then.
+        """
         parsed = vocabulary.with_added(vocabulary.parse(data), more)
-        read = vocabulary.byte_reader(parsed)
+        read = vocabulary.byte_reader(parsed) if writes else vocabulary.name_reader(parsed)
         self._whole = _build(parsed)
         added = _numbered(vocabulary.added_tokens(parsed), self._whole)
         controls = tuple(token for token in added if token.is_control)
@@ -45,6 +58,7 @@ class HfTokenizer:
         self._spells_controls = vocabulary.spells(parsed, controls)
         self._longest = max(map(len, self._bytes), default=1)
         self.controls = ControlTokens(token.content for token in controls)
+        self.frame = _frame(self._whole)
 
     @property
     def vocab_size(self) -> int:
@@ -110,14 +124,16 @@ class HfTokenizer:
         return _encode(tokenizer, text.replace(mark, ""), False).ids
 
 
-def load_tokenizer(directory: Path) -> HfTokenizer:
+def load_tokenizer(directory: Path, *, writes: bool = True) -> HfTokenizer:
     """Read `tokenizer.json`, and from `tokenizer_config.json` (if there) the added tokens that it lacks.
+
+    writes: as in HfTokenizer.
 
     Raises TokenizerError, FileNotFoundError.
     """
     config = directory / "tokenizer_config.json"
     more = _config_tokens(config.read_bytes()) if config.is_file() else ()
-    return HfTokenizer((directory / "tokenizer.json").read_bytes(), more)
+    return HfTokenizer((directory / "tokenizer.json").read_bytes(), more, writes=writes)
 
 
 class _Config(msgspec.Struct):
@@ -137,6 +153,22 @@ def _build(data: vocabulary.Part) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(msgspec.json.encode(data).decode())
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(f"tokenizer.json: {error}") from error
+
+
+def _frame(tokenizer: tokenizers.Tokenizer) -> Frame:
+    """Seen from what it does to two short texts: what belongs to neither is special."""
+    one: tokenizers.Encoding = tokenizer.encode("a")
+    two: tokenizers.Encoding = tokenizer.encode("a", "a")
+    before, after = _outside(one.ids, one.sequence_ids, 0)
+    before_two, rest = _outside(two.ids, two.sequence_ids, 0)
+    between, after_two = _outside(rest, two.sequence_ids[len(two.ids) - len(rest) :], 1)
+    return Frame(before, after, before_two, between, after_two)
+
+
+def _outside(ids: Sequence[int], sources: Sequence[int | None], source: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids before those of a source, and behind them."""
+    mine = [place for place, each in enumerate(sources) if each == source]
+    return (tuple(ids[: mine[0]]), tuple(ids[mine[-1] + 1 :])) if mine else (tuple(ids), ())
 
 
 def _numbered(added: Sequence[AddedToken], tokenizer: tokenizers.Tokenizer) -> tuple[AddedToken, ...]:

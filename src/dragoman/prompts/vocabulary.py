@@ -129,6 +129,15 @@ def byte_reader(data: Part) -> Callable[[str], bytes]:
     raise TokenizerError(f"the bytes of its tokens are unknown: decoder {sorted(decoders) or None}")
 
 
+def name_reader(data: Part) -> Callable[[str], bytes]:
+    """The same as far as any vocabulary tells: the token's name, without the mark of a word's inner piece.
+
+    Good enough to show tokens by. Joined they need not be the text, so that no answer may be made of them.
+    """
+    inner = str(data["model"].get("continuing_subword_prefix") or "")
+    return lambda name: name.removeprefix(inner).encode()
+
+
 def model_type(model: Part) -> str:
     if "type" in model:
         return str(model["type"])

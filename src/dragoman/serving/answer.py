@@ -23,6 +23,7 @@ from ..core.errors import DragomanError, EngineError
 from ..core.events import Event
 from ..core.reply import Fold
 from ..dialects.base import Writer
+from .leaving import until_gone
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Answer(ABC):
         self._send, self._now = send, loop.time
         # A task of its own: a token then wakes three coroutines, and not the whole chain down from the server.
         self._running = loop.create_task(self._run())
-        leaving = loop.create_task(_until_gone(receive))
+        leaving = loop.create_task(until_gone(receive))
         self._timer = loop.call_later(self._patience.headers, self._look) if self._stream else None
         try:
             await asyncio.wait((self._running, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -226,11 +227,6 @@ class ReplayedAnswer(Answer):
             if not self._begun:
                 await self._begin()
             await self._write(self._frame.end, more=False)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _end(*tasks: asyncio.Task[None] | None) -> None:

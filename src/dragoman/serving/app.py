@@ -17,7 +17,7 @@ from ..dialects.errors import openai_error
 from ..dialects.responses import read_responses, responses_error, stateless
 from ..pipeline.models import Models
 from ..store import Store
-from . import utility
+from . import reading, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .compact import compact
@@ -42,6 +42,7 @@ def routes(clock: Clock) -> Table:
         "/v1/responses/compact": (user, {"POST": compact}),
         "/v1/messages": (user, {"POST": generation(read_messages)}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
+        **reading.routes(),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
         "/tokenize": (user, {"POST": utility.tokenize}),

@@ -109,9 +109,10 @@ def _no_tokenizer() -> Unsupported:
 async def health(http: Http) -> Whole | Answer:
     """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
     for model in http.service.models:
-        state = model.backend.engine.health()
-        if not state.ready:
-            return Whole(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
+        for engine in model.engines:
+            state = engine.health()
+            if not state.ready:
+                return Whole(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
     return Whole(b"")
 
 

@@ -89,8 +89,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         Option(
             "Model",
             "What to serve: `tiny`, the model that comes with this package; `transformers:DIRECTORY`, a model in "
-            "safetensors; `scripted`, which says what a prompt's directives tell; or `scripted:FILE`, which says what "
-            "the FILE tells.",
+            "safetensors; `scripted`, which says what a prompt's directives tell; `scripted:FILE`, which says what "
+            "the FILE tells; or the directory of an encoder, which makes embeddings or scores.",
         ),
     ] = "tiny"
     served_model_name: Annotated[

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from dragoman.core.embed import EmbedRequest
 from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenRequest
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Limits, Sampling, SamplingOptions
 from dragoman.engines.batching import EngineConfig, SchedulerConfig, seeded
 from dragoman.engines.tiny import TinyEngine, embedded, load
+from dragoman.engines.tiny.embedding import mean_state
 from dragoman.engines.tiny.model import Llama
 
 from ..harness import GREEDY, PLAIN, Only, alone, started
@@ -292,20 +294,21 @@ def test_chance_is_seeded_by_the_request_alone() -> None:
     assert len({seeded(5)(), seeded(-5)(), seeded(6)(), seeded(None)(), seeded(None)()}) == 5
 
 
-def test_a_vector_is_had_without_starting(small: Llama) -> None:
-    vector = engine(small).embed(PROMPT)
-    assert vector.shape == (32,)
-    assert vector.dtype == np.float32
-    with pytest.raises(RequestError):
-        engine(small).embed(())
-
-
 async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
     tiny = engine(small)
+    expected = mean_state(small, PROMPT)
+    await tiny.embedder.start()
     async with started(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))
-        expected = engine(small).embed(PROMPT)
-        vectors = await asyncio.gather(*(asyncio.to_thread(tiny.embed, PROMPT) for _ in range(4)))
-        assert all(np.array_equal(vector, expected) for vector in vectors)
+        asked = EmbedRequest("m", (PROMPT, PROMPT[:2], PROMPT), normalize=False)
+        answers = await asyncio.gather(*(tiny.embedder.embed(asked) for _ in range(4)))
+        assert {answer.vectors for answer in answers} == {answers[0].vectors}
+        assert answers[0].vectors[0] == answers[0].vectors[2] == expected.astype("<f4").tobytes()
         await client.ends(endless)
         assert endless.tokens == alone(small, replace(ENDLESS, max_tokens=200)).tokens
+    await tiny.embedder.stop()
+
+
+async def test_a_foreign_token_has_no_vector(small: Llama) -> None:
+    with pytest.raises(RequestError, match="vocabulary"):
+        await engine(small).embedder.embed(EmbedRequest("m", ((96,),)))

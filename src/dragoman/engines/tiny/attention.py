@@ -13,9 +13,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from ..arrays.products import Trials, multiply, pad
 from ..batching import BLOCK_SIZE
 from .config import LlamaConfig
-from .products import Trials, multiply, pad
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

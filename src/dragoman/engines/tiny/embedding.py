@@ -1,10 +1,18 @@
-"""A text's vector from a Llama: the mean of its last hidden states. Knows nothing of the engine's pool."""
+"""A text's vector from a Llama: the mean of its last hidden states. Knows nothing of the engine's pool.
+
+A Llama was not trained for this. Texts with words in common come out close to one another; more is not promised.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.embed import Embeddings, EmbedRequest, EmbedTraits
+from ...core.engine import Health
+from ...core.errors import RequestError
+from ..arrays.batcher import Batcher
+from ..arrays.vectors import embeddings
 from .attention import CHUNK, CHUNK_BLOCKS, chunks_of
 from .model import Batch, Llama
 
@@ -23,3 +31,37 @@ def mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32]:
         batch = Batch(ids=np.array(ids[begin:end]), positions=positions, slots=positions, singles=(), spans=(span,))
         total += model.final(model.forward(batch, cache)[: end - begin]).sum(axis=0)
     return total / np.float32(len(ids))
+
+
+class TinyEmbedder:
+    """A `core.engine.Embedder` on a thread of its own, beside the engine's steps.
+
+    matryoshka: the numbers of a mean of states have no order, so that some of them say as much as others.
+    """
+
+    def __init__(self, model: Llama, max_tokens: int, max_waiting: int = 1024) -> None:
+        self._vocab = model.config.vocab
+        self._traits = EmbedTraits(model.config.hidden, max_tokens, matryoshka=True)
+        self._batcher: Batcher[tuple[int, ...], NDArray[np.float32]] = Batcher(
+            lambda batch: [mean_state(model, ids) for ids in batch], len, max_waiting=max_waiting, name="tiny-embedder"
+        )
+
+    @property
+    def traits(self) -> EmbedTraits:
+        return self._traits
+
+    async def start(self) -> None:
+        self._batcher.start()
+
+    async def stop(self) -> None:
+        await self._batcher.stop()
+
+    def health(self) -> Health:
+        return self._batcher.health()
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        wrong = next((id for ids in request.inputs for id in ids if not 0 <= id < self._vocab), None)
+        if wrong is not None:
+            raise RequestError(f"Token id {wrong} is not in this model's vocabulary of {self._vocab}.", param="input")
+        vectors = await self._batcher.run(request.inputs)
+        return embeddings(vectors, request, self._traits)

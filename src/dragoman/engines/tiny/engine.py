@@ -7,14 +7,10 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...core.errors import EngineError
 from ..batching import BatchingEngine, EngineConfig, SchedulerConfig, seeded
-from ..batching.engine import check_prompt
 from ..batching.sampling import Draws
-from .embedding import mean_state
+from .embedding import TinyEmbedder
 from .model import Llama, read_model
 from .runner import PagedLlama
 
@@ -26,15 +22,8 @@ class TinyEngine(BatchingEngine):
         self, model: Llama, config: EngineConfig, draws: Draws, clock: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(PagedLlama(model), config, draws, clock, name="tiny-engine")
-        self._llama = model
-
-    def embed(self, ids: tuple[int, ...]) -> NDArray[np.float32]:
-        """The mean of the last hidden states of these tokens: [hidden] numbers, not normalised.
-
-        Blocks while it computes, on the caller's thread; may run beside the steps.
-        """
-        check_prompt(ids, self.vocab_size, self.max_model_len + 1)
-        return mean_state(self._llama, ids)
+        self.embedder = TinyEmbedder(model, config.max_model_len, config.max_num_waiting)
+        """Not started with the engine: some do without it."""
 
 
 def load(

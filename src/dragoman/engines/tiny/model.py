@@ -12,18 +12,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from ..arrays.products import ROWS, Linear, Trials, pad
+from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE
 from .attention import Attention, Single, Span
 from .config import LlamaConfig, read_config
-from .products import Trials, multiply, pad
 from .rope import Rope, interleave
-from .weights import Tensors
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-
-ROWS = 8
-"""Batches are padded to a multiple of this."""
 
 
 class Batch(Struct, frozen=True):
@@ -40,24 +37,13 @@ class Batch(Struct, frozen=True):
     spans: tuple[Span, ...]
 
 
-class _Linear:
-    """x @ weight; rows do not depend on their number."""
-
-    def __init__(self, weight: Floats, trials: Trials) -> None:
-        self._weight = np.ascontiguousarray(weight)
-        self._block = trials.block(self._weight, ROWS)
-
-    def __call__(self, rows: Floats) -> Floats:
-        return multiply(rows, self._weight, self._block)
-
-
 class _Layer(Struct, frozen=True):
     """The matrices of a layer, with what can be folded into them: norms, the scale and the order of rope."""
 
-    qkv: _Linear
-    out: _Linear
-    gate_up: _Linear
-    down: _Linear
+    qkv: Linear
+    out: Linear
+    gate_up: Linear
+    down: Linear
 
 
 class Llama:
@@ -74,7 +60,7 @@ class Llama:
             head = self._tokens
         else:
             head = tensors.take("lm_head.weight", config.vocab, config.hidden)
-        self._head = _Linear((head * self._norm).T, trials)
+        self._head = Linear((head * self._norm).T, trials)
         self.attention = Attention(config, trials)
         self._rope = Rope(config.rope, config.head_dim)
 
@@ -154,11 +140,11 @@ def _layer(config: LlamaConfig, tensors: Tensors, trials: Trials, prefix: str) -
     scale = np.float32(config.head_dim**-0.5)
     qkv = np.concatenate((_paired(query, config.head_dim) * scale, _paired(key, config.head_dim), value))
     return _Layer(
-        qkv=_Linear((qkv * attention_norm).T, trials),
-        out=_Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, trials),
+        qkv=Linear((qkv * attention_norm).T, trials),
+        out=Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, trials),
         # Negated: e^gate' is then what the sigmoid needs, and the two signs cancel.
-        gate_up=_Linear((-np.concatenate((gate, up)) * mlp_norm).T, trials),
-        down=_Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, trials),
+        gate_up=Linear((-np.concatenate((gate, up)) * mlp_norm).T, trials),
+        down=Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, trials),
     )
 
 

@@ -46,6 +46,8 @@ class Tensors:
         if name not in self._found:
             raise EngineError(f"{self._directory} holds no tensor {name}")
         path, start, entry = self._found.pop(name)
+        if entry.dtype not in _WIDTHS:
+            raise EngineError(f"{path}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
         if entry.shape != shape:
             raise EngineError(f"{path}: {name} has shape {entry.shape}, not {shape}")
         raw = np.fromfile(path, np.uint8, prod(shape) * _WIDTHS[entry.dtype], offset=start + entry.data_offsets[0])
@@ -55,10 +57,15 @@ class Tensors:
         """Leave this tensor out on purpose."""
         self._found.pop(name, None)
 
+    def drop_all(self, prefix: str) -> None:
+        """The same for all whose name begins so."""
+        for name in [name for name in self._found if name.startswith(prefix)]:
+            self.drop(name)
+
     def close(self) -> None:
         """EngineError if anything was not taken: a model with parts that we do not compute."""
         if self._found:
-            raise EngineError(f"{self._directory} holds tensors that a Llama does not have: {sorted(self._found)[:4]}")
+            raise EngineError(f"{self._directory} holds tensors that are not used here: {sorted(self._found)[:4]}")
 
 
 def _header(path: Path) -> tuple[int, dict[str, _Entry]]:
@@ -80,10 +87,10 @@ def _header(path: Path) -> tuple[int, dict[str, _Entry]]:
 
 
 def _check(path: Path, name: str, entry: _Entry, size: int) -> None:
-    if entry.dtype not in _WIDTHS:
-        raise EngineError(f"{path}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
     begin, end = entry.data_offsets
-    if not (0 <= begin <= end <= size and end - begin == prod(entry.shape) * _WIDTHS[entry.dtype]):
+    # How wide the others are does not matter: they are never read.
+    width = _WIDTHS.get(entry.dtype)
+    if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
         raise EngineError(f"{path}: {name} does not lie where the header says")
 
 

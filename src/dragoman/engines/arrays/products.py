@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
+ROWS = 8
+"""Batches are padded to a multiple of this."""
 CANDIDATES = (128, 32, 8, 4, 2, 1)
 _MOST_WORK = 1 << 33
 """Multiply-adds that a trial may take: for large models a smaller block has to do."""
@@ -52,6 +54,22 @@ class Trials:
         if key not in self._found:
             self._found[key] = largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
         return self._found[key]
+
+
+class Linear:
+    """rows @ weight + bias; a row of the result does not depend on the number of rows, a multiple of ROWS."""
+
+    def __init__(self, weight: Floats, trials: Trials, bias: Floats | None = None) -> None:
+        """weight: [inner, outer]."""
+        self._weight = np.ascontiguousarray(weight)
+        self._bias = bias
+        self._block = trials.block(self._weight, ROWS)
+
+    def __call__(self, rows: Floats) -> Floats:
+        product = multiply(rows, self._weight, self._block)
+        if self._bias is not None:
+            product += self._bias
+        return product
 
 
 def largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.tiny.weights import Tensors
+from dragoman.engines.arrays.weights import Tensors
 
-from .models import write_tensors
+from ..tiny.models import write_tensors
 
 NUMBERS = np.array([[1.5, -2.0, 0.0], [0.25, 640.0, -0.5]], np.float32)
 
@@ -61,7 +61,6 @@ def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
         b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 4000]}}',
         b'{"a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 24]}}',
         b'{"a": {"dtype": "F32", "shape": [-2, -3], "data_offsets": [24, 48]}}',
-        b'{"a": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]}}',
         b'{"a": 1}',
         b"[]",
         b"\xff\xfe",
@@ -78,3 +77,13 @@ def test_a_file_that_is_too_short_is_refused(tmp_path: Path, content: bytes) -> 
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(EngineError, match="no safetensors file"):
         Tensors(tmp_path)
+
+
+def test_another_dtype_may_lie_beside_the_weights_but_not_be_one(tmp_path: Path) -> None:
+    header = b'{"a": {"dtype": "I64", "shape": [3], "data_offsets": [0, 24]}}'
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(24))
+    with pytest.raises(EngineError, match="dtype I64"):
+        Tensors(tmp_path).take("a", 3)
+    tensors = Tensors(tmp_path)
+    tensors.drop("a")
+    tensors.close()

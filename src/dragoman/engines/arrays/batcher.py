@@ -1,0 +1,159 @@
+"""One thread that computes the inputs of many calls together, a batch at a time. Knows no model.
+
+Calls take turns: each gives one input to a batch before any gives a second, so that a call with a thousand inputs
+does not keep one with a single input waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from ...core.engine import Health
+from ...core.errors import EngineError, Overloaded
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class _Call(Generic[T, R]):
+    """The inputs of one call, and what became of them."""
+
+    def __init__(self, inputs: Sequence[T]) -> None:
+        self.inputs = inputs
+        self.results: list[R] = []
+        self.taken = 0
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[list[R]] = self.loop.create_future()
+        self.gone = False
+
+
+class Batcher(Generic[T, R]):
+    """compute: as many results as inputs, in their order; called on the thread. size: an input's tokens.
+
+    most: tokens of a batch, unless one input alone has more. max_waiting: calls, before Overloaded is raised.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[list[T]], list[R]],
+        size: Callable[[T], int],
+        *,
+        most: int = 4096,
+        max_waiting: int = 1024,
+        name: str = "batcher",
+    ) -> None:
+        self._compute, self._size = compute, size
+        self._most, self._max_waiting, self._name = most, max_waiting, name
+        self._calls: deque[_Call[T, R]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Ends after the present batch; what is still under way fails with EngineError."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        await asyncio.to_thread(thread.join)
+        for call in list(self._calls):
+            _settle(call, EngineError("The engine is shutting down."))
+        self._calls.clear()
+
+    def health(self) -> Health:
+        if self._thread is None or not self._thread.is_alive():
+            return Health(ready=False, reason="the engine is not running")
+        return Health(running=len(self._calls))
+
+    async def run(self, inputs: Sequence[T]) -> list[R]:
+        """The results, in the order of the inputs. Raises Overloaded, EngineError. Cancelling drops what is left."""
+        if self._thread is None:
+            raise EngineError("The engine is not running.")
+        if len(self._calls) >= self._max_waiting:
+            raise Overloaded(f"{len(self._calls)} calls are waiting already.")
+        if not inputs:
+            return []
+        call: _Call[T, R] = _Call(inputs)
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify()
+        try:
+            return await call.done
+        finally:
+            call.gone = True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._calls and not self._stopping:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                batch = self._next()
+            if batch:
+                self._work(batch)
+
+    def _next(self) -> list[tuple[_Call[T, R], T]]:
+        """The inputs of the next batch: one of each call in turn, until it is full."""
+        batch: list[tuple[_Call[T, R], T]] = []
+        size = 0
+        while self._calls:
+            call = self._calls.popleft()
+            if call.gone:
+                continue
+            input = call.inputs[call.taken]
+            size += self._size(input)
+            if batch and size > self._most:
+                self._calls.appendleft(call)
+                break
+            batch.append((call, input))
+            call.taken += 1
+            if call.taken < len(call.inputs):
+                self._calls.append(call)
+        return batch
+
+    def _work(self, batch: list[tuple[_Call[T, R], T]]) -> None:
+        """A batch that raises fails the calls in it, and nobody else."""
+        try:
+            results = self._compute([input for _, input in batch])
+        except Exception:
+            log.exception("a batch failed")
+            for call in dict.fromkeys(call for call, _ in batch):
+                _settle(call, EngineError("The engine failed while computing a batch."))
+            return
+        # A call's inputs are taken in order, so that its results come in order.
+        for (call, _), result in zip(batch, results, strict=True):
+            call.results.append(result)
+            if len(call.results) == len(call.inputs):
+                _settle(call, None)
+
+
+def _settle(call: _Call[T, R], error: EngineError | None) -> None:
+    call.gone = True
+    try:
+        call.loop.call_soon_threadsafe(_tell, call, error)
+    except RuntimeError:
+        """The loop was closed: there is nobody left to tell."""
+
+
+def _tell(call: _Call[T, R], error: EngineError | None) -> None:
+    if call.done.done():
+        return
+    if error is None:
+        call.done.set_result(call.results)
+    else:
+        call.done.set_exception(error)

@@ -1,0 +1,6 @@
+"""Encoders of the BERT and RoBERTa families in numpy: they read texts, and write none."""
+
+from .config import is_encoder
+from .engine import BertEmbedder, BertScorer, load
+
+__all__ = ["BertEmbedder", "BertScorer", "is_encoder", "load"]

@@ -1,0 +1,233 @@
+"""What an encoder's directory says of itself, checked. Knows nothing of weights or requests.
+
+config.json is transformers'; modules.json and the files that it points to are sentence-transformers', and may be
+missing. Whatever they may say and this engine does not compute is refused here, by name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ...core.embed import Pooling
+from ...core.errors import EngineError
+
+_BERT, _ROBERTA = "bert", "roberta"
+_FAMILIES = {
+    "BertModel": _BERT,
+    "BertForMaskedLM": _BERT,
+    "BertForSequenceClassification": _BERT,
+    "RobertaModel": _ROBERTA,
+    "RobertaForMaskedLM": _ROBERTA,
+    "RobertaForSequenceClassification": _ROBERTA,
+    "XLMRobertaModel": _ROBERTA,
+    "XLMRobertaForMaskedLM": _ROBERTA,
+    "XLMRobertaForSequenceClassification": _ROBERTA,
+}
+_CLASSIFIES = "ForSequenceClassification"
+ARCHITECTURES = frozenset(_FAMILIES)
+
+T = TypeVar("T")
+
+
+class EncoderConfig(Struct, frozen=True):
+    """Shapes of an encoder. prefix: of its tensors' names, where they stand in a larger model.
+
+    first_position: of a text's first token; RoBERTa counts from behind the padding's id. positions: most tokens.
+    """
+
+    family: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    vocab: int
+    positions: int
+    first_position: int
+    types: int
+    eps: float
+    activation: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.family}."
+
+
+class PoolingConfig(Struct, frozen=True):
+    """What becomes of the tokens' vectors. max_tokens: less than the model's positions, or None."""
+
+    pooling: Pooling = Pooling.MEAN
+    normalized: bool = True
+    max_tokens: int | None = None
+    matryoshka: bool = False
+    matryoshka_dimensions: tuple[int, ...] = ()
+
+
+class ScoringConfig(Struct, frozen=True):
+    """A classification head with one label. sigmoid: its last function, unless it is none."""
+
+    sigmoid: bool = True
+
+
+class _SentenceTransformers(Struct):
+    activation_fn: str | None = None
+
+
+class _File(Struct):
+    """config.json."""
+
+    architectures: list[str]
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    position_embedding_type: str | None = None
+    pad_token_id: int | None = None
+    is_decoder: bool = False
+    id2label: dict[str, str] | None = None
+    is_matryoshka: bool = False
+    matryoshka_dimensions: list[int] | None = None
+    sentence_transformers: _SentenceTransformers | None = None
+    sbert_ce_default_activation_function: str | None = None
+
+
+class _Module(Struct):
+    type: str
+    path: str = ""
+
+
+class _Transformer(Struct):
+    max_seq_length: int | None = None
+    do_lower_case: bool = False
+
+
+def is_encoder(directory: Path) -> bool:
+    """Whether config.json names an architecture that is read here."""
+    try:
+        named = _decode(directory / "config.json", _Architectures).architectures
+    except EngineError:
+        return False
+    return any(name in ARCHITECTURES for name in named or ())
+
+
+class _Architectures(Struct):
+    architectures: list[str] | None = None
+
+
+def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | ScoringConfig]:
+    """The encoder, and what stands on it. Raises EngineError."""
+    path = directory / "config.json"
+    file = _decode(path, _File)
+    architecture = file.architectures[0] if file.architectures else ""
+    refusal = _refusal(file, architecture)
+    if refusal:
+        raise EngineError(f"{path}: {refusal} is not supported by the encoder engine")
+    family = _FAMILIES[architecture]
+    first = 0 if family == _BERT else (1 if file.pad_token_id is None else file.pad_token_id) + 1
+    config = EncoderConfig(
+        family=family,
+        hidden=file.hidden_size,
+        intermediate=file.intermediate_size,
+        layers=file.num_hidden_layers,
+        heads=file.num_attention_heads,
+        vocab=file.vocab_size,
+        positions=file.max_position_embeddings - first,
+        first_position=first,
+        types=file.type_vocab_size,
+        eps=file.layer_norm_eps,
+        activation=file.hidden_act,
+    )
+    if architecture.endswith(_CLASSIFIES):
+        return config, ScoringConfig(sigmoid=_has_sigmoid(path, file))
+    return config, _pooling(directory, file)
+
+
+def _refusal(file: _File, architecture: str) -> str | None:
+    labels = 2 if file.id2label is None else len(file.id2label)
+    wrong = (
+        (architecture not in ARCHITECTURES, f"architecture {architecture!r}"),
+        (file.hidden_act not in ("gelu", "relu"), f"hidden_act {file.hidden_act!r}"),
+        (
+            file.position_embedding_type not in (None, "absolute"),
+            f"position_embedding_type {file.position_embedding_type!r}",
+        ),
+        (file.is_decoder, "a decoder"),
+        (file.hidden_size % file.num_attention_heads != 0, "a hidden_size that the heads do not divide"),
+        (architecture.endswith(_CLASSIFIES) and labels != 1, f"a classification into {labels} labels"),
+    )
+    return next((what for is_so, what in wrong if is_so), None)
+
+
+def _has_sigmoid(path: Path, file: _File) -> bool:
+    """A cross-encoder's scores pass a sigmoid unless it says otherwise, as in sentence-transformers."""
+    told = file.sentence_transformers.activation_fn if file.sentence_transformers else None
+    told = told or file.sbert_ce_default_activation_function
+    name = "Sigmoid" if told is None else told.rpartition(".")[2]
+    if name not in ("Sigmoid", "Identity"):
+        raise EngineError(f"{path}: activation {told!r} is not supported by the encoder engine")
+    return name == "Sigmoid"
+
+
+def _pooling(directory: Path, file: _File) -> PoolingConfig:
+    matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
+    plain = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
+    limits = _transformer(directory)
+    if not (directory / "modules.json").exists():
+        return msgspec.structs.replace(plain, max_tokens=limits.max_seq_length)
+    modules = _decode(directory / "modules.json", list[_Module])
+    kinds = {module.type.rpartition(".")[2]: module.path for module in modules}
+    unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"})
+    if unknown:
+        raise EngineError(f"{directory / 'modules.json'}: the module {unknown[0]} is not supported")
+    pooling = _pooling_of(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else Pooling.MEAN
+    return msgspec.structs.replace(
+        plain, pooling=pooling, normalized="Normalize" in kinds, max_tokens=limits.max_seq_length
+    )
+
+
+def _transformer(directory: Path) -> _Transformer:
+    """sentence_bert_config.json: how long a text may be is less there than the model could take."""
+    path = directory / "sentence_bert_config.json"
+    if not path.exists():
+        return _Transformer()
+    said = _decode(path, _Transformer)
+    if said.do_lower_case:
+        raise EngineError(f"{path}: do_lower_case is not supported; the tokenizer's own normaliser is")
+    return said
+
+
+_POOLINGS = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_max_tokens": Pooling.MAX,
+    "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
+    "pooling_mode_lasttoken": Pooling.LAST,
+}
+_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
+
+
+def _pooling_of(path: Path) -> Pooling:
+    """One switch a kind (of which exactly one is on), or since sentence-transformers 5 one name."""
+    said = _decode(path, dict[str, Raw])
+    name = msgspec.json.decode(said["pooling_mode"]) if "pooling_mode" in said else None
+    if isinstance(name, str) and name in _NAMES:
+        return _NAMES[name]
+    chosen = [key for key, value in said.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
+    if len(chosen) != 1 or chosen[0] not in _POOLINGS or name is not None:
+        raise EngineError(f"{path}: the pooling {name or ', '.join(chosen) or 'none'} is not supported")
+    return _POOLINGS[chosen[0]]
+
+
+def _decode(path: Path, type: type[T]) -> T:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=type)
+    except (OSError, msgspec.DecodeError) as error:
+        raise EngineError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,160 @@
+"""The engines over an encoder: texts to vectors, or pairs of texts to scores. Loading them from a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.embed import Embeddings, EmbedRequest, EmbedTraits, Pooling, ScoreRequest, Scores
+from ...core.engine import Health
+from ...core.errors import EngineError, RequestError
+from ..arrays.batcher import Batcher
+from ..arrays.products import ROWS, Trials
+from ..arrays.vectors import embeddings
+from ..arrays.weights import Tensors
+from .config import EncoderConfig, PoolingConfig, ScoringConfig, read_config
+from .model import Bert, Piece, linear
+
+Floats = NDArray[np.float32]
+
+_MOST_TOKENS = 4096
+"""Of a batch: more does not make the products any faster."""
+
+
+class _Batched:
+    """An encoder on a thread of its own; `compute` makes a result of each text's states."""
+
+    def __init__(self, bert: Bert, compute: Callable[[Floats], Floats], max_tokens: int, max_waiting: int) -> None:
+        self._vocab = bert.config.vocab
+        self.max_tokens = max_tokens
+        self._batcher: Batcher[Piece, Floats] = Batcher(
+            lambda batch: [compute(states) for states in bert.states(batch)],
+            lambda piece: len(piece.ids),
+            most=_MOST_TOKENS,
+            max_waiting=max_waiting,
+            name="encoder",
+        )
+
+    async def start(self) -> None:
+        self._batcher.start()
+
+    async def stop(self) -> None:
+        await self._batcher.stop()
+
+    def health(self) -> Health:
+        return self._batcher.health()
+
+    async def _run(self, pieces: Iterable[Piece]) -> list[Floats]:
+        batch = tuple(pieces)
+        wrong = next((id for piece in batch for id in piece.ids if not 0 <= id < self._vocab), None)
+        if wrong is not None:
+            raise RequestError(f"Token id {wrong} is not in this model's vocabulary of {self._vocab}.", param="input")
+        return await self._batcher.run(batch)
+
+
+class BertEmbedder(_Batched):
+    """A `core.engine.Embedder`."""
+
+    def __init__(self, bert: Bert, traits: EmbedTraits, max_waiting: int = 1024) -> None:
+        super().__init__(bert, lambda states: pooled(states, traits.pooling), traits.max_tokens, max_waiting)
+        self._traits = traits
+
+    @property
+    def traits(self) -> EmbedTraits:
+        return self._traits
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        vectors = await self._run(Piece(ids) for ids in request.inputs)
+        return embeddings(vectors, request, self._traits)
+
+
+class BertScorer(_Batched):
+    """A `core.engine.Scorer`. sigmoid: what a score passes unless a request says otherwise."""
+
+    def __init__(
+        self, bert: Bert, head: Callable[[Floats], Floats], *, sigmoid: bool, max_tokens: int, max_waiting: int = 1024
+    ) -> None:
+        super().__init__(bert, head, max_tokens, max_waiting)
+        self._sigmoid = sigmoid
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        logits = await self._run(Piece(pair.ids, pair.second) for pair in request.pairs)
+        activated = self._sigmoid if request.activation is None else request.activation
+        numbers = [float(logit[0]) for logit in logits]
+        scores = tuple(_sigmoid(number) for number in numbers) if activated else tuple(numbers)
+        return Scores(scores, sum(len(pair.ids) for pair in request.pairs))
+
+
+def pooled(states: Floats, pooling: Pooling) -> Floats:
+    """[tokens, hidden] of one text to [hidden]."""
+    match pooling:
+        case Pooling.MEAN:
+            return states.sum(axis=0) / np.float32(len(states))
+        case Pooling.MEAN_SQRT_LEN:
+            return states.sum(axis=0) / np.sqrt(np.float32(len(states)))
+        case Pooling.CLS:
+            return states[0]
+        case Pooling.LAST:
+            return states[-1]
+        case Pooling.MAX:
+            return states.max(axis=0)
+
+
+def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int = 1024) -> BertEmbedder | BertScorer:
+    """The engine for a directory of config.json and *.safetensors, not started yet.
+
+    max_model_len: tokens of an input, at most what the model has positions for; by default what the directory says.
+    Raises EngineError where the model cannot be served.
+    """
+    config, task = read_config(directory)
+    most = config.positions
+    if max_model_len is not None and not 1 < max_model_len <= most:
+        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
+    tensors, trials = Tensors(directory), Trials()
+    bert = Bert(config, tensors, trials)
+    match task:
+        case PoolingConfig():
+            traits = EmbedTraits(
+                config.hidden,
+                max_model_len or min(most, task.max_tokens or most),
+                task.pooling,
+                task.normalized,
+                task.matryoshka,
+                task.matryoshka_dimensions,
+            )
+            engine = BertEmbedder(bert, traits, max_waiting)
+            _drop_pooler(config, tensors)
+        case ScoringConfig(sigmoid):
+            head = _head(config, tensors, trials)
+            engine = BertScorer(bert, head, sigmoid=sigmoid, max_tokens=max_model_len or most, max_waiting=max_waiting)
+    tensors.close()
+    return engine
+
+
+def _drop_pooler(config: EncoderConfig, tensors: Tensors) -> None:
+    """What was trained beside the encoder for guessing words, and no vector is made with."""
+    for prefix in ("", config.prefix):
+        tensors.drop_all(f"{prefix}pooler.")
+    for name in ("cls.", "lm_head."):
+        tensors.drop_all(name)
+
+
+def _head(config: EncoderConfig, tensors: Tensors, trials: Trials) -> Callable[[Floats], Floats]:
+    """From the first token's state to one number; BERT's pooler is RoBERTa's classifier.dense."""
+    bert = config.family == "bert"
+    dense = linear(tensors, trials, "bert.pooler.dense" if bert else "classifier.dense", config.hidden, config.hidden)
+    last = linear(tensors, trials, "classifier" if bert else "classifier.out_proj", config.hidden, 1)
+
+    def head(states: Floats) -> Floats:
+        rows = np.zeros((ROWS, config.hidden), np.float32)
+        rows[0] = states[0]
+        return last(np.tanh(dense(rows)))[0]
+
+    return head
+
+
+def _sigmoid(number: float) -> float:
+    return float(1 / (1 + np.exp(-number))) if number >= 0 else float(1 - 1 / (1 + np.exp(number)))

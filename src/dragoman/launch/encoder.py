@@ -1,0 +1,24 @@
+"""A directory with an encoder: texts to vectors, or pairs of texts to scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engines import encoder
+from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from ..prompts.tokenizer import load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .declared import served_names
+
+
+def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
+    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting)
+    tokenizer = load_tokenizer(directory, writes=False)
+    name, aliases = served_names(settings, directory.resolve().name)
+    match engine:
+        case encoder.BertEmbedder():
+            backend, limit = EmbedderBackend(engine, tokenizer), engine.traits.max_tokens
+        case encoder.BertScorer():
+            backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
+    return ServedModel(name, backend, limit, int(clock.now()), aliases)

@@ -1,0 +1,145 @@
+"""Bodies and answers of /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.embed import Embeddings, Texts
+from dragoman.core.errors import RequestError, Unsupported
+from dragoman.dialects.base import Header, Profile
+from dragoman.dialects.embeddings import EmbedCall, embeddings_answer, read_embeddings
+from dragoman.dialects.embeddings.parameters import EMBEDDINGS
+from dragoman.dialects.embeddings.wire import EmbeddingsBody
+from dragoman.dialects.support import Status, Support
+
+from ..asking import OPTIONS
+
+HEADER = Header("embd-1", 7, "m")
+# OpenAI's OpenAPI document 2.3.0, and vLLM 0.33.
+PUBLISHED = """input model encoding_format dimensions user truncate_prompt_tokens truncation_side padding request_id
+priority mm_processor_kwargs cache_salt add_special_tokens embed_dtype endianness use_activation"""
+
+
+def embeddings(**fields: object) -> EmbedCall:
+    return read_embeddings(msgspec.json.encode({"input": "x", **fields}), OPTIONS)
+
+
+def refusal(**fields: object) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        embeddings(**fields)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("input", "inputs"),
+    [
+        ("x", ("x",)),
+        (["x", "y"], ("x", "y")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+        (["x"] * 2048, ("x",) * 2048),
+        ([7] * 3000, ((7,) * 3000,)),
+    ],
+)
+def test_a_text_and_a_list_of_ids_are_one_input(input: object, inputs: tuple[object, ...]):
+    assert embeddings(input=input).texts.inputs == inputs
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["x", ""]}, "input[1]"),
+        ({"input": [[1], []]}, "input[1]"),
+        ({"input": ["x", 1]}, "input"),
+        ({"input": ["x", [1]]}, "input"),
+        ({"input": [-1]}, "input[0]"),
+        ({"input": [1.5]}, "input[0]"),
+        ({"input": None}, "input"),
+        ({"input": {"a": 1}}, "input"),
+        ({"input": ["x"] * 2049}, "input"),
+        ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": 1.5}, "dimensions"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+        ({"normalize": True, "use_activation": False}, "use_activation"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "messages"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(fields: dict[str, object], param: str):
+    assert refusal(**fields).param == param
+
+
+def test_a_missing_input_is_named():
+    with pytest.raises(RequestError, match="input"):
+        read_embeddings(b'{"model": "m"}', OPTIONS)
+
+
+def test_every_field_is_honoured_and_null_says_nothing():
+    nothing = dict.fromkeys(EmbeddingsBody.__struct_fields__, None) | {"input": "x"}
+    assert embeddings(**nothing) == EmbedCall("tiny", Texts(("x",)))
+    asked = embeddings(
+        model="other",
+        user="u",
+        dimensions=8,
+        encoding_format="base64",
+        normalize=False,
+        truncate_prompt_tokens=-1,
+        truncation_side="left",
+        add_special_tokens=False,
+    )
+    assert asked == EmbedCall("other", Texts(("x",), -1, True, False), 8, False, True)
+    assert embeddings(use_activation=False).normalize is False
+
+
+def test_the_table_has_a_row_for_each_published_field_and_each_of_ours():
+    rows = {row.name for row in EMBEDDINGS.rows}
+    assert set(PUBLISHED.split()) <= rows
+    honoured = {row.name for row in EMBEDDINGS.rows if row.status is Status.HONOURED}
+    assert honoured == set(EmbeddingsBody.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in EMBEDDINGS.rows if row.status is not Status.HONOURED], ids=lambda row: row.name
+)
+def test_a_row_says_what_happens(row: Support):
+    for harmless in (None, *row.harmless):
+        assert embeddings(**{row.name: harmless}).warnings == ()
+    if row.status is Status.REFUSED:
+        error = refusal(**{row.name: {"x": 1}})
+        assert isinstance(error, Unsupported)
+        assert error.param == row.name
+    else:
+        assert embeddings(**{row.name: "x"}).unknown == ()
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
+def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
+    vector = struct.pack(f"<{len(numbers)}f", *numbers)
+    made = Embeddings((vector,), len(numbers), 3)
+    written = json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
+    text = json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
+    assert struct.pack(f"<{len(written)}f", *written) == base64.b64decode(text) == vector
+
+
+def test_the_answer_is_openais_and_in_its_profile_vllms():
+    made = Embeddings((struct.pack("<2f", 1, 0.5), struct.pack("<2f", 0, 2)), 2, 9)
+    data = [
+        {"index": 0, "object": "embedding", "embedding": [1.0, 0.5]},
+        {"index": 1, "object": "embedding", "embedding": [0.0, 2.0]},
+    ]
+    plain = {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    assert json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=False)) == plain
+    usage = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
+    vllm = {**plain, "usage": usage, "id": "embd-1", "created": 7}
+    assert json.loads(embeddings_answer(made, HEADER, Profile.VLLM, as_base64=False)) == vllm

@@ -1,0 +1,101 @@
+"""Many calls share a thread: in turn, in order, and without harm to one another."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dragoman.core.errors import EngineError, Overloaded
+from dragoman.engines.arrays.batcher import Batcher
+
+
+@asynccontextmanager
+async def running(compute: Callable[[list[int]], list[int]], **bounds: int) -> AsyncGenerator[Batcher[int, int]]:
+    batcher: Batcher[int, int] = Batcher(compute, lambda _: 1, **bounds)  # pyright: ignore[reportArgumentType]
+    batcher.start()
+    yield batcher
+    await batcher.stop()
+
+
+class Gate:
+    """Computes when it is told to, and remembers what came together."""
+
+    def __init__(self) -> None:
+        self.open, self.busy = threading.Event(), threading.Event()
+        self.batches: list[list[int]] = []
+
+    def __call__(self, batch: list[int]) -> list[int]:
+        self.busy.set()
+        assert self.open.wait(10)
+        self.batches.append(batch)
+        return [-input for input in batch]
+
+    async def entered(self) -> None:
+        await asyncio.to_thread(self.busy.wait, 10)
+
+
+async def test_results_come_in_the_order_of_their_inputs():
+    async with running(lambda batch: [-each for each in batch], most=3) as batcher:
+        made = await asyncio.gather(*(batcher.run(range(n)) for n in range(1, 9)))
+    assert made == [[-each for each in range(n)] for n in range(1, 9)]
+
+
+async def test_a_long_call_does_not_keep_a_short_one_waiting():
+    gate = Gate()
+    async with running(gate, most=2) as batcher:
+        long = asyncio.create_task(batcher.run(range(100)))
+        await gate.entered()
+        short = asyncio.create_task(batcher.run([1000]))
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert (await short, len(await long)) == ([-1000], 100)
+    assert 1000 in gate.batches[1]
+
+
+async def test_a_batch_that_fails_fails_the_calls_in_it_alone():
+    def compute(batch: list[int]) -> list[int]:
+        if 13 in batch:
+            raise ValueError("unlucky")
+        return batch
+
+    async with running(compute, most=1) as batcher:
+        bad = asyncio.create_task(batcher.run([1, 13, 2]))
+        good = asyncio.create_task(batcher.run([3, 4]))
+        assert await good == [3, 4]
+        with pytest.raises(EngineError):
+            await bad
+        assert await batcher.run([5]) == [5]
+
+
+async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
+    gate = Gate()
+    async with running(gate, most=1) as batcher:
+        left = asyncio.create_task(batcher.run(range(50)))
+        await gate.entered()
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        gate.open.set()
+        assert await batcher.run([7]) == [-7]
+    assert sum(map(len, gate.batches)) <= 3
+
+
+async def test_too_many_calls_are_told_to_come_again_and_stopping_fails_the_rest():
+    gate = Gate()
+    async with running(gate, most=1, max_waiting=1) as batcher:
+        first = asyncio.create_task(batcher.run([1, 2]))
+        await gate.entered()
+        with pytest.raises(Overloaded):
+            await batcher.run([3])
+        stopping = asyncio.create_task(batcher.stop())
+        await asyncio.sleep(0)
+        gate.open.set()
+        await stopping
+        with pytest.raises(EngineError):
+            await first
+    with pytest.raises(EngineError):
+        await batcher.run([4])
+    assert not batcher.health().ready

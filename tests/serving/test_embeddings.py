@@ -1,0 +1,185 @@
+"""/v1/embeddings through the official SDK, on the embedded model and on an encoder's directory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+
+from ..engines.encoder.directories import CLS, SCORER, SEP, WORDS, write_encoder
+from .house import body, house, scope
+
+
+@asynccontextmanager
+async def serving(model: str, **options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(model=model), SystemClock())
+    app = create_app(models, options=ServingOptions(**options))
+    await models.start()
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost/v1") as client:
+        yield client
+    await models.stop()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_encoder(tmp_path_factory.mktemp("all-MiniLM"))
+
+
+@pytest_asyncio.fixture
+async def http(directory: Path) -> AsyncGenerator[httpx2.AsyncClient]:
+    async with serving(str(directory)) as client:
+        yield client
+
+
+def sdk(http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+
+
+async def test_base64_which_the_sdk_asks_for_gives_the_same_vectors_as_numbers(http: httpx2.AsyncClient):
+    """Trap 12: base64 that is ignored gives vectors of a quarter of their dimensions."""
+    texts = ["the cat sat on the mat", "Tokyo", "a dog ran"]
+    name = (await sdk(http).models.list()).data[0].id
+    default = await sdk(http).embeddings.create(model=name, input=texts)
+    floats = await sdk(http).embeddings.create(model=name, input=texts, encoding_format="float")
+    assert [each.embedding for each in default.data] == [each.embedding for each in floats.data]
+    assert [len(each.embedding) for each in default.data] == [32] * 3
+    assert [each.index for each in default.data] == [0, 1, 2]
+    assert default.usage.prompt_tokens == default.usage.total_tokens == 8 + 3 + 5
+
+
+async def post(http: httpx2.AsyncClient, **fields: object) -> httpx2.Response:
+    return await http.post("/embeddings", json={"input": "the cat", **fields})
+
+
+def vectors(answer: httpx2.Response) -> list[list[float]]:
+    assert answer.status_code == 200, answer.text
+    return [each["embedding"] for each in answer.json()["data"]]
+
+
+async def test_a_text_is_framed_by_its_tokenizer_and_ids_are_taken_as_they_are(http: httpx2.AsyncClient):
+    the, cat = WORDS.index("the"), WORDS.index("cat")
+    framed = vectors(await post(http, input=[CLS, the, cat, SEP]))
+    bare = vectors(await post(http, input=[the, cat]))
+    assert vectors(await post(http, input="The CAT")) == framed
+    assert vectors(await post(http, add_special_tokens=False)) == bare != framed
+
+
+async def test_a_text_that_names_a_control_token_is_text(http: httpx2.AsyncClient):
+    answer = await post(http, input="[SEP]")
+    assert answer.json()["usage"]["prompt_tokens"] == 5, "[CLS], three unknown pieces, [SEP]"
+
+
+async def test_what_is_too_long_is_refused_unless_it_may_be_cut(http: httpx2.AsyncClient):
+    words = "cat " * 30
+    long = await post(http, input=["cat", words])
+    assert long.status_code == 400
+    error = long.json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "input[1]")
+    assert "24" in error["message"]
+    assert "32" in error["message"]
+    fits = await post(http, input=words, truncate_prompt_tokens=-1)
+    assert fits.json()["usage"]["prompt_tokens"] == 24
+    assert vectors(fits) == vectors(await post(http, input="cat " * 22))
+    begin = vectors(await post(http, input="the cat dog", truncate_prompt_tokens=4))
+    end = vectors(await post(http, input="the cat dog", truncate_prompt_tokens=4, truncation_side="left"))
+    assert begin == vectors(await post(http, input="the cat"))
+    assert end == vectors(await post(http, input="cat dog"))
+    assert (await post(http, truncate_prompt_tokens=2)).status_code == 400
+
+
+async def test_dimensions_that_cannot_be_had_are_refused(http: httpx2.AsyncClient):
+    assert (await post(http, dimensions=32)).status_code == 200
+    for dimensions in (8, 33):
+        refused = await post(http, dimensions=dimensions)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "dimensions")
+
+
+async def test_a_foreign_id_is_refused(http: httpx2.AsyncClient):
+    refused = await post(http, input=[1, 10_000])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+async def test_an_encoder_does_not_generate(http: httpx2.AsyncClient):
+    for path, asked in {
+        "/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+        "/completions": {"prompt": "Hi"},
+        "/responses": {"input": "Hi"},
+        "/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5},
+    }.items():
+        refused = await http.post(path, json={**asked, "stream": True})
+        assert refused.status_code == 400
+        assert "/v1/embeddings" in refused.json()["error"]["message"]
+    counted = await http.post("/messages/count_tokens", json={"messages": [{"role": "user", "content": "Hi"}]})
+    assert counted.status_code == 400
+
+
+async def test_nothing_asked_for_is_ignored_in_silence(http: httpx2.AsyncClient, directory: Path):
+    answer = await post(http, colour="blue")
+    assert answer.headers["x-dragoman-warnings"] == "colour is ignored: unknown field"
+    async with serving(str(directory), strict=True) as strict:
+        assert (await post(strict, colour="blue")).status_code == 400
+
+
+async def test_a_cross_encoder_makes_no_vectors(tmp_path: Path):
+    async with serving(str(write_encoder(tmp_path, SCORER))) as http:
+        refused = await post(http)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_generating_engine_without_vectors_says_so():
+    refused = await house().post("/v1/embeddings", {"model": "m", "input": "x"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+
+
+async def test_the_embedded_model_has_vectors_that_can_be_shortened():
+    async with serving("tiny") as http:
+        texts = ["The capital of Japan is Tokyo.", "Tokyo is the capital of Japan.", "Count to 12."]
+        whole = np.array(vectors(await post(http, input=texts)))
+        short = np.array(vectors(await post(http, input=texts, dimensions=16)))
+        raw = np.array(vectors(await post(http, input=texts, normalize=False)))
+    assert np.allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
+    assert np.allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
+    assert short.shape == (3, 16)
+    assert np.allclose(short[0] / short[0, 0], raw[0, :16] / raw[0, 0], rtol=1e-4)
+    assert whole[0] @ whole[1] > whole[0] @ whole[2]
+
+
+async def test_many_calls_at_once_each_get_their_own(http: httpx2.AsyncClient):
+    texts = [f"{'cat ' * (n % 5)}{WORDS[5 + n % 14]}" for n in range(40)]
+    alone = [vectors(await post(http, input=text)) for text in texts]
+    together = await asyncio.gather(*(post(http, input=text) for text in texts))
+    assert [vectors(each) for each in together] == alone
+
+
+async def test_a_client_that_leaves_gets_no_answer_and_no_5xx(directory: Path):
+    models = build_models(Settings(model=str(directory)), SystemClock())
+    app = create_app(models)
+    await models.start()
+    asked = json.dumps({"input": ["cat"] * 2000}).encode()
+    messages = iter([{"type": "http.request", "body": asked}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope("/v1/embeddings"), receive, send)
+    await models.stop()
+    assert body(*sent) == []
