@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
+from .commands.calibrate import calibrate
 from .commands.profiles import profiles
 from .commands.simulate import simulate
 from .settings import FIELDS, Field, Settings, SettingsError, load
@@ -41,6 +42,7 @@ def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
     app.callback()(_about)
     app.command("serve", epilog=_EPILOG)(_serve(run, environment))
     app.command("simulate")(simulate)
+    app.command("calibrate")(calibrate)
     app.command("profiles")(profiles)
     app.command("version")(_version)
     return app

@@ -18,9 +18,8 @@ MADE_UP = ("poisson", "bursts", "sessions")
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where the requests come from; all but `trace` and `speedup` is for what is made up. Times are in seconds."""
+    """What is made up, and how fast it comes. Times are in seconds."""
 
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
     num_prompts: Annotated[
         int, typer.Option(help="Requests (or conversations) to make up.", rich_help_panel=LOAD, min=1)
     ] = 1000
@@ -58,25 +57,25 @@ class LoadOptions:
     seed: Annotated[int, typer.Option(help="Of everything that is drawn.", rich_help_panel=LOAD, min=0)] = 0
 
 
-def workload_of(options: LoadOptions) -> list[Request]:
+def workload_of(trace: str, options: LoadOptions) -> list[Request]:
     """Raises ValueError, also as WorkloadError."""
     from ..engines.simulator.workload import read, scaled  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
-    made_up = options.trace in MADE_UP
-    workload = _made_up(options) if made_up else read(read_file(options.trace).splitlines())
+    made_up = trace in MADE_UP
+    workload = _made_up(trace, options) if made_up else read(read_file(trace).splitlines())
     if not workload:
-        raise ValueError(f"{options.trace}: there is no request in it")
+        raise ValueError(f"{trace}: there is no request in it")
     return scaled(workload, options.speedup)
 
 
-def _made_up(options: LoadOptions) -> list[Request]:
+def _made_up(trace: str, options: LoadOptions) -> list[Request]:
     import numpy as np  # noqa: PLC0415
 
     from ..engines.simulator.synthetic import Conversations, bursts, lengths, poisson, sessions  # noqa: PLC0415
 
     generator = np.random.default_rng(options.seed)
     inputs, outputs, count = lengths(options.input_len), lengths(options.output_len), options.num_prompts
-    match options.trace:
+    match trace:
         case "poisson":
             rate, gaps = options.request_rate, options.burstiness
             return poisson(generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=gaps)

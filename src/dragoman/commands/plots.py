@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 Panel = Callable[["Axes"], None]
+Values = NDArray[np.float64]
 MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
 
 
@@ -61,18 +63,21 @@ def draw_simulation(path: str, replayed: Replayed, slo: Slo | None, title: str) 
 
 
 def draw_calibration(
-    path: str, measured: Sequence[Timing], simulated: Sequence[Timing], fitted: int, title: str
+    path: str, measured: Sequence[Timing], simulated: Sequence[Timing], fitted: Collection[str], title: str
 ) -> None:
     """Every request, measured against simulated, fitted and held out; and the distributions of those held out."""
-    panels: list[Panel] = []
-    for name, value in (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot)):
-        ours = [value(timing) for timing in simulated]
-        theirs = [value(timing) for timing in measured]
-        panels.append(_points(name, theirs, ours, fitted))
-    for name, value in (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot)):
-        held = [(value(a), value(b)) for a, b in zip(measured[fitted:], simulated[fitted:], strict=True)]
-        panels.append(_twins(name, [pair[0] for pair in held], [pair[1] for pair in held]))
-    _draw(path, panels, title)
+    pairs = list(zip(measured, simulated, strict=True))
+    shown = [pair for pair in pairs if pair[0].id in fitted]
+    held_out = [pair for pair in pairs if pair[0].id not in fitted]
+    metrics = (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot))
+    points = [_points(name, _values(shown, value), _values(held_out, value)) for name, value in metrics]
+    _draw(path, [*points, *(_twins(name, *_values(held_out, value)) for name, value in metrics)], title)
+
+
+def _values(pairs: Sequence[tuple[Timing, Timing]], value: Callable[[Timing], float]) -> tuple[Values, Values]:
+    """Measured and simulated, in milliseconds."""
+    ours = np.array([(value(theirs), value(ours)) for theirs, ours in pairs], dtype=np.float64).reshape(-1, 2)
+    return ours[:, 0] * 1000, ours[:, 1] * 1000
 
 
 def _ttft(timing: Timing) -> float:
@@ -110,28 +115,25 @@ def _over_time(name: str, steps: Sequence[StepLog], column: Callable[[StepLog], 
     return draw
 
 
-def _points(name: str, measured: Sequence[float], simulated: Sequence[float], fitted: int) -> Panel:
+def _points(name: str, shown: tuple[Values, Values], held_out: tuple[Values, Values]) -> Panel:
     def draw(axes: Axes) -> None:
-        x, y = np.array(measured) * 1000, np.array(simulated) * 1000
-        most = float(max(x.max(), y.max())) * 1.05
+        most = float(max(values.max() for values in (*shown, *held_out))) * 1.05
         axes.plot((0, most), (0, most), color=MEASURED, linewidth=0.8)
-        axes.scatter(x[:fitted], y[:fitted], s=8, color=MEASURED, label="fitted")
-        axes.scatter(x[fitted:], y[fitted:], s=8, color=SIMULATED, label="held out")
+        axes.scatter(*shown, s=8, color=MEASURED, label="fitted")
+        axes.scatter(*held_out, s=8, color=SIMULATED, label="held out")
         axes.set(xlabel=f"{name} measured, ms", ylabel=f"{name} simulated, ms", xlim=(0, most), ylim=(0, most))
         axes.legend()
 
     return draw
 
 
-def _twins(name: str, measured: Sequence[float], simulated: Sequence[float]) -> Panel:
+def _twins(name: str, measured: Values, simulated: Values) -> Panel:
     def draw(axes: Axes) -> None:
         shares = np.arange(1, len(measured) + 1) / len(measured)
-        axes.plot(np.sort(np.array(measured)) * 1000, shares, color=MEASURED, label="measured")
-        axes.plot(np.sort(np.array(simulated)) * 1000, shares, color=SIMULATED, label="simulated")
-        off = float(np.mean(simulated) / np.mean(measured)) - 1
-        axes.set(
-            xlabel=f"{name}, ms", ylabel="share of those held out", title=f"mean off by {off:+.2%}", ylim=(0, 1.02)
-        )
+        axes.plot(np.sort(measured), shares, color=MEASURED, label="measured")
+        axes.plot(np.sort(simulated), shares, color=SIMULATED, label="simulated")
+        off = float(simulated.mean() / measured.mean()) - 1
+        axes.set(xlabel=f"{name}, ms", ylabel="share of those held out", title=f"mean off by {off:+.2%}")
         axes.legend()
 
     return draw

@@ -37,6 +37,7 @@ TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a 
 class Options(LoadOptions, EngineOptions):
     """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
 
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
     profile: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="Hardware and model; `dragoman profiles` lists them.")
     ] = "rtx4090-llama-3.1-8b"
@@ -118,7 +119,7 @@ class Options(LoadOptions, EngineOptions):
 
 
 def _run(options: Options) -> None:
-    slo, fleet, workload = _slo(options), _fleet(options), workload_of(options)
+    slo, fleet, workload = _slo(options), _fleet(options), workload_of(options.trace, options)
     if options.plots is not None:
         from .plots import check  # noqa: PLC0415
 

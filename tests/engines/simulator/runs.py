@@ -56,7 +56,7 @@ def calibrate_run(run: Run, measured: tuple[list[Request], list[Timing]]) -> Pro
         model=run.model,
         engine=run.engine,
         source=f"LLMServingSim, bench/examples, vLLM 0.19.0 (MIT, CASYS Lab at KAIST): {run.name}",
-        fitted=FITTED,
+        fitted={timing.id for timing in measured[1][:FITTED]},
     )
 
 

@@ -122,7 +122,7 @@ def test_something_must_be_held_out() -> None:
             model=PROFILE.model,
             engine=PROFILE.engine,
             source="here",
-            fitted=len(WORKLOAD),
+            fitted={request.id for request in WORKLOAD},
         )
 
 

@@ -11,6 +11,7 @@
     replay       a workload on a virtual clock       report         what a benchmark prints
     timing       when a request began and ended      fleet          replicas behind a router; how many are enough
     split        prefill and decode pools            disaggregation kept blocks, transfers, what vLLM says of them
+    logs/        what other tools write of measured requests
 
 Everything here is pure: no clock, no asyncio, and chance only from a generator that is passed in. A driver for the
 real clock needs `engine_core` and a `latency.StepTime` and nothing else.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from .config import SchedulerConfig
 from .fitting import CalibrationError, fit, simulate
+from .latency import LatencyModel
 from .measured import compare
-from .profile import Calibration, Hardware, Model, Profile, expected
+from .profile import Calibration, Hardware, HeldOut, Model, Profile, expected
 from .timing import Timing
 from .workload import Request
 
@@ -28,22 +29,37 @@ def calibrate(
     model: Model,
     engine: SchedulerConfig,
     source: str,
-    fitted: int,
+    fitted: Collection[str],
 ) -> Profile:
-    """log: as `read_log` gives it, in order of arrival. fitted: so many requests, from the first on; of the others
-    nothing but arrivals, lengths and prefixes is used until the profile, rounded as it is written, is judged by them.
+    """log: as `read_log` gives it, in order of arrival. fitted: ids of the requests that are shown to the fit; of the
+    others nothing but arrivals, lengths and prefixes is used until the profile, rounded as it is written, is judged by
+    them.
 
     Raises CalibrationError.
     """
     workload, measured = log
-    if not 0 < fitted < len(measured):
-        raise CalibrationError(f"{fitted} of {len(measured)} requests cannot be fitted: some must be held out")
-    found = fit(workload, measured[:fitted], engine, expected(hardware, model))
+    shown = [timing for timing in measured if timing.id in fitted]
+    if not 0 < len(shown) < len(measured):
+        raise CalibrationError(f"{len(shown)} of {len(measured)} requests cannot be fitted: some must be held out")
+    found = fit(workload, shown, engine, expected(hardware, model))
     latency, frontend = rounded(found.latency), float(f"{found.frontend_seconds:.{DIGITS}g}")
-    simulated = simulate(workload, engine, latency, frontend).timings
-    error = rounded(compare(measured[fitted:], simulated[fitted:]))
-    calibration = Calibration(source, fitted, len(measured) - fitted, error)
+    error = rounded(judge(log, engine, latency, frontend, fitted))
+    calibration = Calibration(source, len(shown), len(measured) - len(shown), error)
     return Profile(name, hardware, model, engine, latency, frontend, calibration=calibration)
+
+
+def judge(
+    log: tuple[Sequence[Request], Sequence[Timing]],
+    engine: SchedulerConfig,
+    latency: LatencyModel,
+    frontend_seconds: float,
+    but: Collection[str],
+) -> HeldOut:
+    """The error over all requests but these."""
+    workload, measured = log
+    simulated = {timing.id: timing for timing in simulate(workload, engine, latency, frontend_seconds).timings}
+    held_out = [timing for timing in measured if timing.id not in but]
+    return compare(held_out, [simulated[timing.id] for timing in held_out])
 
 
 def rounded(record: Record) -> Record:

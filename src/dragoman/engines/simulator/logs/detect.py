@@ -1,0 +1,38 @@
+"""Whose log it is, by what is in it. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from . import aiperf, genai_perf, guidellm, table, vllm_bench
+from .log import Log, LogError
+
+UNITS = tuple(table.UNITS)
+
+
+def read(data: bytes, *, unit: str = "s") -> Log:
+    """unit: of times in a table whose columns do not tell theirs. Raises LogError."""
+    if unit not in table.UNITS:
+        raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
+    for reader in (vllm_bench, guidellm, genai_perf, aiperf):
+        if reader.is_one(data):
+            return reader.read(data)
+    begin = data.lstrip()[:1]
+    if begin not in (b"{", b"["):
+        return table.read_csv(data, unit)
+    if begin == b"{" and _is_lines(data):
+        return table.read_json_lines(data, unit)
+    try:
+        return table.read_json(data, unit)
+    except msgspec.MsgspecError as error:
+        raise LogError(f"this is no JSON: {error}") from None
+
+
+def _is_lines(data: bytes) -> bool:
+    """Whether the first line is a whole object and others follow, or it is the only one of a request."""
+    first, _, rest = data.lstrip().partition(b"\n")
+    try:
+        told = msgspec.json.decode(first)
+    except msgspec.MsgspecError:
+        return False
+    return bool(rest.strip()) or not any(isinstance(value, list) for value in told.values())

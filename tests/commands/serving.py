@@ -1,0 +1,29 @@
+"""An ASGI application on a real port of this machine, in a thread of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+
+@contextmanager
+def served(app: ASGIApp) -> Generator[str]:
+    """Its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(app, log_level="error", log_config=None, server_header=False, date_header=False)
+        server = uvicorn.Server(config)
+        running = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        listener.listen(100)  # who connects before the server runs waits
+        running.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            running.join()

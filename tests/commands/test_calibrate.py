@@ -1,0 +1,136 @@
+"""`dragoman calibrate`: from logs, or from a server that is driven, to a profile that tells its own error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.commands.drive import Target, drive
+from dragoman.engines.simulator.logs.detect import read
+from dragoman.engines.simulator.logs.log import LogError
+from dragoman.engines.simulator.profile import load
+from dragoman.engines.simulator.synthetic import Fixed, poisson
+from dragoman.engines.simulator.workload import Request
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+from ..engines.simulator.logs import examples
+from .calling import call, fault, told
+from .serving import served
+
+LIKE = ("--like", "rtx4090-llama-3.1-8b")
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a simulated server would have been measured to do."""
+    path = tmp_path_factory.mktemp("logs") / "log.jsonl"
+    load = ("--num-prompts", "90", "--request-rate", "4", "--output-len", "20-60")
+    told("simulate", "poisson", *load, "--save-detailed", str(path))
+    return str(path)
+
+
+def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "mine.yaml")
+    shown = told("calibrate", log, *LIKE, "--name", "mine", "--model", "other", "--out", path)
+    assert "fitted on 30 requests, judged by the other 60" in shown
+    profile = load(path)
+    assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
+    assert profile.calibration is not None
+    assert profile.calibration.source == "JSON Lines: log.jsonl"
+    assert profile.calibration.error is not None
+    assert abs(profile.calibration.error.latency.mean) < 0.05
+    assert f"{profile.calibration.error.ttft.mean:+.2%}" in shown
+    assert "profile          mine" in told("simulate", log, "--profile", path)
+
+
+def test_several_logs_are_fitted_together(log: str) -> None:
+    assert "fitted on 60 requests, judged by the other 120" in told("calibrate", log, log, *LIKE)
+    assert "fitted on 40 requests" in told("calibrate", log, *LIKE, "--fit-requests", "40")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".html"])
+def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"fit{suffix}"
+    told("calibrate", log, *LIKE, "--plots", str(path))
+    assert path.stat().st_size > 10_000
+
+
+def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None:
+    result = call("calibrate", log, *LIKE, "--max-num-seqs", "2")
+    assert "Warning: a mean is off by" in result.stderr
+    assert "--max-num-seqs" in result.stderr
+    assert "Warning" not in call("calibrate", log, *LIKE).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["absent.csv"], "absent.csv: No such file"),
+        (["absent.csv", "--like", "x"], "there is no profile 'x'"),
+        (["absent.csv", "--plots", "x.gif"], "must end in"),
+        (["http://x", "y", "--url", "http://127.0.0.1:9"], "one load is driven"),
+        (["poisson", "--url", "http://127.0.0.1:9"], "it does not list its models"),
+        (["poisson", "--url", "http://127.0.0.1:9", "--extra-body", "["], "--extra-body: "),
+    ],
+)
+def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
+    assert why in fault("calibrate", *arguments)
+
+
+def test_a_log_that_lacks_something_is_told_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(examples.vllm_bench(start_times=None))
+    said = fault("calibrate", str(path))
+    assert str(path) in said
+    assert "no start_times" in said
+    path.write_bytes(examples.vllm_bench())
+    assert "at least 20 requests are needed" in fault("calibrate", str(path), "--fit-requests", "3")
+    assert "some must be held out" in fault("calibrate", str(path), "--fit-requests", "4")
+
+
+def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None:
+    path = tmp_path / "edited.yaml"
+    told("calibrate", log, *LIKE, "--out", str(path))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join("  base: 0.0" if line.startswith("  base:") else line for line in lines))
+    assert "base must be more than 0 seconds" in fault("simulate", "poisson", "--profile", str(path))
+
+
+# A live server.
+
+
+def test_a_live_server_is_driven_and_its_own_counts_are_kept() -> None:
+    workload = poisson(np.random.default_rng(0), count=6, rate=200.0, inputs=Fixed(9), outputs=Fixed(4))
+    workload.append(Request("next", 0.01, 5, 3, after="r0"))
+    done: list[int] = []
+    with served(create_app(build_models(Settings(), SystemClock()))) as url:
+        log = drive(Target(f"{url}/v1", api_key="any"), workload, done.append)
+    assert sorted(done) == list(range(1, 8))
+    assert sorted(request.id for request in log.requests) == sorted(request.id for request in workload)
+    assert [timing.output_tokens for timing in log.timings if timing.id != "next"] == [4] * 6
+    assert all(timing.input_tokens >= 5 for timing in log.timings)
+    times = {timing.id: timing for timing in log.timings}
+    assert times["next"].arrival_s > times["r0"].last_token_s
+
+
+def test_a_server_that_refuses_is_quoted() -> None:
+    extra = '{"model": "absent", "min_tokens": null}'
+    with (
+        served(create_app(build_models(Settings(), SystemClock()))) as url,
+        pytest.raises(LogError, match=r"the first error: 404: .*absent"),
+    ):
+        drive(Target(url, extra_body=extra), [Request("a", 0.0, 3, 3)], lambda _: None)
+
+
+def test_what_was_measured_can_be_kept_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "measured.jsonl"
+    load = ("poisson", "--num-prompts", "8", "--request-rate", "500", "--input-len", "4", "--output-len", "3")
+    with served(create_app(build_models(Settings(), SystemClock()))) as url:
+        said = fault("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
+    assert "at least 20" in said
+    assert len(read(path.read_bytes()).requests) == 8
