@@ -42,9 +42,39 @@ CHAT, COMPLETIONS, GOLDEN = "tests/laws/test_chat.py", "tests/laws/test_completi
 TRAPS, CLIENTS, BODY = "tests/dialects/test_traps.py", "tests/dialects/test_clients.py", "tests/dialects/test_body.py"
 READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_parameters.py"
 RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
+UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 
 MUTANTS = (
+    # The upstream engine.
+    Mutant(
+        "a stream that breaks off counts as a short answer (guidellm, LangChain, litellm)",
+        "engines/upstream/reading.py",
+        "if not self.started or not all(choice.over for choice in self._choices):",
+        "if not self.started:",
+        (UPSTREAM,),
+    ),
+    Mutant(
+        "a connection that an upstream closed while it was idle fails the next request",
+        "engines/upstream/engine.py",
+        "if index is None and isinstance(last, _Lost):",
+        "if index is None and not last:",
+        (f"{UPSTREAM}/test_engine.py",),
+    ),
+    Mutant(
+        "interleaved calls are said in the order in which their pieces come",
+        "engines/upstream/calls.py",
+        "if len(self._queue) == 1 or not head.complete:",
+        "if len(self._queue) == 1:",
+        (UPSTREAM,),
+    ),
+    Mutant(
+        "the upstream's refusal of our key is shown to clients, key and all",
+        "engines/upstream/errors.py",
+        "if status in (401, 402, 403, 407) or 300 <= status < 400:",
+        "if 300 <= status < 400:",
+        (UPSTREAM,),
+    ),
     # The chat writer.
     Mutant(
         "no role chunks at the start: choices appear as their texts come (LightLLM, vLLM)",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
 import jsonschema_rs
 import msgspec
@@ -16,13 +19,16 @@ from dragoman.core.errors import ContextTooLong, DragomanError
 from dragoman.core.events import FinishReason, PromptTokens
 from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import Choices, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
+from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
-from dragoman.launch import build_models
+from dragoman.launch import Server, build_models, uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.engines.kit import Subject, count_tokens, fold, ids, prompt_tokens, talk, terms
 
@@ -46,20 +52,46 @@ def scripted() -> Models:
     return Models([ServedModel("scripted", EventBackend(engine, tokenizer), 4096, 0)])
 
 
+@asynccontextmanager
+async def started(models: Models) -> AsyncGenerator[Models]:
+    await models.start()
+    yield models
+    await models.stop()
+
+
+@asynccontextmanager
+async def upstream() -> AsyncGenerator[Models]:
+    """The embedded model behind a server of its own, on a real socket."""
+    behind = embedded()
+    options = ServingOptions(profile=Profile.VLLM)
+    server = Server(uvicorn_config(create_app(behind, options=options), Settings(log_level="error")), behind, grace=0.0)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        (model,) = await asyncio.to_thread(build_models, Settings(model=url), SystemClock())
+        lent = replace(model, backend=EventBackend(model.backend.engine, next(iter(behind)).tokenizer))  # pyright: ignore
+        async with started(Models([lent])) as models:
+            yield models
+        server.should_exit = True
+        await task
+
+
 SUBJECTS = [
-    pytest.param(embedded, id="tiny"),
-    pytest.param(scripted, id="scripted"),
-    pytest.param(in_torch, id="transformers", marks=pytest.mark.torch),
+    pytest.param(lambda: started(embedded()), id="tiny"),
+    pytest.param(lambda: started(scripted()), id="scripted"),
+    pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
+    pytest.param(upstream, id="upstream"),
 ]
 
 
 @pytest_asyncio.fixture(params=SUBJECTS)
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
-    make: Callable[[], Models] = request.param
-    models = make()
-    await models.start()
-    yield Subject(next(iter(models)))
-    await models.stop()
+    make: Callable[[], AbstractAsyncContextManager[Models]] = request.param
+    async with make() as models:
+        yield Subject(next(iter(models)))
 
 
 def sampling(**options: object) -> SamplingOptions:
@@ -153,7 +185,7 @@ SCHEMA = {
 
 
 async def test_a_schema_binds_the_answer(subject: Subject) -> None:
-    if isinstance(subject.model.backend, EventBackend):
+    if isinstance(subject.model.backend.engine, ScriptedEngine):
         pytest.skip("a script says what it says; it refuses a reply that its request's schema forbids")
     subject.needs(Feature.JSON_SCHEMA)
     for seed in range(4):
@@ -177,7 +209,7 @@ async def test_a_schema_binds_the_answer(subject: Subject) -> None:
 async def test_a_pattern_binds_the_answer(
     subject: Subject, constraint: Regex | Choices, feature: Feature, fits: Callable[[str], bool]
 ) -> None:
-    if isinstance(subject.model.backend, EventBackend):
+    if isinstance(subject.model.backend.engine, ScriptedEngine):
         pytest.skip("a script says what it says")
     subject.needs(feature)
     asked = subject.request(constraint=constraint, sampling=sampling(temperature=2.0, seed=1))
@@ -185,7 +217,7 @@ async def test_a_pattern_binds_the_answer(
 
 
 async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subject: Subject) -> None:
-    if isinstance(subject.model.backend, EventBackend):
+    if isinstance(subject.model.backend.engine, ScriptedEngine):
         pytest.skip("a script says what it says")
     subject.needs(Feature.TOOLS)
     tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)

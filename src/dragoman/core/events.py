@@ -18,6 +18,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+UNKNOWN_ID = -1
+"""The id of a token of which an engine tells only the text."""
+
 
 class Alternative(Struct, frozen=True, gc=False):
     """A token that could have stood here. Best first, so that the rank is the position plus one."""
@@ -31,6 +34,7 @@ class Alternative(Struct, frozen=True, gc=False):
 class Token(Struct, frozen=True, gc=False):
     """One token of an answer or a prompt.
 
+    id: UNKNOWN_ID where the engine does not tell.
     text: what it reads as; U+FFFD stands for bytes that are no whole character alone.
     logprob: natural logarithm of its probability; None where it was not asked for or is unknown.
     raw: its bytes where `text.encode()` is not them.

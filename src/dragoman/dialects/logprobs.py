@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from ..core.events import Alternative, PromptTokens, Token, Usage
+from ..core.events import UNKNOWN_ID, Alternative, PromptTokens, Token, Usage
 from .text import line_safe, logprob
 
 _encode = msgspec.json.Encoder().encode
@@ -19,7 +19,7 @@ class Naming(Struct, frozen=True):
     as_ids: bool = False
 
     def of(self, token: Token | Alternative) -> str:
-        return f"token_id:{token.id}" if self.as_ids else token.text
+        return f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_ID else token.text
 
 
 class _TopLogprob(Struct, frozen=True):

@@ -19,8 +19,8 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if model is None:
         raise SettingsError(
             f"cannot serve `{settings.model}`: MODEL is `tiny` (the embedded model, the default), `tiny:DIRECTORY` "
-            "(a small Llama in safetensors), `transformers:DIRECTORY`, `scripted`, `scripted:FILE`, or the "
-            "directory of an encoder."
+            "(a small Llama in safetensors), `transformers:DIRECTORY`, `scripted`, `scripted:FILE`, the directory of "
+            "an encoder, or the URL of another server, as http://HOST:PORT/v1."
         )
     return Models([model])
 
@@ -41,6 +41,10 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:
             from .tiny import build_tiny  # noqa: PLC0415 - see above
 
             return build_tiny(settings, clock, rest)
+        case "http" | "https":
+            from .upstream import build_upstream  # noqa: PLC0415 - see above
+
+            return build_upstream(settings, clock, settings.model)
         case _ if (Path(settings.model) / "config.json").is_file():
             # A bare directory is an encoder's: those that generate are named with their engine.
             from .encoder import build_encoder  # noqa: PLC0415 - see above

@@ -53,13 +53,20 @@ _FEATURE_OF: dict[type[Constraint], Feature] = {
 _HONOURED_BY_THE_PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
 
 
-def check(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> list[str]:
-    """Warnings about what will be ignored. Raises Unsupported for what the client relies on and cannot have."""
+def check(
+    request: GenerateRequest, capabilities: Capabilities, terms: Terms, *, rendered_here: bool = True
+) -> list[str]:
+    """Warnings about what will be ignored. Raises Unsupported for what the client relies on and cannot have.
+
+    rendered_here: prompts, candidates and the queue are the pipeline's and an engine of tokens' work; otherwise the
+    engine itself must say that it honours what concerns them.
+    """
     for feature, param in _needs(request):
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
-    ignored = sorted(set(_parameters(request)) - capabilities.parameters - _HONOURED_BY_THE_PIPELINE)
+    told = set(_parameters(request)) | set(() if rendered_here else _of_the_prompt(request))
+    ignored = sorted(told - capabilities.parameters - _HONOURED_BY_THE_PIPELINE)
     if ignored and terms.strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return [f"{name} is ignored: this model's engine does not support it" for name in ignored]
@@ -116,6 +123,26 @@ def _parameters(request: GenerateRequest) -> Iterator[str]:
     for name in Limits.__struct_fields__:
         if getattr(request.limits, name) != getattr(untouched, name):
             yield name
+
+
+def _of_the_prompt(request: GenerateRequest) -> Iterator[str]:
+    """What else was asked for, of those who do everything themselves."""
+    if request.priority:
+        yield "priority"
+    if request.cache_salt:
+        yield "cache_salt"
+    if (request.best_of or 0) > request.choices:
+        yield "best_of"
+    if isinstance(request.prompt, Conversation):
+        reasoning, template = request.prompt.reasoning, request.prompt.template
+        if reasoning.effort is not None:
+            yield "reasoning_effort"
+        elif reasoning.enabled is not None:
+            yield "enable_thinking"
+        if template.kwargs is not None:
+            yield "chat_template_kwargs"
+        if template.documents is not None:
+            yield "documents"
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:

@@ -74,7 +74,7 @@ async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, in
     backend = model.backend
     if isinstance(backend, EmbedderBackend | ScorerBackend):
         raise does_not_generate(backend)
-    warnings = check(request, model.capabilities, terms)
+    warnings = check(request, model.capabilities, terms, rendered_here=isinstance(backend, TokenBackend))
     if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine makes its own prompts")

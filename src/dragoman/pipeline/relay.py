@@ -69,7 +69,8 @@ class EventRun:
         """The engine's own counts; reasoning is ours where our parser told it apart."""
         if self._cut:
             return self._usage()
-        if usage.reasoning is None or self._job.parses:
+        tells_tokens = any(strand.tokens for strand in self._strands) or not usage.completion
+        if self._job.parses or (usage.reasoning is None and tells_tokens):
             return msgspec.structs.replace(usage, reasoning=sum(strand.reasoning for strand in self._strands))
         return usage
 

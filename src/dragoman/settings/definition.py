@@ -90,7 +90,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Model",
             "What to serve: `tiny`, the model that comes with this package; `transformers:DIRECTORY`, a model in "
             "safetensors; `scripted`, which says what a prompt's directives tell; `scripted:FILE`, which says what "
-            "the FILE tells; or the directory of an encoder, which makes embeddings or scores.",
+            "the FILE tells; the directory of an encoder, which makes embeddings or scores; or `http://HOST:PORT/v1`, "
+            "another server that speaks OpenAI's API (several: with commas between them).",
         ),
     ] = "tiny"
     served_model_name: Annotated[
@@ -124,6 +125,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     directives: Annotated[
         bool, Option("Model", "Let prompts tell the scripted engine what to say, by directives in double brackets.")
     ] = False
+    upstream_model: Annotated[
+        str | None, Option("Upstream", "Which of the upstream's models to serve; by default the first that it lists.")
+    ] = None
+    upstream_kind: Annotated[
+        Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp"],
+        Option("Upstream", "What the upstream can do beyond what all do; `auto` asks it."),
+    ] = "auto"
+    upstream_api_key: Annotated[
+        tuple[Secret, ...],
+        Option("Upstream", "The key to send upstream. Can be repeated: then one for each upstream, in their order."),
+    ] = ()
+    upstream_weight: Annotated[
+        tuple[str, ...],
+        Option("Upstream", "Shares of the upstreams, in their order, such as 2,1. By default they are equal."),
+    ] = ()
+    upstream_timeout: Annotated[
+        float, Option("Upstream", "Seconds of silence after which an upstream has failed.", least=0.1, most=86400)
+    ] = 600.0
+    upstream_retries: Annotated[
+        int,
+        Option("Upstream", "How often another upstream is asked while nothing has been answered.", least=0, most=1000),
+    ] = 2
     host: Annotated[str, Option("Server", "The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", least=0, most=65535)] = 8000
     uds: Annotated[str | None, Option("Server", "Listen on this Unix socket instead.", metavar="PATH")] = None

@@ -48,6 +48,9 @@ PARAMETERS = frozenset(
         "repetition_penalty",
         "seed",
         "max_tokens",
+        "reasoning_effort",
+        "enable_thinking",
+        "chat_template_kwargs",
     }
 )
 MAX_LOGPROBS = 20

@@ -1,0 +1,67 @@
+"""What an upstream says of itself before it is served: its models, how long a prompt may be, what kind it is."""
+
+from __future__ import annotations
+
+import httpx2
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import EngineError
+from .kinds import Kind, kind_of
+from .pool import Upstream
+
+
+class Found(Struct, frozen=True):
+    """max_model_len: None where the upstream does not say."""
+
+    model: str
+    kind: Kind
+    max_model_len: int | None
+
+
+class _Meta(Struct):
+    n_ctx_train: int | None = None
+
+
+class _Model(Struct):
+    id: str
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    meta: _Meta | None = None
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+def discover(upstream: Upstream, model: str | None, *, client: httpx2.Client | None = None) -> Found:
+    """Blocking. model: which of its models is meant; None is the first one. Raises EngineError."""
+    listed = _list(upstream, client or httpx2.Client(timeout=10.0))
+    chosen = next((each for each in listed if model in (None, each.id)), None)
+    if chosen is None:
+        names = ", ".join(each.id for each in listed[:20])
+        raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
+    limit = chosen.max_model_len
+    if limit is None and chosen.meta is not None:
+        limit = chosen.meta.n_ctx_train
+    return Found(chosen.id, kind_of(chosen.owned_by or ""), limit)
+
+
+def _list(upstream: Upstream, client: httpx2.Client) -> list[_Model]:
+    url = f"{upstream.url}/models"
+    try:
+        with client:
+            answer = client.get(url, headers=authorization(upstream))
+            body = answer.read()
+    except httpx2.HTTPError as error:
+        raise EngineError(f"{url} cannot be reached: {error}") from None
+    if answer.status_code != 200:
+        raise EngineError(f"{url} answers with HTTP {answer.status_code}")
+    try:
+        return msgspec.json.decode(body, type=_Models).data
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise EngineError(f"{url} does not list models as OpenAI's API does") from None
+
+
+def authorization(upstream: Upstream) -> dict[str, str]:
+    return {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}

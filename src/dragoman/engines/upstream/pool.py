@@ -1,0 +1,88 @@
+"""Which of several upstreams gets a request: those that are up, by weight, the same for the same beginning.
+
+Knows neither connections nor a clock; it is told who answered and who did not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.message import Role
+from ...core.request import Conversation, Prompt
+
+MOST_OF_A_PREFIX = 4096
+"""Characters or tokens of a prompt's beginning that decide; prefix caches work on what is the same from the start."""
+
+SPILL = 1.25
+"""How much more than its share of what runs an upstream may have before the next one takes over."""
+
+
+class Upstream(Struct, frozen=True):
+    """url: what stands before `/chat/completions`. weight: its share of new conversations. key: shown to nobody."""
+
+    url: str
+    weight: float = 1.0
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Upstream({self.url!r})"
+
+
+class Pool:
+    """At least one upstream. An upstream is up until it is told to have failed."""
+
+    def __init__(self, upstreams: Sequence[Upstream]) -> None:
+        if not upstreams:
+            raise ValueError("at least one upstream is needed")
+        self.upstreams = tuple(upstreams)
+        self.running = [0] * len(upstreams)
+        self._up = [True] * len(upstreams)
+
+    @property
+    def ready(self) -> bool:
+        return any(self._up)
+
+    def is_up(self, index: int) -> bool:
+        return self._up[index]
+
+    def tell(self, index: int, *, up: bool) -> None:
+        self._up[index] = up
+
+    def choose(self, prefix: bytes, tried: Collection[int] = ()) -> int | None:
+        """The upstream for a prompt that begins like this; None if none is left.
+
+        Rendezvous hashing: when an upstream comes or goes, only its own conversations move. One that has far
+        more than its share passes new requests on, so that one popular beginning does not drown it.
+        """
+        able = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
+        ranked = sorted(able, key=lambda index: self._score(index, prefix), reverse=True)
+        total = sum(self.running[index] for index in able) + 1
+        weights = sum(self.upstreams[index].weight for index in able)
+        for index in ranked:
+            share = total * self.upstreams[index].weight / weights
+            if self.running[index] + 1 <= math.ceil(SPILL * share):
+                return index
+        return ranked[0] if ranked else None
+
+    def _score(self, index: int, prefix: bytes) -> float:
+        upstream = self.upstreams[index]
+        digest = hashlib.blake2b(prefix, digest_size=8, key=upstream.url.encode()[:64]).digest()
+        chance = (int.from_bytes(digest) + 1) / (2**64 + 2)
+        return -upstream.weight / math.log(chance)
+
+
+def prefix_of(prompt: Prompt) -> bytes:
+    """What is the same in all turns of a conversation: tools and everything up to the user's first words."""
+    match prompt:
+        case Conversation(messages, tools):
+            count = next((n for n, message in enumerate(messages, 1) if message.role is Role.USER), len(messages))
+            return msgspec.json.encode((tools, messages[:count]))[: 4 * MOST_OF_A_PREFIX]
+        case str():
+            return prompt[:MOST_OF_A_PREFIX].encode("utf-8", "surrogatepass")
+        case tuple():
+            return msgspec.json.encode(prompt[:MOST_OF_A_PREFIX])

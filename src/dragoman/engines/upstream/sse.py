@@ -1,0 +1,47 @@
+"""Server-sent events out of bytes, as they come: each event's data, however it was cut. Pure."""
+
+from __future__ import annotations
+
+from ...core.errors import EngineError
+
+MAX_EVENT = 16 * 1024 * 1024
+"""Bytes of one event. A chunk is small, but the first may list the ids of a long prompt."""
+
+
+class EventStream:
+    """Feed bytes in; the data of each event that they complete comes out. Names, ids and comments are skipped.
+
+    An event that never ends raises EngineError. The work is linear in the bytes, also for one byte at a time.
+    """
+
+    def __init__(self, most: int = MAX_EVENT) -> None:
+        self._most = most
+        self._pieces: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        events: list[bytes] = []
+        rest = data[1:] if self._after_cr and data.startswith(b"\n") else data
+        self._after_cr = data.endswith(b"\r")
+        # Only these are ends of lines here; `splitlines` of text knows others, that of bytes does not.
+        for line in rest.splitlines(keepends=True):
+            self._size += len(line)
+            if self._size > self._most:
+                raise EngineError(f"The upstream sent an event of more than {self._most} bytes.")
+            if line.endswith((b"\n", b"\r")):
+                self._line(b"".join((*self._pieces, line.rstrip(b"\r\n"))), events)
+                self._pieces.clear()
+            else:
+                self._pieces.append(line)
+        return events
+
+    def _line(self, line: bytes, events: list[bytes]) -> None:
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+            self._data = []
+            self._size = 0

@@ -1,0 +1,113 @@
+"""What an upstream answers: chunks, whole answers and errors of Chat Completions and Completions, as they come.
+
+Lenient, since servers differ: what is not needed is not read, and almost everything may be missing.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct
+
+
+class Entry(Struct, frozen=True):
+    """One token of a chat's logprobs."""
+
+    token: str
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list[Entry] | None = None
+
+
+class Logprobs(Struct, frozen=True):
+    """A chat's: content, refusal. A completion's: the three others."""
+
+    content: list[Entry] | None = None
+    refusal: list[Entry] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class Function(Struct, frozen=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Custom(Struct, frozen=True):
+    name: str | None = None
+    input: str | None = None
+
+
+class CallDelta(Struct, frozen=True):
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+    custom: Custom | None = None
+
+
+class Delta(Struct, frozen=True):
+    """Also a whole answer's message."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallDelta] | None = None
+
+
+class Choice(Struct, frozen=True):
+    """stop_reason is vLLM's, matched_stop SGLang's: the stop string or token that was met."""
+
+    index: int = 0
+    delta: Delta | None = None
+    message: Delta | None = None
+    text: str | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    matched_stop: str | int | list[int] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Details(Struct, frozen=True):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class WireUsage(Struct, frozen=True):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
+
+
+class WireError(Struct, frozen=True):
+    message: str | None = None
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+
+
+class Chunk(Struct, frozen=True):
+    choices: list[Choice] | None = None
+    usage: WireUsage | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
+    error: WireError | str | None = None
+    kv_transfer_params: Raw = Raw()
+
+    @property
+    def kv(self) -> str | None:
+        """See `core.engine.Ended`."""
+        text = bytes(self.kv_transfer_params).decode()
+        return None if text in ("", "null") else text
+
+
+class Refusal(Struct, frozen=True):
+    """The body of an answer that is none: OpenAI's envelope, vLLM's older one, or FastAPI's."""
+
+    error: WireError | str | None = None
+    message: str | None = None
+    detail: object = None
+    param: str | None = None
+    code: str | int | None = None

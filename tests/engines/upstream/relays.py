@@ -1,0 +1,78 @@
+"""A server whose engine is another server, both in the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+from starlette.types import ASGIApp
+
+from dragoman.dialects.base import Profile
+from dragoman.engines.upstream import KINDS, Defaults, Upstream, UpstreamConfig, UpstreamEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.answer import Patience
+from dragoman.serving.app import create_app
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import Counting, Still
+
+VLLM = ServingOptions(
+    profile=Profile.VLLM,
+    # However slow this machine is: signs of life are no part of what is compared.
+    patience=Patience(headers=3600.0, admitted=3600.0, keepalive=3600.0),
+)
+
+
+async def asleep(_: float) -> None:
+    """Never wakes: nobody is looked after while a test does not want it."""
+    await asyncio.Event().wait()
+
+
+def engine(
+    transport: httpx2.AsyncBaseTransport, kind: str = "dragoman", model: str = "m", **config: Any
+) -> UpstreamEngine:
+    sleep = config.pop("sleep", asleep)
+    upstreams = config.pop("upstreams", (Upstream("http://localhost/v1"),))
+    return UpstreamEngine(
+        UpstreamConfig(upstreams, model, KINDS[kind], config.pop("defaults", Defaults()), **config),
+        transport=transport,
+        sleep=sleep,
+    )
+
+
+def server(models: Models, options: ServingOptions | None = None) -> ASGIApp:
+    return create_app(models, options=options, clock=Still(), ids=Counting())
+
+
+@asynccontextmanager
+async def relay(behind: Models, options: ServingOptions | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A client of a server in front of one that serves these models, of which the first counts."""
+    first = next(iter(behind))
+    upstream = engine(httpx2.ASGITransport(server(behind, VLLM)), model=first.name)
+    front = Models(
+        [ServedModel(first.name, EventBackend(upstream, first.tokenizer), first.max_model_len, first.created)]
+    )
+    await behind.start()
+    await front.start()
+    try:
+        async with client(server(front, options)) as it:
+            yield it
+    finally:
+        await front.stop()
+        await behind.stop()
+
+
+@asynccontextmanager
+async def direct(models: Models, options: ServingOptions | None = None) -> AsyncGenerator[httpx2.AsyncClient]:
+    await models.start()
+    try:
+        async with client(server(models, options)) as it:
+            yield it
+    finally:
+        await models.stop()
+
+
+def client(app: ASGIApp) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost")

@@ -1,0 +1,201 @@
+"""What goes upstream: a reader of Chat makes the same request of it again, and nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import Unsupported
+from dragoman.core.message import (
+    Audio,
+    CustomTool,
+    File,
+    FunctionTool,
+    Image,
+    Inline,
+    Message,
+    Part,
+    Reasoning,
+    Remote,
+    Role,
+    Stored,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+)
+from dragoman.core.request import (
+    Choices,
+    Constraint,
+    ContextFree,
+    Conversation,
+    Extras,
+    GenerateRequest,
+    JsonObject,
+    JsonSchema,
+    Limits,
+    ReasoningOptions,
+    Regex,
+    SamplingOptions,
+    TemplateOptions,
+)
+from dragoman.dialects.base import ReaderOptions
+from dragoman.dialects.chat import read_chat
+from dragoman.engines.upstream import KINDS, Defaults
+from dragoman.engines.upstream.encode import encode
+
+ADD = FunctionTool("add", "Adds", '{"type":"object"}', True)
+RUN = CustomTool("run", "Runs", "lark", "start: /a+/")
+
+
+def talk(*parts: Part, **fields: Any) -> Conversation:
+    return Conversation((Message(Role.USER, parts or (Text("hi"),)),), **fields)
+
+
+def body(request: GenerateRequest, kind: str = "dragoman", defaults: Defaults | None = None) -> dict[str, Any]:
+    return json.loads(encode(request, KINDS[kind], "there", defaults or Defaults()).body)
+
+
+CONVERSATIONS = {
+    "roles": Conversation(
+        (
+            Message(Role.SYSTEM, (Text("Be kind."),)),
+            Message(Role.DEVELOPER, (Text("Be brief."),)),
+            Message(Role.USER, (Text("hi"),), "ann"),
+        )
+    ),
+    "several texts": talk(Text("a"), Text(""), Text("b")),
+    "media": talk(
+        Text("See:"),
+        Image(Inline(b"png", "image/png"), "low"),
+        Image(Remote("https://x/y")),
+        Audio(Inline(b"wav", "audio/wav"), "wav"),
+        File(Inline(b"pdf", "application/pdf"), "a.pdf"),
+    ),
+    "a loop of tools": Conversation(
+        (
+            Message(Role.USER, (Text("add"),)),
+            Message(Role.ASSISTANT, (Reasoning("Hm."), Text("Yes."), ToolCall("c", "add", '{"a": 1}'))),
+            Message(Role.TOOL, (ToolResult("c", (Text("2"),)),), "add"),
+            Message(Role.ASSISTANT, (ToolCall("d", "run", "aa", custom=True),)),
+        ),
+        tools=(ADD, RUN),
+        tool_choice=ToolChoice("required", ("add",), named=True),
+    ),
+    "allowed tools": talk(tools=(ADD, RUN), tool_choice=ToolChoice("auto", ("run",)), parallel_tool_calls=False),
+    "no tools": talk(tools=(ADD,), tool_choice=ToolChoice("none")),
+    "a budget": talk(reasoning=ReasoningOptions(None, "high", 50)),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
+    asked = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
+    (read,) = read_chat(encode(asked, KINDS["dragoman"], "there", Defaults()).body, ReaderOptions()).requests
+    assert read.prompt == asked.prompt
+
+
+CONSTRAINTS: list[Constraint] = [
+    JsonObject(),
+    JsonSchema('{"type":"object"}', True, "house"),
+    JsonSchema('{"type":"object"}', False, "house"),
+    Regex("[ab]+"),
+    Choices(("a", "b")),
+    ContextFree("start: /a/"),
+    ContextFree('root ::= "a"', "gbnf"),
+]
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=str)
+def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None:
+    asked = GenerateRequest(
+        "there",
+        talk(),
+        choices=3,
+        sampling=SamplingOptions(0.5, 0.9, 0, 0.1, 0.2, 0.3, 1.1, -5, ((7, -1.0),), (1, 2), ("no",)),
+        limits=Limits(30, 2, ("x", "y"), (9,), True, True, -1),
+        constraint=constraint,
+        logprobs=4,
+        special_tokens_in_text=True,
+        add_special_tokens=True,
+        priority=-3,
+        cache_salt="salt",
+        extras=Extras('{"a":1}', '{"b":2}'),
+    )
+    (read,) = read_chat(encode(asked, KINDS["dragoman"], "there", Defaults()).body, ReaderOptions()).requests
+    # This server asks for the ids of all tokens, and so for the prompt's.
+    assert read == msgspec.structs.replace(asked, return_prompt=True)
+
+
+def test_only_what_was_said_is_said() -> None:
+    assert body(GenerateRequest("m", talk()), "compatible").keys() == {"model", "stream", "stream_options", "messages"}
+
+
+def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
+    defaults = Defaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
+    said = body(GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults)
+    assert (said["temperature"], said["top_p"], said["max_completion_tokens"]) == (1.0, 0.5, 9)
+
+
+@pytest.mark.parametrize(("kind", "rest"), [("vllm", None), ("dragoman", -1), ("llama.cpp", -1)])
+def test_a_completion_without_a_limit_asks_for_the_rest(kind: str, rest: int | None) -> None:
+    assert body(GenerateRequest("m", "hi"), kind)["max_tokens"] == rest
+
+
+def test_words_differ_by_kind() -> None:
+    sampling = SamplingOptions(repetition_penalty=1.2)
+    assert "repeat_penalty" in body(GenerateRequest("m", "hi", sampling=sampling), "llama.cpp")
+    assert "reasoning_content" not in str(body(GenerateRequest("m", CONVERSATIONS["a loop of tools"]), "openai"))
+    assert body(GenerateRequest("m", talk(), constraint=Regex("a")), "sglang")["regex"] == "a"
+    roles = [each["role"] for each in body(GenerateRequest("m", CONVERSATIONS["roles"]), "vllm")["messages"]]
+    assert roles == ["system", "system", "user"]
+
+
+def test_who_knows_no_allowed_tools_is_told_of_no_others() -> None:
+    tools = (ADD, FunctionTool("sub"))
+    said = body(GenerateRequest("m", talk(tools=tools, tool_choice=ToolChoice("required", ("sub",)))), "vllm")
+    assert ([tool["function"]["name"] for tool in said["tools"]], said["tool_choice"]) == (["sub"], "required")
+
+
+def test_thinking_is_switched_in_the_template() -> None:
+    said = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(False))), "vllm")
+    assert said["chat_template_kwargs"] == {"enable_thinking": False}
+    told = TemplateOptions(kwargs='{"thinking": true}')
+    said = body(GenerateRequest("m", talk(reasoning=ReasoningOptions(True), template=told)), "vllm")
+    assert said["chat_template_kwargs"] == {"thinking": True}
+
+
+def test_a_failed_tool_says_so_in_words() -> None:
+    result = Message(Role.USER, (ToolResult("c", (Text("no"),), is_error=True), Text("Go on.")))
+    said = body(GenerateRequest("m", Conversation((result,))), "openai")["messages"]
+    assert [(each["role"], each["content"]) for each in said] == [("tool", "Error: no"), ("user", "Go on.")]
+
+
+CONTINUED = TemplateOptions(continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "param"),
+    [
+        (GenerateRequest("m", talk(), return_prompt=True), "openai", "return_token_ids"),
+        (GenerateRequest("m", (1, 2), return_prompt=True), "vllm", "return_token_ids"),
+        (GenerateRequest("m", talk(), limits=Limits(include_stop=True)), "openai", "include_stop_str_in_output"),
+        (GenerateRequest("m", talk(), special_tokens_in_text=True), "openai", "skip_special_tokens"),
+        (GenerateRequest("m", talk(tools=(RUN,))), "vllm", "tools"),
+        (GenerateRequest("m", talk(File(Stored("file-1")))), "openai", "messages"),
+        (GenerateRequest("m", talk(template=TemplateOptions(template="{{ x }}"))), "vllm", "chat_template"),
+        (
+            GenerateRequest("m", talk(template=TemplateOptions(continue_final_message=True))),
+            "openai",
+            "continue_final_message",
+        ),
+        (GenerateRequest("m", talk(), constraint=ContextFree("start: /a/")), "llama.cpp", "structured_outputs.grammar"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_name(request_: GenerateRequest, kind: str, param: str) -> None:
+    with pytest.raises(Unsupported) as found:
+        body(request_, kind)
+    assert found.value.param == param

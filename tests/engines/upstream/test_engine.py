@@ -1,0 +1,261 @@
+"""The engine against servers that refuse, fail, hang up and fall silent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+import httpx2
+import pytest
+
+from dragoman.core.errors import (
+    ContextTooLong,
+    DragomanError,
+    EngineError,
+    EngineTimeout,
+    ModelNotFound,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    RequestError,
+)
+from dragoman.core.events import Event, Finished, Started, TextDelta
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.engines.upstream import Upstream, UpstreamEngine
+from tests.engines.upstream.relays import engine
+
+ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+HELLO = b'data: {"choices":[{"index":0,"delta":{"content":"Hello"}}]}\n\n'
+END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+STREAM = {"content-type": "text/event-stream"}
+
+Handle = Callable[[httpx2.Request], httpx2.Response]
+
+
+class Pieces(httpx2.AsyncByteStream):
+    """A body as it comes; an error breaks it off, None waits for ever."""
+
+    def __init__(self, *pieces: bytes | Exception | None) -> None:
+        self._pieces = pieces
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            if piece is None:
+                await asyncio.Event().wait()
+            elif isinstance(piece, Exception):
+                raise piece
+            else:
+                yield piece
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def streaming(*pieces: bytes | Exception | None) -> httpx2.Response:
+    return httpx2.Response(200, headers=STREAM, stream=Pieces(*pieces))
+
+
+def good(_: httpx2.Request) -> httpx2.Response:
+    return streaming(ROLE, HELLO, END)
+
+
+@asynccontextmanager
+async def serving(handle: Handle, *urls: str) -> AsyncGenerator[UpstreamEngine]:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"data": []}) if request.method == "GET" else handle(request)
+
+    upstreams = tuple(Upstream(url, key="sk-up") for url in urls or ("http://a/v1",))
+    it = engine(httpx2.MockTransport(answer), "compatible", upstreams=upstreams)
+    await it.start()
+    try:
+        yield it
+    finally:
+        await it.stop()
+
+
+async def said(it: UpstreamEngine) -> list[Event]:
+    return [event async for event in it.generate(ASK)]
+
+
+async def test_an_answer_is_passed_on_as_it_comes() -> None:
+    async with serving(lambda _: streaming(ROLE, HELLO, None)) as it, aclosing(it.generate(ASK)) as events:
+        assert [await anext(events), await anext(events)] == [Started(0), TextDelta(0, "Hello")]
+        assert it.health().running == 1
+        await events.aclose()
+        assert it.health().running == 0
+
+
+async def test_closing_hangs_up() -> None:
+    body = Pieces(ROLE, None)
+    async with serving(lambda _: httpx2.Response(200, headers=STREAM, stream=body)) as it:
+        async with aclosing(it.generate(ASK)) as events:
+            await anext(events)
+        assert body.closed
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (400, {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}, RequestError),
+        (422, {"detail": [{"loc": ["body", "n"]}]}, RequestError),
+        (404, {"error": {"message": "No such model.", "code": "model_not_found"}}, ModelNotFound),
+        (404, {"detail": "Not Found"}, NotFound),
+        (429, {"error": "slow down"}, RateLimited),
+        (500, {"error": {"message": "boom"}}, EngineError),
+        (503, {"message": "full", "code": 503}, Overloaded),
+        (504, {}, EngineTimeout),
+    ],
+)
+async def test_what_an_upstream_refuses_is_refused_alike(status: int, body: object, kind: type[DragomanError]) -> None:
+    async with serving(lambda _: httpx2.Response(status, json=body, headers={"retry-after": "7"})) as it:
+        with pytest.raises(DragomanError) as found:
+            await said(it)
+    assert type(found.value) is kind
+    assert (found.value.retry_after == 7) is (status == 429 or status >= 500)
+
+
+async def test_the_words_and_the_field_of_a_refusal_stay() -> None:
+    told = {"error": {"message": "Bad n.", "param": "n", "code": "invalid_value"}}
+    async with serving(lambda _: httpx2.Response(400, json=told)) as it:
+        with pytest.raises(RequestError) as found:
+            await said(it)
+    assert (found.value.message, found.value.param, found.value.code) == ("Bad n.", "n", "invalid_value")
+
+
+async def test_a_prompt_that_is_too_long_there_is_too_long_here() -> None:
+    message = "This model's maximum context length is 4096 tokens. However, your prompt has at least 6001 tokens."
+    async with serving(lambda _: httpx2.Response(400, json={"error": {"message": message}})) as it:
+        with pytest.raises(ContextTooLong) as found:
+            await said(it)
+    assert (found.value.limit, found.value.prompt, found.value.at_least) == (4096, 6001, True)
+
+
+@pytest.mark.parametrize("status", [301, 401, 403])
+async def test_what_this_server_was_told_wrong_is_no_fault_of_the_client(status: int) -> None:
+    body = {"error": {"message": "Incorrect API key provided: sk-up"}}
+    async with serving(lambda _: httpx2.Response(status, json=body)) as it:
+        with pytest.raises(EngineError) as found:
+            await said(it)
+    assert "sk-up" not in found.value.message
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (ROLE, HELLO),
+        (ROLE, HELLO, b"data: [DONE]\n\n"),
+        (ROLE, HELLO, httpx2.ReadError("reset")),
+        (ROLE, b"data: {not json\n\n"),
+        (ROLE, b'data: {"error":{"message":"out of memory"}}\n\n'),
+        (ROLE, b'data: {"choices":[{"index":4,"delta":{}}]}\n\n'),
+    ],
+)
+async def test_an_answer_that_breaks_off_is_a_failure(pieces: tuple[bytes, ...]) -> None:
+    async with serving(lambda _: streaming(*pieces)) as it:
+        with pytest.raises(EngineError):
+            await said(it)
+        assert it.health().running == 0
+
+
+async def test_silence_is_a_timeout() -> None:
+    async with serving(lambda _: streaming(ROLE, httpx2.ReadTimeout("silent"))) as it:
+        with pytest.raises(EngineTimeout):
+            await said(it)
+
+
+async def test_a_server_that_does_not_stream_is_read_whole() -> None:
+    whole = {
+        "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
+    async with serving(lambda _: httpx2.Response(200, json=whole)) as it:
+        assert TextDelta(0, "Hi") in await said(it)
+
+
+def failing_first(first: Callable[[], httpx2.Response], asked: list[str]) -> Handle:
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.host)
+        return first() if len(asked) == 1 else good(request)
+
+    return handle
+
+
+def unreachable() -> httpx2.Response:
+    raise httpx2.ConnectError("refused")
+
+
+@pytest.mark.parametrize("first", [unreachable, lambda: httpx2.Response(503), lambda: httpx2.Response(429)])
+async def test_another_one_is_asked_where_nothing_was_answered(first: Callable[[], httpx2.Response]) -> None:
+    asked: list[str] = []
+    async with serving(failing_first(first, asked), "http://a/v1", "http://b/v1") as it:
+        assert isinstance((await said(it))[-1], Finished)
+    assert sorted(asked) == ["a", "b"]
+
+
+async def test_nobody_else_is_asked_once_something_was_answered() -> None:
+    asked: list[str] = []
+    handle = failing_first(lambda: streaming(ROLE, httpx2.ReadError("reset")), asked)
+    async with serving(handle, "http://a/v1", "http://b/v1") as it:
+        with pytest.raises(EngineError):
+            await said(it)
+    assert len(asked) == 1
+
+
+async def test_a_connection_that_had_gone_stale_is_made_anew() -> None:
+    def gone() -> httpx2.Response:
+        raise httpx2.RemoteProtocolError("disconnected")
+
+    asked: list[str] = []
+    async with serving(failing_first(gone, asked)) as it:
+        assert isinstance((await said(it))[-1], Finished)
+
+
+async def test_readiness_falls_when_no_upstream_can_be_reached_and_comes_back() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return unreachable() if request.method == "POST" else httpx2.Response(200, json={"data": []})
+
+    woken = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        await woken.wait()
+
+    it = engine(httpx2.MockTransport(answer), "compatible", sleep=sleep)
+    await it.start()
+    with pytest.raises(Overloaded):
+        await said(it)
+    assert not it.health().ready
+    woken.set()
+    while not it.health().ready:  # noqa: ASYNC110 - the next look tells nobody
+        await asyncio.sleep(0)
+    woken.clear()
+    await it.stop()
+
+
+async def test_what_runs_when_the_engine_stops_fails() -> None:
+    async with serving(lambda _: streaming(ROLE, None)) as it:
+        answer = asyncio.create_task(said(it))
+        while not it.health().running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await it.stop()
+        with pytest.raises(EngineError):
+            await answer
+
+
+async def test_the_key_goes_upstream_and_into_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    keys: list[str] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        keys.append(request.headers["authorization"])
+        return httpx2.Response(500, json={})
+
+    with caplog.at_level(logging.DEBUG):
+        async with serving(handle) as it:
+            with pytest.raises(EngineError):
+                await said(it)
+    assert keys == ["Bearer sk-up"]
+    assert "sk-up" not in caplog.text

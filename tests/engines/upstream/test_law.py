@@ -1,0 +1,138 @@
+"""The law of the upstream engine: through it a server says, byte for byte, what it says itself.
+
+In every dialect, streamed and whole, although the only one that the two servers speak between them is Chat (and
+Completions for prompts that are texts). Of calls only the ids may differ where each dialect makes its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, ScriptedEngine, Think
+from dragoman.launch import build_models
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.engines.upstream.relays import VLLM, direct, relay
+from tests.serving.house import tokenizer
+
+CALL = Call("add", '{"a": 1, "b": [2, {}]}', id="call_one")
+REPLIES = {
+    "text": (Say("One two three four."),),
+    "bytes": (Say("Grüße, 日本! 😀"),),
+    "thought": (Think("Let me think."), Say("Done.")),
+    "call": (Say("I add."), CALL),
+    "calls": (Think("Two."), CALL, Call("add", "{}", id="call_two"), Call("add", '{"a": "}"}', id="call_three")),
+    "text after a call": (CALL, Say("There it is.")),
+    "refusal": (Refuse("I would rather not."),),
+    "nothing": (),
+}
+FUNCTION: dict[str, Any] = {
+    "name": "add",
+    "description": "Adds",
+    "parameters": {"type": "object", "properties": {"a": {}}},
+}
+HI = [{"role": "user", "content": "Say hi, please."}]
+
+
+def chat(**more: Any) -> tuple[str, dict[str, Any]]:
+    tools = [{"type": "function", "function": FUNCTION}]
+    return "/v1/chat/completions", {"model": "m", "messages": HI, "tools": tools, **more}
+
+
+def completions(**more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"model": "m", "prompt": "Once upon a time", "max_tokens": 40, **more}
+
+
+def responses(**more: Any) -> tuple[str, dict[str, Any]]:
+    return "/v1/responses", {"model": "m", "input": HI, "tools": [{"type": "function", **FUNCTION}], **more}
+
+
+def messages(**more: Any) -> tuple[str, dict[str, Any]]:
+    tools = [{"name": "add", "input_schema": FUNCTION["parameters"]}]
+    return "/v1/messages", {"model": "m", "max_tokens": 100, "messages": HI, "tools": tools, **more}
+
+
+ASKED = {
+    "chat": chat(),
+    "chat of three": chat(n=3),
+    "chat with logprobs": chat(logprobs=True, top_logprobs=2),
+    "chat with ids": chat(return_token_ids=True, logprobs=True, return_tokens_as_token_ids=True),
+    "chat cut short": chat(max_tokens=5),
+    "chat with a stop": chat(stop=["three"]),
+    "chat that forces a call": chat(tool_choice={"type": "function", "function": {"name": "add"}}),
+    "completions": completions(),
+    "completions of two prompts": completions(prompt=["Once", "Twice"], n=2),
+    "completions of ids": completions(prompt=[40, 41, 42]),
+    "completions with logprobs": completions(logprobs=2, return_token_ids=True),
+    "completions with an echo": completions(echo=True),
+    "responses": responses(),
+    "messages": messages(),
+    "messages with a stop": messages(stop_sequences=["three"]),
+}
+
+
+@pytest.fixture(scope="module")
+def lent() -> HfTokenizer:
+    return tokenizer()
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Models:
+    return build_models(Settings(served_model_name=("m",), max_model_len=2048), SystemClock())
+
+
+def scripted(lent: HfTokenizer, *parts: Any) -> Models:
+    actor = ScriptedEngine(Script((Entry(parts, repeat=True),)), tokenizer=lent)
+    return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
+
+
+def plain(body: bytes) -> bytes:
+    """With ids as numbers in the order of appearance. A signature is made with a key of the process's own."""
+    found: dict[bytes, bytes] = {}
+
+    def number(match: re.Match[bytes]) -> bytes:
+        return found.setdefault(match[0], b"#%d" % len(found))
+
+    body = re.sub(rb'"signature":"[^"]+"', b'"signature":"signed"', body)
+    return re.sub(rb"(call|toolu|fc|rs|msg|resp|cmpl|chatcmpl)_?-?[0-9a-f]+", number, body)
+
+
+async def compare(make: Callable[[], Models], path: str, body: dict[str, Any]) -> None:
+    async with direct(make(), VLLM) as client:
+        expected = await client.post(path, json=body)
+    async with relay(make(), VLLM) as client:
+        found = await client.post(path, json=body)
+    assert found.status_code == expected.status_code
+    if ("n" in body or isinstance(body.get("prompt"), list)) and body.get("stream"):
+        # How several answers are interleaved is chance.
+        assert sorted(found.content.splitlines()) == sorted(expected.content.splitlines())
+    else:
+        assert plain(found.content) == plain(expected.content)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("reply", REPLIES)
+async def test_a_script_says_the_same_through_another_server(
+    lent: HfTokenizer, reply: str, asked: str, streamed: bool
+) -> None:
+    path, body = ASKED[asked]
+    if (reply, asked) == ("bytes", "completions with logprobs"):
+        pytest.skip("a completion's logprobs tell a token's text and not its bytes, by which offsets are counted")
+    await compare(lambda: scripted(lent, *REPLIES[reply]), path, {**body, "stream": streamed})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("asked", ASKED)
+async def test_the_embedded_model_says_the_same_through_another_server(
+    embedded: Models, asked: str, streamed: bool
+) -> None:
+    path, body = ASKED[asked]
+    limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
+    await compare(lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed})

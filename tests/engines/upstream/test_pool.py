@@ -1,0 +1,59 @@
+"""Which upstream gets a request."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation
+from dragoman.engines.upstream.pool import Pool, Upstream, prefix_of
+
+
+def pool(*weights: float) -> Pool:
+    return Pool([Upstream(f"http://{index}/v1", weight) for index, weight in enumerate(weights)])
+
+
+def prefixes(number: int) -> list[bytes]:
+    return [b"conversation %d" % index for index in range(number)]
+
+
+def test_conversations_are_shared_out_by_weight() -> None:
+    it = pool(3, 1)
+    found = Counter(it.choose(prefix) for prefix in prefixes(2000))
+    assert 0.70 < found[0] / 2000 < 0.80
+
+
+def test_only_the_conversations_of_the_one_that_is_down_move() -> None:
+    it = pool(1, 1, 1)
+    before = {prefix: it.choose(prefix) for prefix in prefixes(300)}
+    it.tell(1, up=False)
+    after = {prefix: it.choose(prefix) for prefix in prefixes(300)}
+    assert 1 not in after.values()
+    assert all(after[prefix] == index for prefix, index in before.items() if index != 1)
+
+
+def test_one_that_is_busy_passes_on() -> None:
+    it = pool(1, 1)
+    first = it.choose(b"popular")
+    assert first is not None
+    it.running[first] = 10
+    assert it.choose(b"popular") == 1 - first
+
+
+def test_none_is_left_when_all_are_down_or_tried() -> None:
+    it = pool(1, 1)
+    assert it.choose(b"x", {0, 1}) is None
+    it.tell(0, up=False)
+    it.tell(1, up=False)
+    assert (it.choose(b"x"), it.ready) == (None, False)
+
+
+def test_all_turns_of_a_conversation_begin_alike() -> None:
+    first = (Message(Role.SYSTEM, (Text("Be kind."),)), Message(Role.USER, (Text("hi"),)))
+    later = (*first, Message(Role.ASSISTANT, (Text("hello"),)), Message(Role.USER, (Text("bye"),)))
+    assert prefix_of(Conversation(first)) == prefix_of(Conversation(later))
+    assert prefix_of(Conversation(first)) != prefix_of(Conversation(first[1:]))
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "secret" not in repr(Upstream("http://x", 1.0, "secret"))

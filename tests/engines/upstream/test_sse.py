@@ -1,0 +1,39 @@
+"""Events out of bytes: the cutting does not matter, and nothing grows without end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.errors import EngineError
+from dragoman.engines.upstream.sse import EventStream
+
+payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
+
+
+@given(payloads, st.sampled_from([b"\n", b"\r", b"\r\n"]), st.lists(st.integers(0, 200), max_size=6))
+def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
+    lines = [line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")]
+    said = b"".join(line + end for line in lines)
+    stream, found, at = EventStream(), list[bytes](), 0
+    for cut in [*sorted(cut % (len(said) + 1) for cut in cuts), len(said)]:
+        found += stream.feed(said[at:cut])
+        at = cut
+    assert found == wanted
+
+
+def test_data_of_several_lines_is_one() -> None:
+    assert EventStream().feed(b"data: a\ndata:b\n\n") == [b"a\nb"]
+
+
+def test_an_event_that_is_cut_off_is_none() -> None:
+    assert EventStream().feed(b"data: a\n") == []
+
+
+def test_an_event_without_an_end_is_refused() -> None:
+    stream = EventStream(most=100)
+    for _ in range(100):
+        stream.feed(b"x")
+    with pytest.raises(EngineError):
+        stream.feed(b"x")
