@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +12,10 @@ from dragoman.core.events import TextDelta
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
-from dragoman.parsers.families import CALLS
+from dragoman.parsers import registry
+from dragoman.parsers.families import CALLS, THOUGHTS
 
-from .goldens import TOOLS, Case, Said, golden
+from .goldens import TOOLS, Case, Said, golden, names
 from .running import context, fold, parse, tool_format
 
 CASES = [
@@ -48,3 +51,34 @@ def test_a_transcript_is_read_as_it_is_meant(name: str, case: Case):
     assert said(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case) == case.said
     each = [TextDelta(0, char) for char in case.raw]
     assert said(fold(parse(parser(name, case), each)), case) == case.said
+
+
+def templates() -> Iterator[tuple[str, str, str | None, str | None]]:
+    """From chat_templates.txt: the model, its template in short, the names of its parsers."""
+    source = Path(__file__).with_name("chat_templates.txt").read_text(encoding="utf-8")
+    for part in source.split("\n## ")[1:]:
+        title, _, template = part.partition("\n")
+        model, reasoning, tools = title.split(" | ")
+        yield model, template.rstrip("\n"), None if reasoning == "-" else reasoning, None if tools == "-" else tools
+
+
+SIGNS = list(templates())
+
+
+@pytest.mark.parametrize(
+    ("template", "reasoning", "tools"), [sign[1:] for sign in SIGNS], ids=[sign[0] for sign in SIGNS]
+)
+def test_a_template_gives_its_family_away(template: str, reasoning: str | None, tools: str | None):
+    assert registry.detect(template) == (reasoning, tools)
+
+
+def test_every_family_has_a_transcript_and_one_template_at_least_or_none_can_be_told():
+    assert {family.names[0] for family in CALLS} == set(names())
+    unseen = {family.names[0] for family in CALLS} - {tools for *_, tools in SIGNS}
+    assert unseen == {"xlam"}
+
+
+def test_no_name_means_two_things():
+    for families in (CALLS, THOUGHTS):
+        every = [name for family in families for name in family.names]
+        assert len(every) == len(set(every))

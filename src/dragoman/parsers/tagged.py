@@ -20,7 +20,7 @@ from .marks import Marks, Until
 from .named import Named, named
 from .names import NameReader
 from .parameters import Parameter, Parameters, enforceable, parameters
-from .values import coerce, encode, guess
+from .values import coerce, encode, guess, number
 
 
 class Tagged(Struct, frozen=True):
@@ -269,12 +269,19 @@ class TaggedReader:
         if self._until.mark:
             raw = "".join(self._held)
             raw = raw.removeprefix("\n") if self._syntax.pad else raw
-            value = coerce(raw, self._types) if self._types else guess(raw)
-            if isinstance(value, str):
-                self._say(self._named.open() + self._named.text(value) + self._named.close())
-            else:
-                self._say(self._named.json(encode(value)))
+            self._typed(raw)
         return self._behind_value(at)
+
+    def _typed(self, raw: str) -> None:
+        """A whole value: of a type that the schema allows if it can be, else the string that it is."""
+        digits = number(raw, self._types)
+        value = coerce(raw, self._types) if self._types else guess(raw)
+        if digits is not None:
+            self._say(self._named.json(digits))
+        elif isinstance(value, str):
+            self._say(self._named.open() + self._named.text(value) + self._named.close())
+        else:
+            self._say(self._named.json(encode(value)))
 
     def _behind_value(self, at: int) -> tuple[int, Seen]:
         if not self._until.mark:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import cast
@@ -110,6 +111,19 @@ def coerce(raw: str, types: Sequence[str]) -> Json:
         except (ValueError, OverflowError):
             continue
     return raw
+
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<power>[eE][+-]?[0-9]+)?")
+
+
+def number(raw: str, types: Sequence[str]) -> str | None:
+    """The text itself where it is a number of one of these types as JSON writes it: digits that it has are kept."""
+    word = raw.strip()
+    found = _NUMBER.fullmatch(word)
+    if found is None:
+        return None
+    whole = found["fraction"] is None and found["power"] is None
+    return word if "number" in types or (whole and "integer" in types) else None
 
 
 def guess(raw: str) -> Json:

@@ -1,0 +1,169 @@
+"""What the grammar of a family lets a model say, its parser reads as calls that follow their schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.constraints.lark import CallForm, Calls, compose
+from dragoman.constraints.matcher import Compiler
+from dragoman.core.engine import Matcher
+from dragoman.core.events import TextDelta
+from dragoman.core.message import CustomTool, FunctionTool, ToolCall
+from dragoman.core.syntax import FreeText, Many, Maybe, OneOf, Piece, Verbatim
+from dragoman.parsers.families import CALLS
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import allowed, text
+from tests.parsers.running import context, fold, parse, tool_format
+from tests.prompts import vocabularies
+
+Schema = dict[str, Any]
+DEFS = {
+    "Colour": {"type": "string", "enum": ["red", "green"]},
+    "Size": {"type": "object", "properties": {"n": {"type": "integer"}}},
+}
+PROPERTIES: list[Schema] = [
+    {"type": "string"},
+    {"type": "string", "enum": ["a b", "c<d"]},
+    {"type": "string", "minLength": 2, "maxLength": 5},
+    {"type": "string", "pattern": "^[a-z]+$"},
+    {"type": "integer", "minimum": 3, "maximum": 40},
+    {"type": "number"},
+    {"type": "boolean"},
+    {"type": "null"},
+    {"const": "fixed"},
+    {"enum": ["x", 7, None]},
+    {"type": ["string", "null"]},
+    {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    {"anyOf": [{"type": "string", "enum": ["on"]}, {"type": "boolean"}]},
+    {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 3},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+    {"type": "object", "properties": {"k": {"type": "string", "maxLength": 4}}, "additionalProperties": False},
+    {"$ref": "#/$defs/Colour"},
+    {"allOf": [{"$ref": "#/$defs/Size"}]},
+    {"description": "anything"},
+]
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    names = draw(st.lists(st.sampled_from(["city", "x", "max_n", "flag"]), unique=True, max_size=3))
+    properties = {name: draw(st.sampled_from(PROPERTIES)) for name in names}
+    required = [name for name in names if draw(st.booleans())]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+        "$defs": DEFS,
+    }
+
+
+def urges(pieces: Sequence[Piece]) -> list[str]:
+    """What ends a text: chance would hardly spell it."""
+    found: list[str] = []
+    for piece in pieces:
+        match piece:
+            case FreeText(end):
+                found.append(end)
+            case OneOf(options):
+                found.extend(end for option in options for end in urges(option))
+            case Maybe(inner) | Many(inner):
+                found.extend(urges(inner))
+            case _:
+                pass
+    return found
+
+
+def walk(
+    matcher: Matcher, tokenizer: HfTokenizer, random: Random, marks: Sequence[str], most: int = 400
+) -> list[int] | None:
+    """An answer by chance, with an urge to come to an end."""
+    eos, ids, planned = tokenizer.special_tokens[EOS], list[int](), list[int]()
+    ends = [*marks, '"', "}", "]", '"}', "ab"]
+    while len(ids) < most:
+        choices = allowed(matcher, tokenizer.vocab_size)
+        assert choices, "the mask allows nothing"
+        if eos in choices and (len(choices) == 1 or random.random() < 0.7):
+            assert matcher.advance(eos)
+            return ids
+        if not planned and random.random() < 0.2 + len(ids) / 100:
+            planned = list(tokenizer.encode(random.choice(ends), special=True))
+        if not planned or planned[0] not in choices:
+            planned = [random.choice([id for id in choices if id != eos])]
+        ids.append(planned.pop(0))
+        assert matcher.advance(ids[-1])
+    return None
+
+
+@cache
+def vocabulary(name: str, *, tokens: bool) -> tuple[HfTokenizer, Compiler]:
+    """One in which the marks of this family are tokens, or one in which no mark is."""
+    marks = [mark for mark in tool_format(name).markers if len(mark) > 3 and mark[0] in "<["] if tokens else []
+    tokenizer = vocabularies.made(vocabularies.byte_level_data(("<|im_start|>", EOS, *marks)))
+    return tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]])
+
+
+def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, tokens: bool) -> bool:
+    """Whether the walk came to an end; whatever it has said is calls that follow their schemas."""
+    tokenizer, compiler = vocabulary(name, tokens=tokens)
+    format = tool_format(name, tokenizer.special_tokens)
+    forms = tuple(CallForm(format.call(tool)) for tool in tools)
+    calls = Calls(forms, format.between, True, True, format.around, format.leading)
+    matcher = compiler.compile(compose(tokenizer.special_tokens, calls=calls)).matcher()
+    marks = urges([piece for form in forms for piece in form.pieces])
+    ids = walk(matcher, tokenizer, Random(seed), [*marks, format.around[1] or " "])
+    if ids is None:
+        return False
+    answer = text(tokenizer, ids)
+    parts = fold(parse(format.parser(context(*tools)), [TextDelta(0, answer)])).parts
+    assert parts, answer
+    for part in parts:
+        assert isinstance(part, ToolCall), (answer, part)
+        tool = next(tool for tool in tools if tool.name == part.name)
+        if isinstance(tool, FunctionTool):
+            value = json.loads(part.arguments, parse_float=finite)
+            jsonschema_rs.validate(json.loads(tool.parameters or "{}"), value)
+    return True
+
+
+def finite(number: str) -> float:
+    """The validator takes what is too large for a float for no number at all."""
+    return min(float(number), 1e300)
+
+
+FAMILIES = [family.names[0] for family in CALLS]
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
+@given(st.sampled_from(FAMILIES), schemas(), schemas(), st.integers(0, 1_000_000))
+def test_what_is_enforced_is_read_back(tokens: bool, name: str, first: Schema, second: Schema, seed: int):
+    tools = [FunctionTool("f", None, json.dumps(first)), FunctionTool("get_weather", None, json.dumps(second))]
+    check(name, tools, seed, tokens=tokens)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_comes_to_an_end(name: str):
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "n": {"type": "integer"}},
+        "required": ["city"],
+    }
+    tools = [FunctionTool("f", None, json.dumps(schema)), FunctionTool("any"), CustomTool("patch")]
+    for tokens in (True, False):
+        assert any(check(name, tools, seed, tokens=tokens) for seed in range(12))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_form_begins_with_a_text(name: str):
+    first = tool_format(name).call(FunctionTool("f"))[0]
+    assert isinstance(first, Verbatim)

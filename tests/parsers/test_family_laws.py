@@ -1,0 +1,251 @@
+"""The laws of `test_laws`, over every registered parser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.events import FinishReason, TextDelta, Token
+from dragoman.core.syntax import Parser
+from dragoman.parsers import registry
+from dragoman.parsers.families import CALLS, THOUGHTS
+
+from .goldens import TOOLS, golden
+from .running import END, PATCH, context, cut, deltas, fold, parse, regroup, shape, tool_format
+from .test_laws import operations
+
+SCRAPS = [
+    "<",
+    "</",
+    "[",
+    "]",
+    "{",
+    "}",
+    "(",
+    ")",
+    '"',
+    "'",
+    "\\",
+    ",",
+    ":",
+    "=",
+    " ",
+    "\n",
+    "x",
+    "é",
+    "1",
+    "null",
+    "True",
+]
+WORDS = [
+    "get_weather",
+    "note",
+    "patch",
+    "rm",
+    "city",
+    "days",
+    "where",
+    "input",
+    '{"x": 1}',
+    '{"a"',
+    "\\u00e9",
+    "\\ud83d",
+]
+SHAPES = {type(family.syntax).__name__.lower() for family in CALLS}
+every_shape = pytest.mark.parametrize("kind", sorted(SHAPES))
+thinkers = st.sampled_from(sorted({family.names[0] for family in THOUGHTS}))
+
+
+def callers(kind: str) -> st.SearchStrategy[str]:
+    """The families that write their calls in this shape."""
+    return st.sampled_from([family.names[0] for family in CALLS if type(family.syntax).__name__.lower() == kind])
+
+
+def calling(name: str, added: Sequence[str] = (), tail: str = "assistant\n") -> Parser:
+    return tool_format(name, added).parser(context(*TOOLS, PATCH, tail=tail))
+
+
+def thinking(name: str, tail: str = "assistant\n", added: Sequence[str] = ()) -> Parser:
+    found = registry.reasoning(name, added)
+    assert found is not None
+    return found.parser(context(*TOOLS, tail=tail))
+
+
+def raws(name: str) -> list[str]:
+    return [case.raw for case in golden(name)]
+
+
+def bits(name: str) -> st.SearchStrategy[str]:
+    """What may come in an answer of this family, in any order: its marks, and pieces of its transcripts."""
+    marks = [*tool_format(name).markers, *tool_format(name).openers]
+    whole = raws(name)
+    pieces = [piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece]
+    one = st.sampled_from(marks or [" "]) | st.sampled_from(pieces) | st.sampled_from(whole)
+    return one | st.sampled_from(SCRAPS) | st.sampled_from(WORDS) | st.text(max_size=3)
+
+
+def answers(name: str) -> st.SearchStrategy[str]:
+    return st.lists(bits(name), max_size=8).map("".join)
+
+
+@every_shape
+@given(st.data())
+def test_cutting_does_not_matter(kind: str, data: st.DataObject):
+    name = data.draw(callers(kind))
+    output = data.draw(answers(name))
+    whole = shape(fold(parse(calling(name), deltas([output] if output else []))))
+    assert shape(fold(parse(calling(name), deltas(cut(data.draw, output))))) == whole
+    assert shape(fold(parse(calling(name), deltas(output)))) == whole
+
+
+@every_shape
+@given(st.data())
+def test_no_single_split_point_matters(kind: str, data: st.DataObject):
+    name = data.draw(callers(kind))
+    raw = data.draw(st.sampled_from(raws(name)))
+    at = data.draw(st.integers(1, len(raw) - 1))
+    whole = shape(fold(parse(calling(name), deltas([raw]))))
+    assert shape(fold(parse(calling(name), deltas([raw[:at], raw[at:]])))) == whole
+
+
+@every_shape
+@given(st.data())
+def test_no_token_is_lost_and_their_order_stays(kind: str, data: st.DataObject):
+    name = data.draw(callers(kind))
+    pieces = cut(data.draw, data.draw(answers(name)))
+    assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [*pieces, END.text]
+
+
+@every_shape
+@given(st.data())
+def test_what_calls_no_declared_tool_is_text_verbatim(kind: str, data: st.DataObject):
+    """Marks in a user's words, calls of something else: all of it is text, exactly as it was written."""
+    name = data.draw(callers(kind))
+    output = data.draw(answers(name))
+    parser = tool_format(name).parser(context("another"))
+    assert fold(parse(parser, deltas(cut(data.draw, output)))).text() == output
+
+
+@every_shape
+@given(st.data())
+def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(kind: str, data: st.DataObject):
+    name = data.draw(callers(kind))
+    raw = data.draw(st.sampled_from(raws(name)))
+    at = data.draw(st.integers(0, len(raw)))
+    told = [part for part in shape(fold(parse(calling(name), deltas([raw])))) if part[0] == "call"]
+    begun = fold(parse(calling(name), deltas([raw[:at]] if at else []), FinishReason.LENGTH))
+    calls = [part for part in shape(begun) if part[0] == "call"]
+    assert calls[:-1] == told[: max(len(calls) - 1, 0)]
+    assert [call[1] for call in calls] == [call[1] for call in told[: len(calls)]]
+    if calls:  # what was held because its meaning was still open is there as it was written
+        rest = beyond(told[len(calls) - 1][2], calls[-1][2])
+        assert raw[:at].endswith(rest) or json.dumps(raw[:at])[:-1].endswith(rest)
+
+
+def beyond(one: str, other: str) -> str:
+    """The other without what both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return other[next((n for n, (a, b) in pairs if a != b), min(len(one), len(other))) :]
+
+
+@every_shape
+@given(st.data())
+def test_regrouping_the_tokens_does_not_matter(kind: str, data: st.DataObject):
+    """Marks are told from text that looks like them, however tokens share deltas."""
+    name = data.draw(callers(kind))
+    added = [mark for mark in tool_format(name).openers if mark[0] in "<["]
+    known = [Token(n, text, special=True) for n, text in enumerate(added)]
+    words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]
+    split = [Token(200 + n, mark[at:][:4]) for mark in added for n, at in enumerate(range(0, len(mark), 4))]
+    tokens = data.draw(st.lists(st.sampled_from([*known, *words, *split]), max_size=12))
+    each = [TextDelta(0, one.text, (one,)) for one in tokens]
+    regrouped = fold(parse(calling(name, added), regroup(data.draw, tokens)))
+    assert shape(regrouped) == shape(fold(parse(calling(name, added), each)))
+    assert list(regrouped.tokens) == [*tokens, END]
+
+
+def endless(name: str) -> list[tuple[str, str]]:
+    """What may go on for ever: everything that has a meaning, again and again, and inside a call."""
+    format = tool_format(name)
+    marks = tuple(dict.fromkeys((*format.markers, *format.openers)))
+    raw = raws(name)[0]
+    inside = [raw[: raw.index(word) + len(word)] for word in ("Par", "days", "He said", "tru") if word in raw]
+    units = [
+        *marks,
+        *(mark[:-1] for mark in marks if len(mark) > 1),
+        "x",
+        "\n",
+        " ",
+        "\\",
+        '"',
+        "[",
+        "{",
+        "(",
+        "1",
+        "a,",
+    ]
+    return [("", raw + "\n"), *(("", unit) for unit in units), *((head, unit) for head in inside for unit in units)]
+
+
+@every_shape
+@given(st.data())
+def test_time_is_linear(kind: str, data: st.DataObject):
+    """Counted in calls of functions, so that it holds on any machine."""
+    name = data.draw(callers(kind))
+    head, unit = data.draw(st.sampled_from(endless(name)))
+    whole = data.draw(st.booleans())
+
+    def work(n: int) -> int:
+        pieces = [head + unit * n] if whole else [head, *[unit] * n]
+        events = deltas(piece for piece in pieces if piece)
+        parser = calling(name)
+        return operations(lambda: [parser.feed(event) for event in events])
+
+    assert work(200) < 11 * work(20) + 200
+
+
+def tails(name: str) -> list[str]:
+    found = registry.reasoning(name)
+    assert found is not None
+    thought = found.thought
+    return ["assistant\n", thought.begin, thought.begin + "\n", thought.begin + thought.end, "x" + thought.end + "\n\n"]
+
+
+def thoughts(name: str) -> st.SearchStrategy[str]:
+    found = registry.reasoning(name)
+    assert found is not None
+    marks = [mark for mark in (*found.markers, found.thought.after, found.thought.answer) if mark]
+    halves = [half for mark in marks for half in (mark[:4], mark[4:]) if half]
+    one = st.sampled_from([*marks, *halves]) | st.sampled_from(["\n", "\n\n", " ", "x", "<", "é"]) | st.text(max_size=3)
+    return st.lists(one, max_size=10).map("".join)
+
+
+@given(st.data())
+def test_cutting_a_thought_does_not_matter(data: st.DataObject):
+    name = data.draw(thinkers)
+    output, tail = data.draw(thoughts(name)), data.draw(st.sampled_from(tails(name)))
+    whole = fold(parse(thinking(name, tail), deltas([output] if output else [])))
+    pieces = cut(data.draw, output)
+    other = fold(parse(thinking(name, tail), deltas(pieces)))
+    assert shape(other) == shape(whole)
+    assert [one.text for one in other.tokens] == [*pieces, END.text]
+
+
+@given(st.data())
+def test_of_a_thought_only_marks_and_white_space_beside_them_vanish(data: st.DataObject):
+    name = data.draw(thinkers)
+    output, tail = data.draw(thoughts(name)), data.draw(st.sampled_from(tails(name)))
+    found = registry.reasoning(name)
+    assert found is not None
+    choice = fold(parse(thinking(name, tail), deltas(cut(data.draw, output))))
+    rest = [char for char in "".join((choice.reasoning(), choice.text())) if not char.isspace()]
+    plain = output
+    for mark in found.markers:
+        plain = plain.replace(mark, "")
+    assert len(rest) >= len([char for char in plain if not char.isspace()]) - len("".join(found.markers))
+    assert set(rest) <= set(output) | set("".join(found.markers))
