@@ -478,8 +478,8 @@ MUTANTS = (
     Mutant(
         "an engine's failure in mid-stream ends the stream as if it were complete",
         "serving/answer.py",
-        "await self._write(self._writer.error(error), more=False)",
-        "await self._write(self._writer.end, more=False)",
+        "await self._write(self._frame.error(error), more=False)",
+        "await self._write(self._frame.end, more=False)",
         (SERVING,),
     ),
     # What is sealed and signed.

@@ -21,7 +21,7 @@ from .view import ResponsesView
 Said = tuple[bytes, bytes]
 """The name of an event without `response.`, and its fields."""
 
-BEGUN, WHOLE, CUT = b"in_progress", b"completed", b"incomplete"
+QUEUED, BEGUN, WHOLE, CUT = b"queued", b"in_progress", b"completed", b"incomplete"
 
 
 class Opened(Protocol):

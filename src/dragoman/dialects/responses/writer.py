@@ -1,6 +1,7 @@
 """Responses on the wire: the events of a stream and the whole object, out of the same pieces.
 
-    created  in_progress+  (output_item.added  what the item says  output_item.done)*  completed | incomplete | failed
+    created  [queued]  in_progress+  item*  completed | incomplete | failed
+    item:  output_item.added  what it says  output_item.done
 
 One part of the answer is one item, and one item is open at a time; parts without text are none. Events are numbered
 from 0 without a gap, the repeated `in_progress` that keeps clients waiting too. The last event carries the whole
@@ -11,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
+from ...core.errors import DragomanError
 from ...core.events import (
     ChoiceFinished,
     Delta,
@@ -34,21 +33,15 @@ from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Choice, Part, Reply
 from ..base import Header
 from ..envelope import COMMENT, DONE
-from ..text import json_field, number, quoted, quoted_or_null
+from ..text import json_field, number, quoted
 from . import pieces
 from .echo import Echo
-from .errors import responses_error
-from .opened import BEGUN, CUT, WHOLE, Opened, Opener, OpenMessage, Said
+from .errors import error_fields, failed_by
+from .opened import BEGUN, CUT, QUEUED, WHOLE, Opened, Opener, OpenMessage, Said
 from .view import ResponsesView
 
 _TEXT_OPENING = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
 _TEXT_CLOSING = b',"logprobs":[]}\n\n'
-
-
-class _Flat(msgspec.Struct, frozen=True):
-    message: str
-    param: str | None
-    code: str | None
 
 
 class ResponsesWriter:
@@ -67,7 +60,10 @@ class ResponsesWriter:
         self._early: list[Token] = []
         self._items: list[bytes] = []
         self._end = ChoiceFinished(0, FinishReason.ABORT)
-        self._ended = False
+        self._running = self._ended = False
+        # The objects it ends with. Made once: a time is read and thoughts are sealed in making them.
+        self._whole: bytes | None = None
+        self._failed: bytes | None = None
 
     @property
     def end(self) -> bytes:
@@ -83,14 +79,36 @@ class ResponsesWriter:
             return COMMENT
         return self._begin() or self._in_progress()
 
+    @property
+    def begun(self) -> bool:
+        """Whether any event was written."""
+        return self._sequence > 0
+
+    def queue(self) -> bytes:
+        """The first two events of a response that runs in the background."""
+        waiting = self.waiting()
+        return self._lifecycle(b"created", waiting) + self._lifecycle(QUEUED, waiting)
+
+    def waiting(self) -> bytes:
+        """The object of a response that is in the queue."""
+        return self._response(QUEUED, [], None)
+
+    def running(self) -> bytes:
+        """The object of a response that is being made."""
+        return self._response(BEGUN, [], None)
+
     def error(self, error: DragomanError) -> bytes:
         """Both events, since each is the only one that some clients read. An open item never becomes done."""
         begun = self._begin()
-        fields, message = _error_fields(error)
-        unfinished = [] if self._open is None else [self._open.item(CUT)]
-        failed = b'{"code":"%s","message":%s}' % (_failure(error), message)
-        response = self._response(b"failed", [*self._items, *unfinished], None, error=failed)
-        return begun + self._event(b"error", fields) + self._lifecycle(b"failed", response) + DONE
+        told = self._event(b"error", error_fields(error))
+        return begun + told + self._lifecycle(b"failed", self.failure(error)) + DONE
+
+    def failure(self, error: DragomanError) -> bytes:
+        """The object that `error` ends the stream with; the same bytes each time."""
+        if self._failed is None:
+            unfinished = [] if self._open is None else [self._open.item(CUT)]
+            self._failed = self._response(b"failed", [*self._items, *unfinished], None, error=failed_by(error))
+        return self._failed
 
     def feed(self, event: Event) -> bytes:
         text = self._text
@@ -105,8 +123,10 @@ class ResponsesWriter:
         return self._part(event)
 
     def full(self, reply: Reply) -> bytes:
+        """The object. Of an answer that is streamed, the very bytes that its last event will carry or has carried."""
         choice = reply.choices[0]
-        return self._final(choice.reason, self._output(choice), reply.usage, choice.kv_transfer_params)
+        items = self._items if self.begun else self._output(choice)
+        return self._final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
     def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
@@ -184,13 +204,15 @@ class ResponsesWriter:
     # Events.
 
     def _begin(self) -> bytes:
-        """The first two events, if they were not yet sent."""
-        if self._sequence:
+        """What says that the response is being made, if that was not yet said."""
+        if self._running:
             return b""
-        return self._lifecycle(b"created", self._response(BEGUN, [], None)) + self._in_progress()
+        self._running = True
+        created = b"" if self.begun else self._lifecycle(b"created", self.running())
+        return created + self._in_progress()
 
     def _in_progress(self) -> bytes:
-        return self._lifecycle(b"in_progress", self._response(BEGUN, [], None))
+        return self._lifecycle(b"in_progress", self.running())
 
     def _lifecycle(self, name: bytes, response: bytes) -> bytes:
         return self._event(b"response." + name, b'"response":' + response)
@@ -211,10 +233,12 @@ class ResponsesWriter:
 
     def _final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
         """transfer: the `kv_transfer_params`, as JSON."""
-        status = _status(reason)
-        cut = b'{"reason":"%s"}' % _cut_by(reason) if status == CUT else b"null"
-        response = self._response(status, items, usage, cut=cut)
-        return response[:-1] + json_field("kv_transfer_params", transfer) + b"}"
+        if self._whole is None:
+            status = _status(reason)
+            cut = b'{"reason":"%s"}' % _cut_by(reason) if status == CUT else b"null"
+            response = self._response(status, items, usage, cut=cut)
+            self._whole = response[:-1] + json_field("kv_transfer_params", transfer) + b"}"
+        return self._whole
 
     def _response(
         self, status: bytes, items: list[bytes], usage: Usage | None, *, error: bytes = b"null", cut: bytes = b"null"
@@ -234,23 +258,3 @@ def _status(reason: FinishReason) -> bytes:
 def _cut_by(reason: FinishReason) -> bytes:
     """There is no word for what was ended from outside: cut off, and never to be taken for complete."""
     return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
-
-
-def _error_fields(error: DragomanError) -> tuple[bytes, bytes]:
-    """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses; its message."""
-    nested = responses_error(error).removeprefix(b'{"error":')[:-1]
-    flat = msgspec.json.decode(nested, type=_Flat)
-    message = quoted(flat.message)
-    fields = b'"code":%s,"message":%s,"param":%s,"error":%s' % (
-        quoted_or_null(flat.code), message, quoted_or_null(flat.param), nested,
-    )  # fmt: skip
-    return fields, message
-
-
-def _failure(error: DragomanError) -> bytes:
-    """OpenAI's codes of a failed response. The one for a full context is not in their list, but agents know it."""
-    if isinstance(error, RateLimited):
-        return b"rate_limit_exceeded"
-    if isinstance(error, ContextTooLong):
-        return b"context_length_exceeded"
-    return b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
