@@ -1,7 +1,7 @@
 """The wire grammar of Responses for any server's streams and objects: OpenAI's document and Open Responses at once.
 
 the stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
-             in_progress may come again anywhere; an error is followed by failed
+             in_progress may come again anywhere; an error is followed by failed; what was cancelled is incomplete
 each item:   output_item.added(i)  what it says  output_item.done(i); one open at a time, i = 0, 1, 2 ...
 a part:      added  delta*  done  part.done; of messages and reasoning. Calls have delta* done without a part.
 
@@ -223,9 +223,10 @@ class _State:
 
     def _end(self, name: str, response: Json) -> None:
         self.ended = True
-        must(response["status"] == name, f"response.{name} is {response['status']!r}")
+        cancelled = response["status"] == "cancelled" and name == "incomplete"
+        must(response["status"] == name or cancelled, f"response.{name} is {response['status']!r}")
         must(not self._failed or name == "failed", f"response.{name} after an error")
-        if name == "failed":
+        if name == "failed" or cancelled:
             must(response["output"][: len(self._done)] == self._done, "the output is not the items that were done")
             return
         must(self._item is None, f"response.{name} while an item is open")

@@ -119,6 +119,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         patience=Patience(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        max_background=settings.max_background,
         reasoning_check=Check(settings.reasoning_check),
     )
 

@@ -10,11 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
 from ..dialects.anthropic import anthropic_error, anthropic_status, read_messages
-from ..dialects.base import Call, Profile, ReaderOptions
+from ..dialects.base import Profile, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
-from ..dialects.responses import read_responses, responses_error, stateless
+from ..dialects.responses import responses_error
 from ..pipeline.models import Models
 from ..store import Store
 from . import reading, utility
@@ -25,21 +25,23 @@ from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
 from .lifespan import lifespan
+from .responses import conversations, create, stored
+from .responses.background import Background
 from .seals import Seals
 from .service import Service, ServingOptions
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes(clock: Clock) -> Table:
+def routes() -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
     return {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
-        "/v1/responses": (user, {"POST": generation(_stateless_responses(clock))}),
         "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
         "/v1/responses/compact": (user, {"POST": compact}),
+        **_responses(user),
         "/v1/messages": (user, {"POST": generation(read_messages)}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         **reading.routes(),
@@ -68,6 +70,7 @@ def create_app(
     store: None is a server that keeps nothing.
     """
     options = options or ServingOptions()
+    background = None if store is None else Background(store, options.max_background)
     service = Service(
         models=models,
         clock=clock or SystemClock(),
@@ -79,10 +82,11 @@ def create_app(
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
         store=store,
+        background=background,
     )
 
     envelope = _envelopes(options.profile)
-    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes(service.clock).items()]
+    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes().items()]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
@@ -106,13 +110,25 @@ def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
     return of
 
 
-def _stateless_responses(clock: Clock) -> Callable[[bytes, ReaderOptions], Call]:
-    """Responses of a server that keeps none: what needs an earlier one is refused by name."""
-
-    def read(body: bytes, options: ReaderOptions) -> Call:
-        return stateless(read_responses(body, options, now=lambda: int(clock.now())))
-
-    return read
+def _responses(user: Access) -> Table:
+    """Responses, and the conversations that they can be part of."""
+    response, conversation = "/v1/responses/{id}", "/v1/conversations/{id}"
+    return {
+        "/v1/responses": (user, {"POST": create.create}),
+        response: (user, {"GET": stored.show, "DELETE": stored.delete}),
+        f"{response}/cancel": (user, {"POST": stored.cancel}),
+        f"{response}/input_items": (user, {"GET": stored.list_input}),
+        "/v1/conversations": (user, {"POST": conversations.create}),
+        conversation: (
+            user,
+            {"GET": conversations.show, "POST": conversations.update, "DELETE": conversations.delete},
+        ),
+        f"{conversation}/items": (user, {"GET": conversations.list_items, "POST": conversations.add_items}),
+        f"{conversation}/items/{{item}}": (
+            user,
+            {"GET": conversations.show_item, "DELETE": conversations.delete_item},
+        ),
+    }
 
 
 class _Http:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
+from .responses.background import Background
 from .service import Service
 
 Chore = Callable[[Service, Store], Coroutine[None, None, None]]
@@ -19,14 +21,32 @@ CLEANING = 5.0
 def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def live(_: object) -> AsyncGenerator[None]:
-        async with _opened(service):
-            await service.models.start()
-            try:
-                yield
-            finally:
-                await service.models.stop()
+        async with _opened(service), _started(service.models), _watched(service.background):
+            yield
 
     return live
+
+
+@asynccontextmanager
+async def _started(models: Models) -> AsyncGenerator[None]:
+    await models.start()
+    try:
+        yield
+    finally:
+        await models.stop()
+
+
+@asynccontextmanager
+async def _watched(background: Background | None) -> AsyncGenerator[None]:
+    """What runs without a client is ended before its engine is, and written down before the store is closed."""
+    if background is None:
+        yield
+        return
+    await background.open()
+    try:
+        yield
+    finally:
+        await background.close()
 
 
 @asynccontextmanager

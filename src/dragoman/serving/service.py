@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,10 +16,13 @@ from .auth import Keyring
 from .clock import Clock, Ids
 from .seals import Seals
 
+if TYPE_CHECKING:
+    from .responses.background import Background
+
 
 class ServingOptions(Struct, frozen=True):
     """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
-    None for a socket file.
+    None for a socket file. max_background: responses that run without their clients at the same time.
     """
 
     profile: Profile = Profile.OPENAI
@@ -32,6 +36,7 @@ class ServingOptions(Struct, frozen=True):
     access_log: bool = False
     max_logprobs: int = 20
     reasoning_check: Check = Check.LENIENT
+    max_background: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +53,4 @@ class Service:
     seals: Seals
     fingerprint: str
     store: Store | None = None
+    background: Background | None = None

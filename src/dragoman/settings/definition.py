@@ -227,6 +227,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["full", "normal"],
         Option("Store", "Whether what is stored in SQLite survives a power cut (`full`), or only the server's end."),
     ] = "full"
+    max_background: Annotated[
+        int, Option("Store", "Responses that may run in the background; the next one is told to come again.", least=0)
+    ] = 64
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
         Option("Logging", "What to log.", vllm="uvicorn_log_level"),

@@ -60,6 +60,9 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         assert self.view.compact is not None
         return CompactedWriter(self.id.over(header), self.view, self.echo, self.view.compact, said_by_users(items))
 
+    def writer(self, header: Header) -> ResponsesWriter:
+        return writer_of(self.id, self.view, self.echo)(header)
+
 
 def writer_of(id: AnswerId, view: ResponsesView, echo: Echo) -> Callable[[Header], ResponsesWriter]:
     def writer(header: Header) -> ResponsesWriter:

@@ -88,15 +88,15 @@ def kind_of(item: WireItem, at: str) -> str:
 
 
 def read_items(
-    items: Sequence[WireItem], join: Join, sealing: Sealing | None, warnings: list[str]
+    items: Sequence[WireItem], join: Join, sealing: Sealing | None, warnings: list[str], at: str = "input"
 ) -> tuple[Message, ...]:
     """Items that stand for others are passed over.
 
-    Raises RequestError with the path of the offending field.
+    at: the field that they came in. Raises RequestError with the path of the offending field.
     """
     turns = _Turns(join, sealing, warnings)
     for i, item in enumerate(items):
-        turns.add(item, f"input[{i}]")
+        turns.add(item, f"{at}[{i}]")
     return turns.messages()
 
 

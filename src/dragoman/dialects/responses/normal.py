@@ -6,8 +6,10 @@ official types require. Ids are those of the client where it gave some; the othe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec import Raw, Struct
 
 from ..body import json_value
@@ -27,6 +29,8 @@ PREFIXES = {
     "compaction": "cmp",
 }
 """What the ids of items begin with, those of an answer too."""
+_MADE = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
+"""An id that `rows` or a writer made."""
 
 
 class InputItem(Struct, frozen=True):
@@ -50,6 +54,30 @@ def rows(items: Sequence[InputItem], response_id: str) -> tuple[tuple[str, bytes
         id = item.id if item.id and item.id not in told else made
         told[id] = item.row(id)
     return tuple(told.items())
+
+
+class _Item(Struct, frozen=True):
+    type: str
+    id: str
+
+
+def item_id(row: bytes) -> str:
+    """The id of an item that has one."""
+    return msgspec.json.decode(row, type=_Item).id
+
+
+def stored_item(row: bytes) -> InputItem:
+    """An item as it was kept."""
+    told = msgspec.json.decode(row, type=_Item)
+    fields = msgspec.json.decode(row, type=dict[str, Raw])
+    rest = b",".join(quoted(name) + b":" + bytes(value) for name, value in fields.items() if name != "id")
+    return InputItem(told.type, told.id, rest)
+
+
+def response_of(item: str) -> str | None:
+    """The id of the response that gave this id to an item; None where none can have."""
+    found = _MADE.fullmatch(item)
+    return None if found is None else f"resp_{found[1]}"
 
 
 def normal_item(item: WireItem, raw: dict[str, Raw], at: str) -> InputItem:

@@ -1,0 +1,280 @@
+"""Responses that are made without their clients: run, written down event by event, followed, cancelled, settled.
+
+Everything that a client hears of such a response was stored before, so that any process can go on telling it, and
+nothing that was heard is lost with the process that made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+
+from ...core.errors import DragomanError, EngineError, RateLimited
+from ...core.events import Event, Finished, Started
+from ...core.reply import Fold
+from ...dialects.responses import log as logged
+from ...dialects.responses.kept import RUNNING, read_kept, settled
+from ...store import Append, Change, Item, Key, Put, Record, Refused, Replace, Store, StoreUnavailable
+from ..answer import log, unexpected
+from .past import RESPONSE, entries, no_such_response
+from .turn import Keeper, Turn
+
+EVENTS = "events"
+"""The series of a response's record that has its events: as many an entry as there were at once."""
+
+TICK = 1.0
+"""Seconds after which this process sees what others did to its runs: a cancellation, a deletion."""
+LAPSE_TICKS = 5
+"""Ticks after which it looks for runs of processes that have died."""
+POLL, LOCAL_POLL = 0.25, 5.0
+"""Seconds after which a follower looks for events of another process, and of this one, which tells of them."""
+
+
+class Background:
+    """All runs of this process. limit: how many there may be at the same time."""
+
+    def __init__(self, store: Store, limit: int) -> None:
+        self._store, self._limit = store, limit
+        self._runs: dict[Key, asyncio.Task[None]] = {}
+        self._news: dict[Key, asyncio.Event] = {}
+        self._unsettled: set[Key] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Settle what died with earlier processes, and go on looking."""
+        await self.settle_lapsed()
+        self._watch = asyncio.create_task(self._look_after())
+
+    async def close(self) -> None:
+        """What still runs has failed."""
+        if self._watch is not None:
+            self._watch.cancel()
+        keys = list(self._runs)
+        await self._stop(*keys)
+        for key in keys:
+            await self.settle(key, EngineError("The server was stopped before the response was finished."))
+
+    def check_room(self) -> None:
+        """Raises RateLimited."""
+        if len(self._runs) >= self._limit:
+            raise RateLimited(f"There are {self._limit} background responses already; try again later.")
+
+    async def start(self, turn: Turn) -> bytes:
+        """The object of the response, which is stored and runs now."""
+        self.check_room()
+        keeper, writer = turn.keeper, turn.writer
+        assert keeper is not None, "the reader refuses a background response that is not to be stored"
+        key = keeper.key(turn)
+        kept = turn.kept(writer.waiting())
+        put = Put(
+            key, turn.header.created, kept.encode(), state="queued", parent=keeper.parent(turn), run=self._store.run
+        )
+        await self._store.commit(put, _events(key, writer.queue()))
+        task = asyncio.create_task(_Run(self, key, turn, keeper)())
+        self._runs[key] = task
+        task.add_done_callback(lambda _: self._runs.pop(key, None))
+        return bytes(kept.object)
+
+    async def cancel(self, record: Record) -> Record | None:
+        """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
+        await self.settle(record.key, None)
+        await self._stop(record.key)
+        return await self._store.get(record.key)
+
+    async def forget(self, key: Key) -> None:
+        """It was deleted: nobody need make it any more."""
+        await self._stop(key)
+        self.tell(key)
+
+    async def follow(self, key: Key, after: int) -> AsyncGenerator[bytes]:
+        """The events that are numbered higher than `after`, as they were told the first time, then those that come.
+
+        Raises NotFound if the response is deleted meanwhile.
+        """
+        position: int | None = None
+        try:
+            while True:
+                news = self._news.setdefault(key, asyncio.Event())
+                batch = await self._store.entries(key, EVENTS, after=position, limit=100)
+                for entry in batch:
+                    position = entry.position
+                    if said := logged.after(entry.body, after):
+                        yield said
+                    if logged.ends(entry.body):
+                        return
+                if not batch:
+                    await self._wait(key, news)
+        finally:
+            self.tell(key)
+
+    async def _wait(self, key: Key, news: asyncio.Event) -> None:
+        if await self._store.get(key) is None:
+            raise no_such_response(key.id)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(news.wait(), LOCAL_POLL if key in self._runs else POLL)
+
+    def tell(self, key: Key) -> None:
+        """Wake those who follow: something was stored."""
+        if news := self._news.pop(key, None):
+            news.set()
+
+    def give_up(self, key: Key) -> None:
+        """Its end could not be stored: that is tried again."""
+        self._unsettled.add(key)
+
+    async def settle_lapsed(self) -> None:
+        while records := await self._store.lapsed(RESPONSE):
+            for record in records:
+                await settle(self._store, record, EngineError("The server stopped while it made this response."))
+
+    async def tick(self) -> None:
+        """See what others did to this process's runs, and end what could not be ended."""
+        for key in list(self._runs):
+            record = await self._store.get(key)
+            if record is None or record.state not in RUNNING:
+                await self._stop(key)
+        for key in list(self._unsettled):
+            await self.settle(key, EngineError("The response could not be stored."))
+            self._unsettled.discard(key)
+
+    async def _look_after(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK)
+            ticks += 1
+            try:
+                await self.tick()
+                if ticks % LAPSE_TICKS == 0:
+                    await self.settle_lapsed()
+            except StoreUnavailable as error:
+                log.warning("background responses cannot be looked after: %s", error)
+
+    async def settle(self, key: Key, error: DragomanError | None) -> None:
+        """See `settle`."""
+        record = await self._store.get(key)
+        if record is not None:
+            await settle(self._store, record, error)
+            self.tell(key)
+
+    async def _stop(self, *keys: Key) -> None:
+        tasks = [task for key in keys if (task := self._runs.get(key)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Run:
+    """One response that is being made. Events are stored together as they come while others are being stored."""
+
+    def __init__(self, house: Background, key: Key, turn: Turn, keeper: Keeper) -> None:
+        self._house, self._key, self._turn, self._keeper = house, key, turn, keeper
+        self._pending: list[bytes] = []
+        self._starts = False
+        self._storing: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        try:
+            await self._make()
+        except Refused:
+            """Somebody has cancelled or deleted it, and told so already."""
+        except DragomanError as error:
+            await self._fail(error)
+        except Exception as error:
+            await self._fail(unexpected(error))
+        finally:
+            if self._storing is not None:
+                self._storing.cancel()
+                await asyncio.gather(self._storing, return_exceptions=True)
+
+    async def _make(self) -> None:
+        writer, fold = self._turn.writer, Fold()
+        async with aclosing(self._turn.admitted.run.batches) as batches:
+            async for batch in batches:
+                for event in batch:
+                    fold.feed(event)
+                *said, last = batch
+                self._say(said)
+                if isinstance(last, Finished):
+                    whole = writer.full(fold.reply())
+                    await self._end(whole, writer.feed(last))
+                    return
+                self._say([last])
+                self._store_soon()
+
+    def _say(self, events: list[Event]) -> None:
+        self._starts |= any(isinstance(event, Started) for event in events)
+        self._pending += (said for event in events if (said := self._turn.writer.feed(event)))
+
+    async def _fail(self, error: DragomanError) -> None:
+        """What can still be told is told; then it is ended as anybody would end it."""
+        try:
+            with suppress(StoreUnavailable, Refused):
+                await self._storing_done()
+                await self._store()
+            await self._house.settle(self._key, error)
+        except StoreUnavailable as unavailable:
+            log.warning("the end of background response %s could not be stored: %s", self._key.id, unavailable)
+            self._house.give_up(self._key)
+
+    def _store_soon(self) -> None:
+        storing = self._storing
+        if storing is not None and storing.done():
+            storing.result()
+            storing = None
+        if storing is None:
+            self._storing = asyncio.create_task(self._store())
+
+    async def _store(self) -> None:
+        while self._pending:
+            said, self._pending = b"".join(self._pending), []
+            changes: list[Change] = [_events(self._key, said)]
+            if self._starts:
+                self._starts = False
+                running = self._turn.kept(self._turn.writer.running()).encode()
+                run = self._keeper.store.run
+                changes.insert(0, Replace(self._key, "in_progress", running, run=run, states=RUNNING))
+            await self._keeper.commit(*changes)
+            self._house.tell(self._key)
+
+    async def _end(self, whole: bytes, last: bytes) -> None:
+        """The response, its last events and what its conversation gets of it are stored together or not at all."""
+        await self._storing_done()
+        kept = self._turn.kept(whole)
+        state = kept.told().status
+        said = b"".join((*self._pending, last))
+        await self._keeper.commit(
+            _events(self._key, said),
+            Replace(self._key, state, kept.encode(), states=RUNNING),
+            *self._keeper.said(kept, state),
+        )
+        self._house.tell(self._key)
+
+    async def _storing_done(self) -> None:
+        if self._storing is not None:
+            await self._storing
+
+
+async def settle(store: Store, record: Record, error: DragomanError | None) -> None:
+    """End a run from outside: as failed by `error`, or as cancelled. Does nothing to what has ended.
+
+    Its events may grow meanwhile: they are numbered, and of two that have the same number one is refused.
+    """
+    key = record.key
+    while record.state in RUNNING:
+        told = b"".join(entry.body for entry in await entries(store, key, EVENTS))
+        end = settled(read_kept(record.body), told, error)
+        body = read_kept(record.body).with_object(end.whole).encode()
+        replace = Replace(key, end.status, body, states=RUNNING, version=record.version)
+        with suppress(Refused):
+            await store.commit(replace, Append(key, EVENTS, (Item(end.events, str(end.number)),)))
+            return
+        found = await store.get(key)
+        if found is None:
+            return
+        record = found
+
+
+def _events(key: Key, said: bytes) -> Append:
+    """Refused once the response has ended, or where somebody else has told an event of the same number."""
+    return Append(key, EVENTS, (Item(said, str(logged.number(said))),), states=RUNNING)

@@ -1,0 +1,43 @@
+"""A server with a memory in the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from dragoman.engines.scripted import Entry, Script, ScriptedEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import RandomIds
+from dragoman.serving.service import ServingOptions
+from dragoman.store import MemoryStore, Store
+from tests.serving.house import House, Still, tokenizer
+
+
+def remembering(
+    *entries: Entry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
+) -> House:
+    """Its ids are random, as those of what is stored have to be."""
+    lent = tokenizer()
+    actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
+    model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
+    app = create_app(Models([model]), options=options, clock=Still(), ids=RandomIds(), store=store or MemoryStore())
+    return House(app, actor)
+
+
+@asynccontextmanager
+async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
+    """Start the app, and stop it behind the block."""
+    said: asyncio.Queue[Message] = asyncio.Queue()
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+    running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, said.get, heard.put))
+    await said.put({"type": "lifespan.startup"})
+    assert (await heard.get())["type"] == "lifespan.startup.complete"
+    yield
+    await said.put({"type": "lifespan.shutdown"})
+    assert (await heard.get())["type"] == "lifespan.shutdown.complete"
+    await running

@@ -1,0 +1,173 @@
+"""What comes before a response: earlier ones, conversations, references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, ToolResult
+from dragoman.core.request import Conversation
+from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from tests.serving.house import House
+
+from .house import remembering
+
+ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
+
+
+def messages(it: House) -> tuple[Message, ...]:
+    """Those of the last prompt."""
+    prompt = it.engine.seen[-1].prompt
+    assert isinstance(prompt, Conversation)
+    return prompt.messages
+
+
+def said(it: House) -> list[tuple[str, str]]:
+    return [
+        (message.role.value, "".join(part.text for part in message.parts if isinstance(part, Text)))
+        for message in messages(it)
+    ]
+
+
+async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions() -> None:
+    it = remembering(*(Entry((Say(f"answer {i}"),)) for i in range(3)))
+    client = it.openai()
+    previous: Any = openai.omit
+    for i in range(3):
+        response = await client.responses.create(
+            model="m", input=f"question {i}", instructions=f"rule {i}", previous_response_id=previous
+        )
+        previous = response.id
+    turns = [("user", "question 0"), ("assistant", "answer 0"), ("user", "question 1"), ("assistant", "answer 1")]
+    assert said(it) == [("system", "rule 2"), *turns, ("user", "question 2")]
+
+
+async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
+    it = remembering(Entry((Think("Hmm."), Call("add", '{"a": 1}', id="call_7"))), Entry((Say("3"),)))
+    client = it.openai()
+    first = await client.responses.create(model="m", input="add", tools=[ADD])
+    result: Any = {"type": "function_call_output", "call_id": "call_7", "output": "3"}
+    await client.responses.create(model="m", input=[result], tools=[ADD], previous_response_id=first.id)
+    user, assistant, tool = messages(it)
+    assert user.parts == (Text("add"),)
+    assert assistant.parts == (Reasoning("Hmm."), ToolCall("call_7", "add", '{"a": 1}'))
+    assert (tool.role, tool.parts) == (Role.TOOL, (ToolResult("call_7", (Text("3"),)),))
+
+
+async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
+    it = remembering(Entry((Think("Hmm."), Say("Yes."))), Entry((Say("No."),)))
+    client = it.openai()
+    first = await client.responses.create(model="m", input="1", reasoning={"summary": "auto"})
+    await client.responses.create(model="m", input="2", previous_response_id=first.id)
+    assert messages(it)[1].parts == (Reasoning("Hmm."), Text("Yes."))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_response_that_is_not_there_is_told_before_anything_else(streamed: bool) -> None:
+    it = remembering(Entry((Say("x"),)))
+    answer = await it.post(
+        "/v1/responses", {"model": "m", "input": "hi", "stream": streamed, "previous_response_id": "resp_1"}
+    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "previous_response_not_found")
+    assert error["param"] == "previous_response_id"
+    assert it.engine.calls == 0
+
+
+async def test_a_chain_with_a_hole_is_not_continued() -> None:
+    it = remembering(*(Entry((Say("x"),)) for _ in range(3)))
+    client = it.openai()
+    first = await client.responses.create(model="m", input="1")
+    second = await client.responses.create(model="m", input="2", previous_response_id=first.id)
+    await client.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError, match=first.id):
+        await client.responses.create(model="m", input="3", previous_response_id=second.id)
+
+
+async def test_a_failed_response_is_not_continued() -> None:
+    it = remembering(Entry((Say("Hello "), Fail(500))), Entry((Say("x"),)))
+    client = it.openai()
+    stream = await client.responses.create(model="m", input="1", stream=True)
+    created = await anext(stream)
+    assert created.type == "response.created"
+    first = created.response.id
+    with pytest.raises(openai.APIError):
+        async for _ in stream:
+            pass
+    with pytest.raises(openai.BadRequestError, match="failed"):
+        await client.responses.create(model="m", input="2", previous_response_id=first)
+
+
+async def test_a_reference_stands_for_an_item_of_an_earlier_answer() -> None:
+    """As the Vercel AI SDK replays a conversation."""
+    it = remembering(Entry((Think("Hmm."), Say("Tokyo."))), Entry((Say("x"),)))
+    client = it.openai()
+    first = await client.responses.create(model="m", input="capital of Japan?")
+    replay: Any = [
+        {"role": "user", "content": "capital of Japan?"},
+        *({"type": "item_reference", "id": item.id} for item in first.output),
+        {"role": "user", "content": "Thanks."},
+    ]
+    second = await client.responses.create(model="m", input=replay)
+    assert messages(it)[1].parts == (Reasoning("Hmm."), Text("Tokyo."))
+    listed = await client.responses.input_items.list(second.id, order="asc")
+    assert [item.type for item in listed.data] == ["message", "reasoning", "message", "message"]
+
+
+async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
+    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("x"),)))
+    client = it.openai()
+    first = await client.responses.create(model="m", input="capital of Japan?")
+    refer: Any = [{"id": first.output[0].id}, {"role": "user", "content": "Thanks."}]
+    await client.responses.create(model="m", input=refer, previous_response_id=first.id)
+    assert said(it) == [("user", "capital of Japan?"), ("assistant", "Tokyo."), ("user", "Thanks.")]
+
+
+async def test_a_reference_to_nothing_is_refused() -> None:
+    it = remembering(Entry((Say("x"),)))
+    refer: Any = [{"type": "item_reference", "id": "msg_1"}]
+    with pytest.raises(openai.NotFoundError, match="Items are not persisted"):
+        await it.openai().responses.create(model="m", input=refer)
+    assert it.engine.calls == 0
+
+
+async def test_a_conversation_gets_what_was_asked_and_answered() -> None:
+    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("You're welcome."),)))
+    client = it.openai()
+    conversation = await client.conversations.create(items=[{"role": "system", "content": "Be short."}])
+    first = await client.responses.create(model="m", input="capital of Japan?", conversation=conversation.id)
+    await client.responses.create(model="m", input="Thanks.", conversation={"id": conversation.id})
+    turns = [("system", "Be short."), ("user", "capital of Japan?"), ("assistant", "Tokyo.")]
+    assert said(it) == [*turns, ("user", "Thanks.")]
+    items = [item async for item in client.conversations.items.list(conversation.id, order="asc", limit=2)]
+    assert [item.role for item in items] == ["system", "user", "assistant", "user", "assistant"]  # type: ignore[union-attr]
+    assert first.conversation is not None
+    assert first.conversation.id == conversation.id
+
+
+async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> None:
+    it = remembering(*(Entry((Say(f"{i}"),)) for i in range(3)))
+    client = it.openai()
+    conversation = await client.conversations.create(items=[{"role": "user", "content": "a"}])
+    first = await client.responses.create(model="m", input="b", conversation=conversation.id)
+    await client.responses.create(model="m", input="c", conversation=conversation.id)
+    await client.responses.create(model="m", input="d", previous_response_id=first.id)
+    assert [text for _, text in said(it)] == ["a", "b", "0", "d"]
+
+
+async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
+    it = remembering(Entry((Say("Hello "), Fail(500))))
+    client = it.openai()
+    conversation = await client.conversations.create()
+    with pytest.raises(openai.APIError):
+        async for _ in await client.responses.create(model="m", input="1", conversation=conversation.id, stream=True):
+            pass
+    assert (await client.conversations.items.list(conversation.id)).data == []
+
+
+async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
+    it = remembering(Entry((Say("x"),)))
+    with pytest.raises(openai.BadRequestError, match="together"):
+        await it.openai().responses.create(model="m", input="1", conversation="conv_1", previous_response_id="resp_1")
