@@ -94,12 +94,15 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number."""
+    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number. It listens too:
+    who connects as soon as it is told where waits for the engine instead of being refused.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(2048)
     except OSError as error:
         listener.close()
         raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
