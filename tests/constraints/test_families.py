@@ -19,7 +19,7 @@ from dragoman.core.engine import Matcher
 from dragoman.core.events import TextDelta
 from dragoman.core.message import CustomTool, FunctionTool, ToolCall
 from dragoman.core.syntax import FreeText, Many, Maybe, OneOf, Piece, Verbatim
-from dragoman.parsers.families import CALLS
+from dragoman.parsers.families import CALLS, HARMONY_CALLS
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import allowed, text
@@ -141,7 +141,7 @@ def finite(number: str) -> float:
     return min(float(number), 1e300)
 
 
-FAMILIES = [family.names[0] for family in CALLS]
+FAMILIES = [*(family.names[0] for family in CALLS), HARMONY_CALLS[0]]
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])

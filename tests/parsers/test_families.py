@@ -13,16 +13,13 @@ from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
-from dragoman.parsers.families import CALLS, THOUGHTS
+from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_THOUGHTS, THOUGHTS
 
 from .goldens import TOOLS, Case, Said, golden, names
 from .running import context, fold, parse, tool_format
 
-CASES = [
-    pytest.param(family.names[0], case, id=f"{family.names[0]} {n}")
-    for family in CALLS
-    for n, case in enumerate(golden(family.names[0]))
-]
+CALLERS = [*(family.names[0] for family in CALLS), HARMONY_CALLS[0]]
+CASES = [pytest.param(name, case, id=f"{name} {n}") for name in CALLERS for n, case in enumerate(golden(name))]
 
 
 def parser(name: str, case: Case) -> Parser:
@@ -73,12 +70,12 @@ def test_a_template_gives_its_family_away(template: str, reasoning: str | None, 
 
 
 def test_every_family_has_a_transcript_and_one_template_at_least_or_none_can_be_told():
-    assert {family.names[0] for family in CALLS} == set(names())
-    unseen = {family.names[0] for family in CALLS} - {tools for *_, tools in SIGNS}
+    assert set(CALLERS) == set(names())
+    unseen = set(CALLERS) - {tools for *_, tools in SIGNS}
     assert unseen == {"xlam"}
 
 
 def test_no_name_means_two_things():
-    for families in (CALLS, THOUGHTS):
-        every = [name for family in families for name in family.names]
+    for families, more in ((CALLS, HARMONY_CALLS), (THOUGHTS, HARMONY_THOUGHTS)):
+        every = [*more, *(name for family in families for name in family.names)]
         assert len(every) == len(set(every))

@@ -56,14 +56,14 @@ WORDS = [
     "\\u00e9",
     "\\ud83d",
 ]
-SHAPES = {type(family.syntax).__name__.lower() for family in CALLS}
-every_shape = pytest.mark.parametrize("kind", sorted(SHAPES))
+SHAPES = {family.names[0]: type(family.syntax).__name__.lower() for family in CALLS} | {"openai": "harmony"}
+every_shape = pytest.mark.parametrize("kind", sorted(set(SHAPES.values())))
 thinkers = st.sampled_from(sorted({family.names[0] for family in THOUGHTS}))
 
 
 def callers(kind: str) -> st.SearchStrategy[str]:
     """The families that write their calls in this shape."""
-    return st.sampled_from([family.names[0] for family in CALLS if type(family.syntax).__name__.lower() == kind])
+    return st.sampled_from([name for name, shape in SHAPES.items() if shape == kind])
 
 
 def calling(name: str, added: Sequence[str] = (), tail: str = "assistant\n") -> Parser:
@@ -77,7 +77,8 @@ def thinking(name: str, tail: str = "assistant\n", added: Sequence[str] = ()) ->
 
 
 def raws(name: str) -> list[str]:
-    return [case.raw for case in golden(name)]
+    """Transcripts that a prompt without anything of the answer goes before."""
+    return [case.raw for case in golden(name) if not case.tail.endswith(" ")]
 
 
 def bits(name: str) -> st.SearchStrategy[str]:
@@ -121,7 +122,7 @@ def test_no_token_is_lost_and_their_order_stays(kind: str, data: st.DataObject):
     assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [*pieces, END.text]
 
 
-@every_shape
+@pytest.mark.parametrize("kind", sorted(set(SHAPES.values()) - {"harmony"}))
 @given(st.data())
 def test_what_calls_no_declared_tool_is_text_verbatim(kind: str, data: st.DataObject):
     """Marks in a user's words, calls of something else: all of it is text, exactly as it was written."""

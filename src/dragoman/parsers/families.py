@@ -121,6 +121,10 @@ THOUGHTS = (
     ThoughtFamily(("think_unopened",), "the first DeepSeek R1", after="\n\n", unopened=True),
 )
 
+HARMONY_THOUGHTS, HARMONY_CALLS = ("openai_gptoss", "gpt_oss", "gpt-oss"), ("openai", "gpt_oss", "gpt-oss", "harmony")
+"""gpt-oss: its messages are no marks around a thought or around calls, so that it has a parser of its own."""
+HARMONY_SIGNS: Signs = (("<|channel|>", "<|message|>", "<|start|>"),)
+
 _BAR, _LOW = "\uff5c", "\u2581"  # DeepSeek's marks have them for | and _
 
 

@@ -14,8 +14,18 @@ from typing import TypeVar
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
 from .base import chain
-from .families import CALLS, THOUGHTS, CallFamily, Signs, ThoughtFamily
+from .families import (
+    CALLS,
+    HARMONY_CALLS,
+    HARMONY_SIGNS,
+    HARMONY_THOUGHTS,
+    THOUGHTS,
+    CallFamily,
+    Signs,
+    ThoughtFamily,
+)
 from .frame import FramedFormat
+from .harmony import HarmonyFormat
 from .response_template import ResponseTemplateFormat
 from .think import KeptThinkFormat, ThinkFormat
 
@@ -44,10 +54,21 @@ def _calls(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
     return lambda added: FramedFormat(family.frame, family.syntax, family.written, added)
 
 
+def _harmony(added: Collection[str]) -> ToolFormat:
+    return HarmonyFormat(added=added)
+
+
+def _harmony_but_calls(added: Collection[str]) -> ReasoningFormat:
+    return HarmonyFormat(calls=False, added=added)
+
+
 REASONING: Makers[ReasoningFormat] = MappingProxyType(
     {name: _thinks(family) for family in THOUGHTS for name in family.names}
+    | dict.fromkeys(HARMONY_THOUGHTS, _harmony_but_calls)
 )
-TOOLS: Makers[ToolFormat] = MappingProxyType({name: _calls(family) for family in CALLS for name in family.names})
+TOOLS: Makers[ToolFormat] = MappingProxyType(
+    {name: _calls(family) for family in CALLS for name in family.names} | dict.fromkeys(HARMONY_CALLS, _harmony)
+)
 
 
 def reasoning(name: str, added: Collection[str] = ()) -> ReasoningFormat | None:
@@ -90,6 +111,8 @@ def names() -> tuple[tuple[str, ...], tuple[str, ...]]:
 def detect(template_source: str, added: Collection[str] = ()) -> tuple[str | None, str | None]:
     """What a model's chat template gives away: names for `reasoning` and `tools`, None where it gives nothing away."""
     source = template_source.replace("\\", "")
+    if _detected([("harmony", HARMONY_SIGNS)], source):
+        return HARMONY_THOUGHTS[0], HARMONY_CALLS[0]
     reasoning = _detected(((family.names[0], family.signs) for family in THOUGHTS), source)
     if reasoning is None and {"<think>", "</think>"} <= set(added):
         reasoning = "think"
@@ -105,8 +128,10 @@ def parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context:
 
     A format that is both makes one parser. Without any, everything passes through.
     """
+    if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
+        return tools.parser(context)
     parsers = [] if reasoning is None else [reasoning.parser(context)]
-    everything = isinstance(tools, ResponseTemplateFormat)  # it reads all of an answer, calls or not
+    everything = isinstance(tools, ResponseTemplateFormat | HarmonyFormat)  # they read all of an answer, calls or not
     if tools is not None and id(tools) != id(reasoning) and (context.tools or everything):
         parsers.append(tools.parser(context))
     return chain(parsers)
