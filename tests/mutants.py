@@ -482,6 +482,21 @@ MUTANTS = (
         "await self._write(self._frame.end, more=False)",
         (SERVING,),
     ),
+    # The WebSocket.
+    Mutant(
+        "a page of any site may use the server of whoever reads it, by a WebSocket",
+        "serving/responses/socket.py",
+        "        check_origin(http.headers)\n",
+        "",
+        ("tests/serving/responses",),
+    ),
+    Mutant(
+        "a failed continuation stays the connection's memory",
+        "serving/responses/socket.py",
+        "        elif self._memory is not None and self._memory.id == previous:\n            self._memory = None\n",
+        "",
+        ("tests/serving/responses",),
+    ),
     # What is sealed and signed.
     Mutant(
         "a sealed thought is opened for whoever brings it (one key for all owners)",

@@ -12,10 +12,12 @@ import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import Any, cast
 
 import msgspec
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import Check
@@ -84,6 +86,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         uds=settings.uds,
+        ws=cast("type[asyncio.Protocol]", websocket_protocol),
+        ws_max_size=settings.max_body_bytes,
         access_log=False,
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
@@ -91,6 +95,15 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=32 * 1024,
     )
+
+
+def websocket_protocol(
+    config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
+) -> asyncio.Protocol:
+    """uvicorn's, imported when the first client asks for it: most servers never see one."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
+
+    return WebSocketsSansIOProtocol(config, server_state, app_state)
 
 
 def _listen(settings: Settings) -> socket.socket:

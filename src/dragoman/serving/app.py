@@ -27,6 +27,7 @@ from .host import allowed_hosts
 from .lifespan import lifespan
 from .responses import conversations, create, stored
 from .responses.background import Background
+from .responses.socket import ResponsesSocket
 from .seals import Seals
 from .service import Service, ServingOptions
 
@@ -93,7 +94,7 @@ def create_app(
         default=not_found(service, envelope),
         lifespan=lifespan(service),
     )
-    return _Http(router)
+    return _App(router, {"/v1/responses": ResponsesSocket(service, envelope)})
 
 
 def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
@@ -131,14 +132,16 @@ def _responses(user: Access) -> Table:
     }
 
 
-class _Http:
-    """Only HTTP and the lifespan come through; a WebSocket is refused until a dialect speaks it."""
+class _App:
+    """HTTP and the lifespan are the router's. sockets: by path; a WebSocket on any other is refused."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, router: Router, sockets: Mapping[str, ResponsesSocket]) -> None:
+        self._router, self._sockets = router, sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
+        if scope["type"] != "websocket":
+            await self._router(scope, receive, send)
+        elif scope["path"] in self._sockets:
+            await self._sockets[scope["path"]](scope, receive, send)
+        else:
             await send({"type": "websocket.close", "code": 1008})
-            return
-        await self._router(scope, receive, send)

@@ -106,19 +106,8 @@ class Endpoint:
         self._service, self._envelope = service, envelope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
         service = self._service
-        http = Http(
-            service,
-            Caller(),
-            headers,
-            scope.get("path_params", {}),
-            _request_id(headers, service),
-            service.clock.monotonic(),
-            self._envelope(scope["path"]),
-            receive,
-            QueryParams(scope.get("query_string", b"")),
-        )
+        http = http_of(scope, receive, service, self._envelope)
         try:
             outcome = await self._respond(http, scope["method"], receive, send)
         except ClientGone:
@@ -153,6 +142,22 @@ class Endpoint:
             allowed = ", ".join(self.handlers)
             raise MethodNotAllowed(f"{method} is not allowed on {self.path}; use {allowed}.")
         return await handler(replace(http, caller=caller))
+
+
+def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable[[str], Envelope]) -> Http:
+    """The request as it came; nobody knows yet whose it is."""
+    headers = Headers(scope=scope)
+    return Http(
+        service,
+        Caller(),
+        headers,
+        scope.get("path_params", {}),
+        _request_id(headers, service),
+        service.clock.monotonic(),
+        envelope(scope["path"]),
+        receive,
+        QueryParams(scope.get("query_string", b"")),
+    )
 
 
 def not_found(service: Service, envelope: Callable[[str], Envelope]) -> Endpoint:

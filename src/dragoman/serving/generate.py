@@ -15,7 +15,7 @@ from ..core.request import GenerateRequest
 from ..dialects.base import Call, Header, ReaderOptions, Writer
 from ..pipeline.admission import Terms
 from ..pipeline.run import Run, admit
-from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
+from .answer import Answer, Batches, GeneratedAnswer, Patience, RawHeaders
 from .auth import Caller
 from .endpoint import Handler, Http, Whole
 from .service import Service
@@ -93,17 +93,20 @@ async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
 
 def answer(http: Http, writer: Writer, admitted: Admitted, batches: Batches, *, stream: bool) -> Answer:
     """Sends what comes out of `batches`: those of the admitted run, or what was made of them."""
-    warnings, patience = admitted.warnings, http.service.options.patience
-    if admitted.run.admitted:
-        patience = msgspec.structs.replace(patience, headers=patience.admitted)
+    warnings = admitted.warnings
     return GeneratedAnswer(
         batches,
         writer,
         stream=stream,
         headers=stream_head(http, warnings) if stream else http.head(warnings=warnings),
         refuse=http.refusal,
-        patience=patience,
+        patience=patience_for(http.service, admitted),
     )
+
+
+def patience_for(service: Service, admitted: Admitted) -> Patience:
+    patience = service.options.patience
+    return msgspec.structs.replace(patience, headers=patience.admitted) if admitted.run.admitted else patience
 
 
 def stream_head(http: Http, warnings: tuple[str, ...] = ()) -> RawHeaders:

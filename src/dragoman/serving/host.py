@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 
-from ..core.errors import Misdirected, RequestError
+from ..core.errors import Misdirected, NotPermitted, RequestError
 from ..settings import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -36,6 +36,14 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     name = _name(hosts[0]).lower()
     if name not in allowed and not is_loopback(name.strip("[]")):
         raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
+
+
+def check_origin(headers: Headers) -> None:
+    """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere."""
+    host = headers.get("host", "").lower()
+    for origin in headers.getlist("origin"):
+        if origin.lower().partition("://")[2] != host:
+            raise NotPermitted("Pages of other sites may not open a WebSocket here.")
 
 
 def _name(host: str) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class ServingOptions(Struct, frozen=True):
     """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
     None for a socket file. max_background: responses that run without their clients at the same time.
+    max_sockets: WebSockets that are open at the same time. socket_lifetime: seconds after which each of them is closed.
     """
 
     profile: Profile = Profile.OPENAI
@@ -37,6 +38,8 @@ class ServingOptions(Struct, frozen=True):
     max_logprobs: int = 20
     reasoning_check: Check = Check.LENIENT
     max_background: int = 64
+    max_sockets: int = 1024
+    socket_lifetime: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
