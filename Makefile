@@ -36,10 +36,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest -m "not torch and not long" $(TEST_ARGS)
+	$(BIN)/pytest -m "not torch and not mlx and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "(hypothesis or long) and not torch" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

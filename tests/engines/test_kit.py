@@ -46,6 +46,13 @@ def in_torch() -> Models:
     return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu"), SystemClock())
 
 
+def in_mlx() -> Models:
+    pytest.importorskip("mlx.core", reason="needs mlx")
+    pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+    model = f"mlx:{tiny.embedded()}"
+    return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock())
+
+
 def scripted() -> Models:
     tokenizer = load_tokenizer(tiny.embedded())
     engine = ScriptedEngine(Script((Entry((Say(LONG),), repeat=True),)), tokenizer=tokenizer, max_model_len=4096)
@@ -83,6 +90,7 @@ SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
+    pytest.param(in_mlx, id="mlx", marks=pytest.mark.mlx),
     pytest.param(upstream, id="upstream"),
 ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.engines import tiny
 from dragoman.launch import build_models, greeting
+from dragoman.launch.directory import engine_of
 from dragoman.launch.secret import secret_key
 from dragoman.parsers.frame import FramedFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
@@ -90,3 +91,23 @@ def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_
     assert secret_key(Settings(), environment) == kept
     (tmp_path / "file").touch()
     assert secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, {"transformers", "mlx", "tiny"}),
+        ({"architectures": ["LlamaForCausalLM"], "quantization": {"bits": 4, "group_size": 64}}, {"mlx"}),
+        ({"architectures": ["BertModel"]}, {"encoder"}),
+        ({"architectures": ["BertForSequenceClassification"]}, {"encoder"}),
+    ],
+)
+def test_a_directory_says_which_engine_it_wants(tmp_path: Path, config: dict[str, object], kinds: set[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert engine_of(tmp_path) in kinds
+
+
+def test_a_directory_that_says_nothing_readable_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"config\.json"):
+        build_models(Settings(model=str(tmp_path)), SystemClock())

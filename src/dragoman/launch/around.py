@@ -7,6 +7,7 @@ from pathlib import Path
 from ..constraints.matcher import Compiler
 from ..core.engine import Embedder, TokenEngine
 from ..core.request import Sampling
+from ..engines.batching import EngineLimits
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..prompts.render import Renderer
@@ -14,6 +15,17 @@ from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
 from .declared import chat_template, end_of_answer, formats, generation_config, served_names
+
+
+def limits(settings: Settings) -> EngineLimits:
+    return EngineLimits(
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        num_kv_tokens=settings.kv_cache_tokens,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        max_num_waiting=settings.max_waiting,
+    )
 
 
 def serve_tokens(

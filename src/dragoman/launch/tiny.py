@@ -8,21 +8,13 @@ from ..engines import tiny
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import serve_tokens
+from .around import limits, serve_tokens
 
 
 def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory; empty for the embedded model."""
     directory = Path(path) if path else tiny.embedded()
-    engine = tiny.load(
-        directory,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs or 64,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        num_kv_tokens=settings.kv_cache_tokens or 131072,
-        enable_prefix_caching=settings.enable_prefix_caching,
-        max_num_waiting=settings.max_waiting,
-    )
+    engine = tiny.load(directory, limits(settings))
     name = directory.name if path else "tiny"
     return serve_tokens(
         settings,

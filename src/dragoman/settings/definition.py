@@ -88,10 +88,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny`, the model that comes with this package; `transformers:DIRECTORY`, a model in "
-            "safetensors; `scripted`, which says what a prompt's directives tell; `scripted:FILE`, which says what "
-            "the FILE tells; the directory of an encoder, which makes embeddings or scores; or `http://HOST:PORT/v1`, "
-            "another server that speaks OpenAI's API (several: with commas between them).",
+            "What to serve: `tiny`, the model that comes with this package; a directory with a model in "
+            "safetensors, by the engine that fits (or `transformers:DIRECTORY`, `mlx:DIRECTORY`, "
+            "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `scripted`, which says what a prompt's directives tell; "
+            "`scripted:FILE`, which says what the FILE tells; or `http://HOST:PORT/v1`, another server that "
+            "speaks OpenAI's API (several: with commas between them).",
         ),
     ] = "tiny"
     served_model_name: Annotated[
@@ -114,7 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = GenerationConfig()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Option("Model", "Numbers that torch computes with; `auto` takes those of the checkpoint."),
+        Option("Model", "Numbers that torch or mlx compute with; `auto` takes those of the checkpoint."),
     ] = "auto"
     device: Annotated[
         str, Option("Model", "Where torch computes: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator.")

@@ -16,7 +16,7 @@ from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenReque
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Limits, Sampling, SamplingOptions
-from dragoman.engines.batching import EngineConfig, SchedulerConfig, seeded
+from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, seeded
 from dragoman.engines.tiny import TinyEngine, embedded, load
 from dragoman.engines.tiny.embedding import mean_state
 from dragoman.engines.tiny.model import Llama
@@ -269,7 +269,7 @@ def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
 
 
 async def test_the_packaged_model_loads_and_answers() -> None:
-    tiny = load(embedded(), max_model_len=512, num_kv_tokens=1024)
+    tiny = load(embedded(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
     assert tiny.max_model_len == 512
     async with started(tiny) as client:
         told = await client.ask(replace(ASK, logprobs=20))
@@ -279,14 +279,14 @@ async def test_the_packaged_model_loads_and_answers() -> None:
 def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
     directory = write_model(tmp_path)
     for impossible in (
-        lambda: load(directory, max_model_len=2048),
-        lambda: load(directory, max_model_len=1),
-        lambda: load(directory, max_model_len=512, num_kv_tokens=256),
-        lambda: load(directory, max_num_seqs=0),
-        lambda: load(directory, max_num_seqs=9, max_num_batched_tokens=8),
+        EngineLimits(max_model_len=2048),
+        EngineLimits(max_model_len=1),
+        EngineLimits(max_model_len=512, num_kv_tokens=256),
+        EngineLimits(max_num_seqs=0),
+        EngineLimits(max_num_seqs=9, max_num_batched_tokens=8),
     ):
         with pytest.raises(EngineError, match="max_"):
-            impossible()
+            load(directory, impossible)
 
 
 def test_chance_is_seeded_by_the_request_alone() -> None:

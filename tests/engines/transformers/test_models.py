@@ -15,11 +15,11 @@ from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.request import Sampling
 from dragoman.engines import tiny, transformers
-from dragoman.engines.batching import SchedulerConfig
+from dragoman.engines.batching import EngineLimits, SchedulerConfig
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.transformers.backend import library, torch
+from dragoman.engines.transformers.engine import page
 from dragoman.engines.transformers.model import TransformersModel, load_network
-from dragoman.engines.transformers.verify import page
 
 from ..harness import GREEDY, Bench, Told, alone
 
@@ -136,7 +136,7 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(EngineError, match="safetensors"):
-        transformers.load(tmp_path)
+        transformers.load(tmp_path, EngineLimits(), transformers.LoadOptions())
 
 
 def test_seeds_decide() -> None:

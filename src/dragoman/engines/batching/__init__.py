@@ -6,6 +6,7 @@ constraints and scores are the same for all of them.
 
 from .blocks import BLOCK_SIZE
 from .engine import BatchingEngine, EngineConfig, seeded
+from .limits import EngineLimits
 from .model import Model, Runner, States
 from .scheduler import Chunk, SchedulerConfig
 
@@ -14,6 +15,7 @@ __all__ = [
     "BatchingEngine",
     "Chunk",
     "EngineConfig",
+    "EngineLimits",
     "Model",
     "Runner",
     "SchedulerConfig",

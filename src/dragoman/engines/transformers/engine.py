@@ -4,57 +4,55 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.errors import EngineError
-from ..batching import BLOCK_SIZE, BatchingEngine, EngineConfig, SchedulerConfig, seeded
+from ..batching import BatchingEngine, EngineLimits, seeded
+from ..batching.verify import check_paging, trial
 from .backend import Network, torch
-from .model import LoadOptions, load_network
-from .verify import page
+from .model import Floats, LoadOptions, TransformersModel, TransformersRunner, load_network
+from .paged import NAME, Pool, register
 
 _CPU_KV_BYTES = 4 << 30
 _SHARE = 0.85
 """Of an accelerator's free memory, once the weights are there, for keys and values."""
 
 
-def load(
-    directory: Path,
-    *,
-    options: LoadOptions | None = None,
-    max_model_len: int | None = None,
-    max_num_seqs: int = 64,
-    max_num_batched_tokens: int | None = None,
-    num_kv_tokens: int | None = None,
-    enable_prefix_caching: bool = True,
-    max_num_waiting: int = 1024,
-) -> BatchingEngine:
+def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> BatchingEngine:
     """The engine for a directory that `AutoModelForCausalLM` can load, not started yet.
 
-    max_model_len: at most what the model was trained for. num_kv_tokens: tokens whose keys and values are kept, by
-    default what fits into an accelerator's memory, or into 4 GiB. Raises EngineError if the model cannot be served.
+    Keys and values take what is left of an accelerator's memory, or 4 GiB. Raises EngineError.
     """
-    network = load_network(directory, options or LoadOptions())
+    network = load_network(directory, options)
     model, bytes_per_token = page(network)
-    if max_model_len is not None and not 1 < max_model_len <= model.max_positions:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {model.max_positions}")
-    if num_kv_tokens is None:
-        num_kv_tokens = max(_room(network) // bytes_per_token, BLOCK_SIZE)
-    if max_model_len is None:
-        max_model_len = min(model.max_positions, num_kv_tokens)
-    batched = max_num_batched_tokens or max(2048, max_num_seqs)
-    if not 1 <= max_num_seqs <= batched:
-        raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")
-    scheduler = SchedulerConfig(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=batched,
+    config = limits.config(
+        max_positions=model.max_positions,
+        num_kv_tokens=max(_room(network) // bytes_per_token, 1),
+        max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
-        enable_prefix_caching=enable_prefix_caching,
-    )
-    config = EngineConfig(
-        max_model_len=max_model_len,
-        num_kv_tokens=num_kv_tokens,
-        max_num_waiting=max_num_waiting,
-        scheduler=scheduler,
     )
     return BatchingEngine(model, config, seeded, name="transformers-engine")
+
+
+def page(network: Network) -> tuple[TransformersModel, int]:
+    """The network with its attention replaced, and the bytes that it keeps of a token. Raises EngineError."""
+    model = TransformersModel(network)
+    expected = _by_itself(network, trial(model.vocab))
+    register()
+    kept: list[Pool] = []
+
+    def paged(num_blocks: int) -> TransformersRunner:
+        network.set_attn_implementation(NAME)
+        runner = model.runner(num_blocks)
+        kept.append(runner.pool)
+        return runner
+
+    tolerance = 1e-3 if network.dtype == torch.float32 else 5e-2
+    check_paging(model, paged, expected, kind=type(network).__name__, tolerance=tolerance)
+    return model, kept[0].bytes_per_token
+
+
+def _by_itself(network: Network, ids: list[int]) -> Floats:
+    with torch.inference_mode():
+        tensor = torch.tensor([ids], device=network.device)
+        return network(input_ids=tensor, use_cache=False).logits[0].float().cpu().numpy()
 
 
 def _room(network: Network) -> int:

@@ -1,0 +1,50 @@
+"""What an operator said about an engine's size, and what becomes of it. Knows no model."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...core.errors import EngineError
+from .engine import EngineConfig
+from .scheduler import SchedulerConfig
+
+
+class EngineLimits(Struct, frozen=True, kw_only=True):
+    """As in EngineConfig and SchedulerConfig; None where the engine decides."""
+
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    num_kv_tokens: int | None = None
+    enable_prefix_caching: bool = True
+    max_num_waiting: int = 1024
+
+    def config(
+        self, *, max_positions: int, num_kv_tokens: int, max_num_batched_tokens: int, max_step_pairs: int = 1 << 20
+    ) -> EngineConfig:
+        """These limits over an engine's own. max_positions: the longest context of the model.
+
+        A batch has room for one token of every sequence at least. Raises EngineError for what cannot hold.
+        """
+        if self.max_model_len is not None and not 1 < self.max_model_len <= max_positions:
+            raise EngineError(
+                f"max_model_len must lie between 2 and the model's {max_positions}, not {self.max_model_len}"
+            )
+        kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
+        seqs = 64 if self.max_num_seqs is None else self.max_num_seqs
+        batched = self.max_num_batched_tokens
+        if batched is None:
+            batched = max(max_num_batched_tokens, seqs)
+        if not 1 <= seqs <= batched:
+            raise EngineError("max_num_seqs must be at least 1 and at most max_num_batched_tokens")
+        return EngineConfig(
+            max_model_len=self.max_model_len or min(max_positions, kv_tokens),
+            num_kv_tokens=kv_tokens,
+            max_num_waiting=self.max_num_waiting,
+            scheduler=SchedulerConfig(
+                max_num_seqs=seqs,
+                max_num_batched_tokens=batched,
+                max_step_pairs=max_step_pairs,
+                enable_prefix_caching=self.enable_prefix_caching,
+            ),
+        )

@@ -1,0 +1,22 @@
+"""mlx and mlx-lm, which this package needs and nothing else does. Imported when the engine is chosen.
+
+They are untyped here on purpose: what they give is checked where it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from ...core.errors import EngineError
+
+Array: TypeAlias = Any
+Network: TypeAlias = Any
+"""A model of mlx-lm: called with [rows, tokens] ids and a list of caches, it gives [rows, tokens, vocab] logits."""
+
+try:
+    mx: Any = import_module("mlx.core")
+    load_model: Any = import_module("mlx_lm.utils").load_model
+    caches: Any = import_module("mlx_lm.models.cache")
+except ImportError as error:
+    raise EngineError(f"{error}; this engine needs `pip install 'dragoman[mlx]'`") from error

@@ -1,0 +1,62 @@
+"""The engine over a model of mlx-lm, and how it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ...core.errors import EngineError
+from ..batching import BatchingEngine, EngineLimits, seeded
+from ..batching.verify import check_paging, trial
+from .backend import Network, caches, mx
+from .model import MlxModel, MlxRunner, load_network
+
+_KV_BYTES = 4 << 30
+
+
+class _Shape(msgspec.Struct):
+    """The words of config.json that an engine needs."""
+
+    vocab_size: int
+    max_position_embeddings: int = 4096
+
+
+def load(
+    directory: Path, limits: EngineLimits, *, dtype: str = "auto", trust_remote_code: bool = False
+) -> BatchingEngine:
+    """The engine for a directory that mlx-lm can load, not started yet. Keys and values take 4 GiB at most.
+
+    dtype: numbers to compute with, in mlx's words; `auto` takes those of the checkpoint.
+
+    Raises EngineError for what cannot be served.
+    """
+    network, said = load_network(directory, dtype=dtype, trust_remote_code=trust_remote_code)
+    try:
+        shape = msgspec.convert(said.get("text_config", said), _Shape)
+    except msgspec.ValidationError as error:
+        raise EngineError(f"{directory / 'config.json'}: {error}") from error
+    model, bytes_per_token = page(network, vocab=shape.vocab_size, max_positions=shape.max_position_embeddings)
+    config = limits.config(
+        max_positions=model.max_positions,
+        num_kv_tokens=max(_KV_BYTES // bytes_per_token, 1),
+        max_num_batched_tokens=512,
+        max_step_pairs=1 << 22,
+    )
+    return BatchingEngine(model, config, seeded, name="mlx-engine")
+
+
+def page(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:
+    """The network in pages, and the bytes that it keeps of a token. Raises EngineError if they do not say the same."""
+    model = MlxModel(network, vocab=vocab, max_positions=max_positions)
+    logits = network(mx.array([trial(vocab)]), cache=caches.make_prompt_cache(network))[0]
+    kept: list[MlxRunner] = []
+
+    def paged(num_blocks: int) -> MlxRunner:
+        kept.append(model.runner(num_blocks))
+        return kept[0]
+
+    kind = f"a model of mlx-lm's `{type(network).__module__.rpartition('.')[2]}`"
+    check_paging(model, paged, np.array(logits.astype(mx.float32)), kind=kind, tolerance=5e-2)
+    return model, kept[0].bytes_per_token

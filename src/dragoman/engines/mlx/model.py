@@ -1,0 +1,106 @@
+"""A model of mlx-lm, as the engine wants it. Knows nothing of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import EngineError
+from ..batching import BLOCK_SIZE, Chunk
+from .backend import Array, Network, load_model, mx
+from .paged import Group, PagedCache
+
+Floats = NDArray[np.float32]
+
+
+class MlxModel:
+    """As `batching.Model`. Holds the weights; each runner has keys and values of its own."""
+
+    def __init__(self, network: Network, *, vocab: int, max_positions: int) -> None:
+        self._network, self._vocab, self._max_positions = network, vocab, max_positions
+
+    @property
+    def vocab(self) -> int:
+        return self._vocab
+
+    @property
+    def max_positions(self) -> int:
+        return self._max_positions
+
+    def runner(self, num_blocks: int) -> MlxRunner:
+        return MlxRunner(self._network, num_blocks)
+
+
+class MlxRunner:
+    """As `batching.Runner`. A prompt's piece is computed by itself, last tokens side by side.
+
+    Nothing is computed before it is asked for, logits neither: a piece whose logits nobody reads costs none.
+    """
+
+    def __init__(self, network: Network, num_blocks: int) -> None:
+        self._network = network
+        self._caches = [PagedCache(num_blocks) for _ in network.layers]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers that were met."""
+        return sum(cache.bytes_per_token for cache in self._caches)
+
+    def forward(self, chunks: Sequence[Chunk]) -> MlxStates:
+        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        for cache in self._caches:
+            cache.wipe(new)
+        states = MlxStates(chunks)
+        for place, chunk in enumerate(chunks):
+            if chunk.num_tokens > 1:
+                piece = Chunk(chunk.sequence, chunk.begin, chunk.end - 1)
+                states.pieces[place] = self._compute([piece])[0]
+        singles = [Chunk(chunk.sequence, chunk.end - 1, chunk.end) for chunk in chunks]
+        states.rows = self._compute(singles)[:, -1]
+        mx.eval([each for cache in self._caches for each in (cache.keys, cache.values)])
+        return states
+
+    def _compute(self, chunks: Sequence[Chunk]) -> Array:
+        group = Group(chunks)
+        for cache in self._caches:
+            cache.attend_to(group)
+        return self._network(group.ids, cache=self._caches)
+
+
+class MlxStates:
+    """As `batching.States`. rows: [chunks, vocab] after each one's last token. pieces: of what precedes it."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+        self.rows: Array = None
+        self.pieces: dict[int, Array] = {}
+
+    def last(self, places: Sequence[int]) -> Floats:
+        return _numpy(self.rows[mx.array(list(places))])
+
+    def span(self, place: int, begin: int, end: int) -> Floats:
+        count = self._chunks[place].num_tokens
+        parts = [_numpy(self.pieces[place][begin : min(end, count - 1)])] if begin < count - 1 else []
+        if end == count:
+            parts.append(self.last([place]))
+        return np.concatenate(parts)
+
+
+def _numpy(logits: Array) -> Floats:
+    return np.array(logits.astype(mx.float32))
+
+
+def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: bool) -> tuple[Network, dict[str, object]]:
+    """The model in a directory and its config.json. Raises EngineError for what cannot be served."""
+    if not list(directory.glob("model*.safetensors")):
+        raise EngineError(f"{directory} holds no model*.safetensors; other formats are not read")
+    try:
+        network, config = load_model(directory, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        raise EngineError(f"mlx-lm cannot load {directory}: {error}") from error
+    if dtype != "auto":
+        network.set_dtype(mx.__dict__[dtype])
+    return network, config

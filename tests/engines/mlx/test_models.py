@@ -1,0 +1,142 @@
+"""Models of mlx-lm say, batched with others and in pages, what mlx-lm makes of them alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mlx.core", reason="needs mlx")
+pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import EngineError
+from dragoman.engines import tiny
+from dragoman.engines.batching import SchedulerConfig
+from dragoman.engines.mlx.backend import caches, mx
+from dragoman.engines.mlx.engine import page
+from dragoman.engines.mlx.model import load_network
+from dragoman.engines.tiny.model import Llama
+
+from ..harness import GREEDY, Bench, alone
+
+pytestmark = pytest.mark.mlx
+
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 96,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "phi3": {"rope_scaling": None},
+    "olmo2": {},
+}
+LENGTHS = (1, 15, 16, 40, 90)
+
+
+def network(kind: str, **more: Any) -> Any:
+    module = pytest.importorskip(f"mlx_lm.models.{kind}")
+    mx.random.seed(7)
+    model = module.Model(module.ModelArgs.from_dict({"model_type": kind} | SMALL | FAMILIES.get(kind, {}) | more))
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def generated(model: Any, prompt: list[int], count: int) -> list[int]:
+    cache = caches.make_prompt_cache(model)
+    ids, made = prompt, list[int]()
+    for _ in range(count):
+        made.append(int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1])))
+        ids = made[-1:]
+    return made
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
+    alike = network(kind)
+    expected = [generated(alike, prompt, 12) for prompt in prompts]
+    model, bytes_per_token = page(alike, vocab=96, max_positions=512)
+    assert bytes_per_token > 0
+    bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
+    told = [
+        bench.add(TokenRequest(id=str(place), prompt=tuple(prompt), max_tokens=12, sampling=GREEDY))
+        for place, prompt in enumerate(prompts)
+    ]
+    bench.finish()
+    assert [one.tokens for one in told] == expected
+
+
+def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
+    with pytest.raises(EngineError, match="cannot be batched"):
+        page(
+            network(
+                "mamba2",
+                num_heads=4,
+                state_size=8,
+                n_groups=1,
+                conv_kernel=4,
+                expand=1,
+                time_step_limit=(0.0, 10.0),
+                time_step_rank=2,
+                layer_norm_epsilon=1e-5,
+                use_conv_bias=True,
+                use_bias=False,
+                chunk_size=16,
+                residual_in_fp32=False,
+            ),
+            vocab=96,
+            max_positions=512,
+        )
+
+
+def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
+    """Attention that looks at how many keys there are, and not at the mask, is not the same in pages."""
+    plain = network("llama")
+
+    class Minds:
+        layers = plain.layers
+
+        def __call__(self, ids: Any, cache: Any = None) -> Any:
+            logits = plain(ids, cache=cache)
+            return logits + ids.shape[1]
+
+    with pytest.raises(EngineError, match="does not say the same"):
+        page(Minds(), vocab=96, max_positions=512)
+
+
+def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
+    loaded, _ = load_network(tiny.embedded(), dtype="float32", trust_remote_code=False)
+    model, _ = page(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
+    prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
+    ask = TokenRequest(id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ours, theirs = alone(packaged, ask), alone(model, ask)
+    assert theirs.tokens == ours.tokens
+    found = [score.logprob for score in theirs.prompt[0].scores if score]
+    assert found == pytest.approx([score.logprob for score in ours.prompt[0].scores if score], abs=1e-3)
+
+
+def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
+    model, _ = page(network("llama"), vocab=96, max_positions=512)
+    bench = Bench(model)
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first = bench.add(ask)
+    bench.finish()
+    second = bench.add(ask)
+    bench.finish()
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
