@@ -15,6 +15,7 @@ import typer
 from . import __version__
 from .commands.calibrate import calibrate
 from .commands.profiles import profiles
+from .commands.record import record, replay
 from .commands.simulate import simulate
 from .settings import FIELDS, Field, Settings, SettingsError, load
 
@@ -43,6 +44,8 @@ def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
     app.command("serve", epilog=_EPILOG)(_serve(run, environment))
     app.command("simulate")(simulate)
     app.command("calibrate")(calibrate)
+    app.command("record")(record)
+    app.command("replay")(replay)
     app.command("profiles")(profiles)
     app.command("version")(_version)
     return app

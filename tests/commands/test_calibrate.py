@@ -19,8 +19,8 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 
 from ..engines.simulator.logs import examples
+from ..loopback import served
 from .calling import call, fault, told
-from .serving import served
 
 LIKE = ("--like", "rtx4090-llama-3.1-8b")
 

@@ -18,6 +18,7 @@ import typer
 
 from ..core.errors import DragomanError
 from ..engines.simulator.config import SchedulerConfig
+from ..settings import SettingsError
 
 Options = TypeVar("Options")
 ENGINE = "The engine (vLLM's names; what is not said is as in the profile)"
@@ -50,7 +51,7 @@ def faults_told() -> Generator[None]:
     """What is wrong with files and options is a line and exit status 2, not a traceback."""
     try:
         yield
-    except (DragomanError, ValueError, OSError) as error:
+    except (DragomanError, SettingsError, ValueError, OSError) as error:
         typer.secho(f"Error: {_message(error)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(2) from None
 

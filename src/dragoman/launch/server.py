@@ -41,15 +41,15 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         asyncio.run(try_out(store))
     secret = secret_key(settings, os.environ)
     app = create_app(models, options=serving_options(settings), secret=secret, store=store)
-    listener = None if settings.uds is not None else _listen(settings)
+    listener = None if settings.uds is not None else listen(settings)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)
-    _exit_in_peace()
+    exit_in_peace()
     Server(uvicorn_config(app, settings), models).run(sockets=None if listener is None else [listener])
     return 0
 
 
-def _exit_in_peace() -> None:
+def exit_in_peace() -> None:
     """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure."""
 
     def heard(_number: int, _frame: FrameType | None) -> None:
@@ -106,7 +106,7 @@ def websocket_protocol(
     return WebSocketsSansIOProtocol(config, server_state, app_state)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """Bound before anything is said, so that a port in use is told plainly and port 0 has its number. It listens too:
     who connects as soon as it is told where waits for the engine instead of being refused.
     """

@@ -1,0 +1,35 @@
+"""Writes exchanges to a file in a thread of its own, so that no stream waits for the disk."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+from .tape import VERSION, Exchange, Head, written
+
+
+class TapeWriter:
+    """Appends to the file; every exchange is on its way to the disk when the next one is. Close it."""
+
+    def __init__(self, path: Path, upstream: str) -> None:
+        self._file = path.open("ab")
+        self._queue: SimpleQueue[Exchange | None] = SimpleQueue()
+        self._file.write(written(Head(VERSION, upstream)))
+        self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
+        self._thread.start()
+
+    def put(self, exchange: Exchange) -> None:
+        """Never waits."""
+        self._queue.put(exchange)
+
+    def close(self) -> None:
+        """Once all is written."""
+        self._queue.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _write(self) -> None:
+        while (exchange := self._queue.get()) is not None:
+            self._file.write(written(exchange))
+            self._file.flush()

@@ -1,0 +1,76 @@
+"""Recorded in front of a real server and played again, both heard by the official SDK."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx2
+import openai
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.recording.player import Player
+from dragoman.recording.recorder import Recorder
+from dragoman.recording.tape import read
+from dragoman.recording.writer import TapeWriter
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+from ..loopback import served
+from .calling import fault
+
+HOSTS = ("localhost", "127.0.0.1")
+STREAM = {"model": "tiny", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def said(url: str) -> str:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="sk-very-secret", max_retries=0)
+    chunks = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Hello"}], temperature=0, stream=True
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    answer = httpx2.post(f"{url}/v1/chat/completions", json=STREAM)
+    return sorted(pair for pair in answer.headers.raw if pair[0] != b"transfer-encoding"), answer.content
+
+
+def test_what_is_played_is_what_was_said_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "tape.jsonl"
+    with served(create_app(build_models(Settings(), SystemClock()))) as upstream:
+        tape = TapeWriter(path, upstream)
+        recorder = Recorder(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
+        with served(recorder) as url:
+            through, passed = said(url), raw(url)
+        assert through == said(upstream)
+    exchanges = read(path.read_bytes().splitlines())
+    assert [exchange.ended for exchange in exchanges] == ["complete", "complete"]
+    assert len(exchanges[0].pieces) > 1
+    assert "very-secret" not in path.read_text()
+    with served(Player(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
+        assert said(url) == through
+        assert raw(url) == passed
+        with pytest.raises(openai.NotFoundError, match="no answer to this GET"):
+            openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["record", "--upstream", "openai", "--out", "x"], "'openai' is no URL"),
+        (["record", "--upstream", "http://x", "--out", "/absent/x"], "/absent/x: No such file"),
+        (["record", "--upstream", "http://x", "--out", "x", "--host", "0.0.0.0"], "--no-auth"),
+        (["replay", "absent.jsonl"], "absent.jsonl: No such file"),
+        (["replay", __file__], "line 1"),
+        (["replay", __file__, "--match", "x"], "neither question nor path"),
+        (["replay", __file__, "--port", "-1"], "--port"),
+    ],
+)
+def test_what_is_wrong_is_a_line(
+    arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert why in fault(*arguments)

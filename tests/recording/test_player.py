@@ -1,0 +1,106 @@
+"""What was recorded is played byte for byte and beat for beat."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from dragoman.recording.player import Match, Player
+from dragoman.recording.tape import Base64, Exchange, Piece
+
+from .asgi import Heard, ask, jumping
+
+HOSTS = ("localhost",)
+
+
+def exchange(
+    body: str = "{}",
+    *pieces: str,
+    path: str = "/v1/chat/completions",
+    ended: Literal["complete", "cut", "left"] = "complete",
+) -> Exchange:
+    return Exchange(
+        at=0.0,
+        method="POST",
+        path=path,
+        body=body,
+        status=200,
+        answer_headers=[("content-type", "text/event-stream"), ("x-request-id", "req-1")],
+        head_at=0.25,
+        pieces=[Piece(0.5 + index, piece) for index, piece in enumerate(pieces)],
+        end_at=len(pieces) + 0.5,
+        ended=ended,
+    )
+
+
+def player(*exchanges: Exchange, time_scale: float = 1.0, match: Match = "question") -> Player:
+    return Player(exchanges, hosts=HOSTS, time_scale=time_scale, match=match)
+
+
+@pytest.mark.parametrize(("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])])
+def test_every_byte_comes_at_its_time(scale: float, times: list[float]) -> None:
+    heard = jumping(ask(player(exchange("{}", "data: a\n\n", "data: b\n\n"), time_scale=scale)))
+    assert (heard.status, heard.body) == (200, b"data: a\n\ndata: b\n\n")
+    assert heard.headers == {"content-type": "text/event-stream", "x-request-id": "req-1"}
+    assert heard.times == times
+    assert heard.finished
+
+
+def test_at_once_is_possible() -> None:
+    assert jumping(ask(player(exchange("{}", "a"), time_scale=float("inf")))).times == [0.0] * 3
+
+
+def test_a_client_that_was_slow_is_not_kept_late() -> None:
+    """Deadlines are absolute: sleeping between pieces would shift all that follows."""
+    heard = jumping(ask(player(exchange("{}", "a", "b", "c", "d")), heard=Heard(slow={1: 1.7})))
+    assert heard.times == [0.25, 0.5, 2.2, 2.5, 3.5, 4.5]
+
+
+def test_bytes_that_are_no_text_come_back() -> None:
+    piece = Piece(0.1, Base64(b"\xff\x00"))
+    told = Exchange(at=0, method="POST", path="/x", body="{}", status=200, head_at=0, pieces=[piece], end_at=0.1)
+    assert jumping(ask(player(told), "/x")).body == b"\xff\x00"
+
+
+def test_a_question_asked_again_gets_the_next_answer_and_then_the_first() -> None:
+    again = player(exchange('{"a": 1}', "one"), exchange("{}", "other"), exchange('{"a": 1}', "two"))
+    asked = [jumping(ask(again, body=b'{"a":1}')).body for _ in range(3)]
+    assert asked == [b"one", b"two", b"one"]
+
+
+def test_a_question_that_was_not_recorded_is_told() -> None:
+    heard = jumping(ask(player(exchange("{}", "a")), body=b'{"other": 1}'))
+    assert heard.status == 404
+    assert b"no answer to this POST /v1/chat/completions" in heard.body
+
+
+def test_by_path_any_body_will_do() -> None:
+    again = player(exchange("{}", "one"), exchange("[]", "two"), match="path")
+    assert [jumping(ask(again, body=b'{"now": 3}')).body for _ in range(2)] == [b"one", b"two"]
+    assert jumping(ask(again, "/v1/models", method="GET")).status == 404
+
+
+def test_an_answer_that_broke_off_breaks_off() -> None:
+    heard = jumping(ask(player(exchange("{}", "half", ended="cut"))))
+    assert heard.body == b"half"
+    assert not heard.finished
+
+
+def test_what_the_client_left_is_not_played() -> None:
+    assert jumping(ask(player(exchange("{}", "half", ended="left")))).status == 404
+
+
+def test_a_client_that_leaves_is_let_go() -> None:
+    heard = jumping(ask(player(exchange("{}", *"abcdefgh")), leaves_after=2.0))
+    assert heard.body == b"ab"
+
+
+def test_a_host_that_is_not_ours_is_refused() -> None:
+    """DNS rebinding: a web page must not read recordings."""
+    assert jumping(ask(player(exchange("{}", "a")), headers={"host": "evil.example"})).status == 421
+
+
+def test_a_scale_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        player(time_scale=0.0)

@@ -1,0 +1,173 @@
+"""The pass-through changes nothing and keeps everything but secrets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+
+from dragoman.recording.recorder import Recorder
+from dragoman.recording.tape import Exchange, Piece
+
+from .asgi import ask, jumping
+
+
+@dataclass
+class Clock:
+    seconds: float = 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class Kept:
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+
+    def put(self, exchange: Exchange) -> None:
+        self.exchanges.append(exchange)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Beats(httpx2.AsyncByteStream):
+    """Pieces that each take a quarter of a second of the clock; None is where the upstream breaks off."""
+
+    def __init__(self, clock: Clock, *pieces: bytes | None) -> None:
+        self._clock, self._pieces = clock, pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            self._clock.seconds += 0.25
+            if piece is None:
+                raise httpx2.ReadError("gone")
+            yield piece
+
+
+@dataclass
+class Bench:
+    """A recorder before an upstream that answers as told."""
+
+    clock: Clock
+    kept: Kept
+    seen: list[httpx2.Request]
+    recorder: Recorder
+
+
+def bench(answer: Callable[[Clock], httpx2.Response], base: str = "http://upstream/base") -> Bench:
+    clock, kept, seen = Clock(), Kept(), list[httpx2.Request]()
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        clock.seconds += 0.5
+        return answer(clock)
+
+    client = httpx2.AsyncClient(transport=httpx2.MockTransport(handle), base_url=base)
+    return Bench(clock, kept, seen, Recorder(client, kept, now=clock.now, hosts=("localhost",)))
+
+
+def streamed(clock: Clock) -> httpx2.Response:
+    headers = {"content-type": "text/event-stream", "set-cookie": "s=1", "connection": "keep-alive"}
+    return httpx2.Response(200, headers=headers, stream=Beats(clock, b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"))
+
+
+def test_bytes_go_through_as_they_come_and_are_kept_with_their_times() -> None:
+    set_up = bench(streamed)
+    heard = jumping(ask(set_up.recorder, body=b'{"stream": true}', query="beta=1&key=k"))
+    assert heard.body == b"data: a\n\ndata: \xc3\xa5\n\n"
+    assert [message.get("body") for _, message in heard.messages[1:-1]] == [b"data: a\n\n", b"data: \xc3", b"\xa5\n\n"]
+    assert heard.headers == {"content-type": "text/event-stream", "set-cookie": "s=1"}
+    (exchange,) = set_up.kept.exchanges
+    assert (exchange.method, exchange.path, exchange.query) == ("POST", "/v1/chat/completions", "beta=1&key=")
+    assert (exchange.body, exchange.status, exchange.ended) == ('{"stream": true}', 200, "complete")
+    assert (exchange.at, exchange.head_at, exchange.end_at) == (0.0, 0.5, 1.25)
+    assert exchange.pieces[0] == Piece(0.75, "data: a\n\n")
+    assert [piece.at for piece in exchange.pieces] == [0.75, 1.0, 1.25]
+    assert exchange.answer_headers == [("content-type", "text/event-stream")]
+
+
+def test_the_clients_headers_go_up_and_only_harmless_ones_are_kept() -> None:
+    set_up = bench(streamed)
+    sent = {
+        "authorization": "Bearer sk-1",
+        "x-api-key": "sk-2",
+        "content-type": "application/json",
+        "connection": "x-hop",
+        "x-hop": "1",
+        "accept-encoding": "br",
+        "content-length": "2",
+    }
+    jumping(ask(set_up.recorder, headers=sent))
+    (request,) = set_up.seen
+    assert request.headers["authorization"] == "Bearer sk-1"
+    assert request.headers["x-api-key"] == "sk-2"
+    assert request.headers["accept-encoding"] == "identity", "a compressed recording cannot be read"
+    assert request.headers["host"] == "upstream"
+    assert not {"x-hop", "connection", "user-agent"}.intersection(request.headers)
+    assert set_up.kept.exchanges[0].headers == [("content-type", "application/json")]
+    assert "sk-" not in repr(set_up.kept.exchanges)
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "//evil.example/v1", "/a%2Fb", "/@evil.example", "/.."])
+def test_no_path_leads_away_from_the_upstream(path: str) -> None:
+    set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"ok")))
+    assert jumping(ask(set_up.recorder, path, method="GET", body=b"")).body == b"ok"
+    assert set_up.seen[0].url.host == "upstream"
+    assert path == "/.." or set_up.seen[0].url.raw_path.startswith(b"/base/")
+
+
+def test_an_upstreams_error_is_an_answer_as_any() -> None:
+    set_up = bench(lambda clock: httpx2.Response(429, headers={"retry-after": "3"}, stream=Beats(clock, b"{}")))
+    heard = jumping(ask(set_up.recorder))
+    assert (heard.status, heard.headers["retry-after"]) == (429, "3")
+    assert set_up.kept.exchanges[0].status == 429
+
+
+def test_an_upstream_that_breaks_off_is_not_made_whole() -> None:
+    set_up = bench(lambda clock: httpx2.Response(200, stream=Beats(clock, b"half", None)))
+    heard = jumping(ask(set_up.recorder))
+    assert heard.body == b"half"
+    assert not heard.finished
+    assert set_up.kept.exchanges[0].ended == "cut"
+
+
+def test_an_upstream_that_is_not_there_is_told_and_nothing_is_kept() -> None:
+    def absent(_: Clock) -> httpx2.Response:
+        raise httpx2.ConnectError("http://user:password@upstream")
+
+    set_up = bench(absent)
+    heard = jumping(ask(set_up.recorder))
+    assert heard.status == 502
+    assert b"ConnectError" in heard.body
+    assert b"password" not in heard.body
+    assert set_up.kept.exchanges == []
+
+
+def test_the_upstream_is_let_go_when_the_client_leaves() -> None:
+    closed: list[bool] = []
+
+    class Endless(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncGenerator[bytes]:
+            import asyncio
+
+            yield b"first"
+            await asyncio.sleep(1e6)
+
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    set_up = bench(lambda _: httpx2.Response(200, stream=Endless()))
+    heard = jumping(ask(set_up.recorder, leaves_after=3.0))
+    assert heard.body == b"first"
+    assert closed
+    assert set_up.kept.exchanges[0].ended == "left"
+
+
+def test_a_host_that_is_not_ours_and_a_body_too_large_are_refused() -> None:
+    set_up = bench(streamed)
+    assert jumping(ask(set_up.recorder, headers={"host": "evil.example"})).status == 421
+    assert jumping(ask(set_up.recorder, body=b"x" * (32 * 2**20 + 1))).status == 413
+    assert set_up.seen == []
