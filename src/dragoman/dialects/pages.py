@@ -24,11 +24,11 @@ class Paging(Struct, frozen=True):
     after: str | None = None
 
 
-def read_paging(query: Mapping[str, str], *, descending: bool) -> Paging:
-    """descending: the order where the query names none. Raises RequestError."""
-    limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= MAX_LIMIT):
-        raise invalid("limit", f"expected an integer from 1 to {MAX_LIMIT}, got {echo(limit)}")
+def read_paging(query: Mapping[str, str], *, descending: bool, default: int = 20, most: int = MAX_LIMIT) -> Paging:
+    """descending, default: the order and the limit where the query names none. Raises RequestError."""
+    limit = query.get("limit", str(default))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= most):
+        raise invalid("limit", f"expected an integer from 1 to {most}, got {echo(limit)}")
     order = query.get("order")
     if order:
         descending = one_of(order, ("asc", "desc"), "order") == "desc"

@@ -136,6 +136,8 @@ def serving_options(settings: Settings) -> ServingOptions:
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
         max_background=settings.max_background,
+        max_file_bytes=settings.max_file_bytes,
+        batch_concurrency=settings.batch_concurrency,
         reasoning_check=Check(settings.reasoning_check),
     )
 

@@ -17,14 +17,15 @@ from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
 from ..pipeline.models import Models
 from ..store import Store
-from . import reading, utility
+from . import batches, files, reading, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .compact import compact
 from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
-from .lifespan import lifespan
+from .lifespan import clean, lifespan
+from .perform import Performer
 from .responses import conversations, create, stored
 from .responses.background import Background
 from .responses.socket import ResponsesSocket
@@ -37,7 +38,7 @@ Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 def routes() -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
-    return {
+    table: Table = {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
         "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
@@ -53,7 +54,14 @@ def routes() -> Table:
         "/health": (public, {"GET": utility.health}),
         "/ping": (public, {"GET": utility.health, "POST": utility.health}),
         "/version": (public, {"GET": utility.version}),
+        **files.routes(),
     }
+    return {**table, **batches.routes(_posts(table))}
+
+
+def _posts(table: Table) -> Mapping[str, Handler]:
+    """What a job can ask."""
+    return {path: handlers["POST"] for path, (_, handlers) in table.items() if "POST" in handlers}
 
 
 def create_app(
@@ -87,12 +95,14 @@ def create_app(
     )
 
     envelope = _envelopes(options.profile)
-    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in routes().items()]
+    table = routes()
+    perform = Performer(service, _posts(table), envelope)
+    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in table.items()]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
         default=not_found(service, envelope),
-        lifespan=lifespan(service),
+        lifespan=lifespan(service, (clean, batches.chore(perform))),
     )
     return _App(router, {"/v1/responses": ResponsesSocket(service, envelope)})
 

@@ -25,10 +25,14 @@ class Access(StrEnum):
 
 
 class Caller(Struct, frozen=True):
-    """owner: stands for the key in stored rows and cache salts, and does not reveal it; empty without keys."""
+    """owner: stands for the key in stored rows and cache salts, and does not reveal it; empty without keys.
+
+    background: nobody waits for the answer, so that all others go before.
+    """
 
     owner: str = ""
     admin: bool = False
+    background: bool = False
 
 
 class Keyring:

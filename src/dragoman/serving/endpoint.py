@@ -109,30 +109,14 @@ class Endpoint:
         service = self._service
         http = http_of(scope, receive, service, self._envelope)
         try:
-            outcome = await self._respond(http, scope["method"], receive, send)
+            method = scope["method"]
+            outcome = await deliver(http, self._handle(http, method), receive, send, body=method != "HEAD")
         except ClientGone:
             outcome = Outcome(cancelled=True)
         if service.options.access_log:
             elapsed = (service.clock.monotonic() - http.began) * 1000
             shown = scope["path"].encode("unicode_escape").decode()[:200]
             log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed)
-
-    async def _respond(self, http: Http, method: str, receive: Receive, send: Send) -> Outcome:
-        try:
-            made = await self._handle(http, method)
-        except DragomanError as error:
-            return await _send_whole(send, *http.refusal(error), error=error)
-        except ClientGone:
-            raise
-        except Exception as error:
-            failure = unexpected(error)
-            return await _send_whole(send, *http.refusal(failure), error=failure)
-        if isinstance(made, Answer):
-            await made(receive, send)
-            return made.outcome
-        body = b"" if method == "HEAD" else made.body
-        head = http.head(made.content_type, made.warnings)
-        return await _send_whole(send, made.status, head, body, length=len(made.body))
 
     async def _handle(self, http: Http, method: str) -> Whole | Answer:
         check_host(http.headers, self._service.allowed_hosts)
@@ -158,6 +142,29 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
         receive,
         QueryParams(scope.get("query_string", b"")),
     )
+
+
+async def deliver(
+    http: Http, handling: Awaitable[Whole | Answer], receive: Receive, send: Send, *, body: bool = True
+) -> Outcome:
+    """Send what a handler makes, or the error that it raises in the dialect's envelope. body: False leaves it out.
+
+    Raises ClientGone.
+    """
+    try:
+        made = await handling
+    except DragomanError as error:
+        return await _send_whole(send, *http.refusal(error), error=error)
+    except ClientGone:
+        raise
+    except Exception as error:
+        failure = unexpected(error)
+        return await _send_whole(send, *http.refusal(failure), error=failure)
+    if isinstance(made, Answer):
+        await made(receive, send)
+        return made.outcome
+    head = http.head(made.content_type, made.warnings)
+    return await _send_whole(send, made.status, head, made.body if body else b"", length=len(made.body))
 
 
 def not_found(service: Service, envelope: Callable[[str], Envelope]) -> Endpoint:

@@ -25,6 +25,9 @@ T = TypeVar("T")
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is read in a thread, so that others do not wait for it."""
 
+BACKGROUND = 2**32
+"""Added to the priority of what nobody waits for: lower runs first, and clients' own numbers keep their order."""
+
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 # Proxies that buffer would turn a stream into a whole answer.
 UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
@@ -85,7 +88,7 @@ async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
     refuse_unknown(call.unknown, strict=options.strict)
     if options.strict and call.warnings:
         raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
-    requests = [_under(request, header.model) for request in call.requests]
+    requests = [_placed(request, header.model, party.caller) for request in call.requests]
     run = await admit(party.service.models.find(header.model), requests, terms(party, header.id, call.tool_prefix))
     unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
     return Admitted(header, run, (*call.warnings, *unknown, *run.warnings))
@@ -131,6 +134,9 @@ def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
     )
 
 
-def _under(request: GenerateRequest, name: str) -> GenerateRequest:
-    """An engine hears the model's own name, not the alias that the client used."""
-    return request if request.model == name else msgspec.structs.replace(request, model=name)
+def _placed(request: GenerateRequest, name: str, caller: Caller) -> GenerateRequest:
+    """An engine hears the model's own name, not the alias that the client used; and what can wait."""
+    priority = request.priority + BACKGROUND if caller.background else request.priority
+    if request.model == name and request.priority == priority:
+        return request
+    return msgspec.structs.replace(request, model=name, priority=priority)

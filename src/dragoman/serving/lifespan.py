@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
+from .files import clear
 from .responses.background import Background
 from .service import Service
 
@@ -18,22 +19,16 @@ CLEANING = 5.0
 """Seconds between two looks at what has expired or is too much."""
 
 
-def lifespan(service: Service) -> Callable[[object], AbstractAsyncContextManager[None]]:
+def lifespan(service: Service, chores: Sequence[Chore]) -> Callable[[object], AbstractAsyncContextManager[None]]:
+    """chores: done where there is a store, from when the engines run until before they stop."""
+
     @asynccontextmanager
     async def live(_: object) -> AsyncGenerator[None]:
-        async with _opened(service), _started(service.models), _watched(service.background):
+        watched = _watched(service.background)
+        async with _opened(service.store), _started(service.models), watched, _done(service, chores):
             yield
 
     return live
-
-
-@asynccontextmanager
-async def _started(models: Models) -> AsyncGenerator[None]:
-    await models.start()
-    try:
-        yield
-    finally:
-        await models.stop()
 
 
 @asynccontextmanager
@@ -50,33 +45,47 @@ async def _watched(background: Background | None) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _opened(service: Service) -> AsyncGenerator[None]:
-    store = service.store
+async def _opened(store: Store | None) -> AsyncGenerator[None]:
     if store is None:
         yield
         return
     await store.open()
-    chores = [asyncio.create_task(chore(service, store)) for chore in CHORES]
     try:
         yield
     finally:
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
         await store.close()
+
+
+@asynccontextmanager
+async def _started(models: Models) -> AsyncGenerator[None]:
+    await models.start()
+    try:
+        yield
+    finally:
+        await models.stop()
+
+
+@asynccontextmanager
+async def _done(service: Service, chores: Sequence[Chore]) -> AsyncGenerator[None]:
+    store = service.store
+    running = [] if store is None else [asyncio.create_task(chore(service, store)) for chore in chores]
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def clean(_: Service, store: Store) -> None:
     """In small steps, between which others write."""
     while True:
-        await asyncio.sleep(CLEANING)
         try:
+            await clear(store)
             # The pause only lets others in; there is no event to wait for.
             while await store.clean():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except StoreUnavailable:
             # It has said so in the log; the next look may find it well again.
-            continue
-
-
-CHORES: tuple[Chore, ...] = (clean,)
+            pass
+        await asyncio.sleep(CLEANING)

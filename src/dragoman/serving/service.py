@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ class ServingOptions(Struct, frozen=True):
     """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
     None for a socket file. max_background: responses that run without their clients at the same time.
     max_sockets: WebSockets that are open at the same time. socket_lifetime: seconds after which each of them is closed.
+    batch_concurrency: requests of batches that run at the same time.
     """
 
     profile: Profile = Profile.OPENAI
@@ -36,6 +38,8 @@ class ServingOptions(Struct, frozen=True):
     patience: Patience = Patience()
     access_log: bool = False
     max_logprobs: int = 20
+    max_file_bytes: int = 200 * 1024 * 1024
+    batch_concurrency: int = 16
     reasoning_check: Check = Check.LENIENT
     max_background: int = 64
     max_sockets: int = 1024
@@ -44,7 +48,7 @@ class ServingOptions(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """store: None on a server that keeps nothing."""
+    """store: None on a server that keeps nothing. new_work: set when a job was put into it."""
 
     models: Models
     clock: Clock
@@ -57,3 +61,4 @@ class Service:
     fingerprint: str
     store: Store | None = None
     background: Background | None = None
+    new_work: asyncio.Event = field(default_factory=asyncio.Event)

@@ -224,6 +224,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     store_max_bytes: Annotated[
         int, Option("Store", "Bytes that are kept; half of them may be files.", least=1024, sized=True)
     ] = 4096 * _MIB
+    max_file_bytes: Annotated[int, Option("Store", "Bytes that an uploaded file may have.", least=1024, sized=True)] = (
+        200 * _MIB
+    )
+    batch_concurrency: Annotated[
+        int, Option("Scheduling", "Requests of batches that run at the same time, behind all others.", least=1)
+    ] = 16
     store_synchronous: Annotated[
         Literal["full", "normal"],
         Option("Store", "Whether what is stored in SQLite survives a power cut (`full`), or only the server's end."),

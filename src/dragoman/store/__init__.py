@@ -1,6 +1,7 @@
 """What survives: responses, conversations, files and batches as records with entries. See `base` for the protocol."""
 
 from .base import (
+    NOBODY,
     Append,
     Bounds,
     Chain,
@@ -22,6 +23,7 @@ from .memory import MemoryStore
 from .sqlite import SqliteStore
 
 __all__ = [
+    "NOBODY",
     "Append",
     "Bounds",
     "Chain",

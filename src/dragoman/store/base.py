@@ -14,6 +14,9 @@ from msgspec import Struct
 
 from ..core.errors import BodyTooLarge, EngineError
 
+NOBODY = "run_" + 32 * "0"
+"""The run of work that no process has taken yet: `Store.lapsed` finds it."""
+
 
 class StoreUnavailable(EngineError):
     """The disk is full, the file is locked, the database is gone. Nothing of the change was kept."""
@@ -211,8 +214,8 @@ class Store(Protocol):
     async def entry(self, key: Key, series: str, id: str) -> Entry | None: ...
 
     async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        """Records of all owners whose `run` is that of a process that has died or closed. Settle or take them over
-        by a Replace that names their version: of several processes one succeeds.
+        """Records of all owners whose `run` is NOBODY's or that of a process that has died or closed. Settle or take
+        them over by a Replace that names their version: of several processes one succeeds.
         """
         ...
 

@@ -122,9 +122,10 @@ class MemoryStore:
         position = None if kept is None else kept.ids.get((series, id))
         return None if kept is None or position is None else kept.series[series][position]
 
-    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:  # noqa: ARG002 - the protocol's
-        """None: nothing here has outlived a process."""
-        return ()
+    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+        records = (kept.record for key, kept in self._kept.items() if key.kind == kind)
+        found = (record for record in records if record.run not in (None, self._run))
+        return tuple(sorted(found, key=lambda record: record.position)[:limit])
 
     async def clean(self, limit: int = 256) -> int:
         gone = [key for key, kept in self._kept.items() if not self._lives(kept)][:limit]

@@ -1,0 +1,228 @@
+"""OpenAI's files: uploaded, listed, read, deleted. A file is a record, its content a series of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import BinaryIO
+
+import anyio.to_thread
+import msgspec
+from python_multipart.exceptions import MultipartParseError
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMedia
+from ..dialects.batches import File, deleted, expiry_seconds, purpose_of
+from ..dialects.body import echo, invalid, missing
+from ..dialects.pages import read_paging
+from ..store import Append, Delete, Item, Key, Put, Record, Refused, Replace, Store
+from .answer import Answer, ReplayedAnswer
+from .auth import Access
+from .body import ClientGone
+from .endpoint import Handler, Http, Whole
+from .stored import list_records, store_of
+
+FILE = "file"
+CONTENT = "content"
+UPLOADING, PROCESSED = "uploading", "processed"
+PIECE = 512 * 1024
+"""Bytes that are written and read at a time."""
+_BATCH_TTL = 30 * 86400
+_MOST_LISTED = 10_000
+
+OCTETS = (b"content-type", b"application/octet-stream")
+
+
+def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+    return {
+        "/v1/files": (Access.USER, {"GET": list_files, "POST": upload}),
+        "/v1/files/{file}": (Access.USER, {"GET": show, "DELETE": delete}),
+        "/v1/files/{file}/content": (Access.USER, {"GET": content}),
+    }
+
+
+async def upload(http: Http) -> Whole | Answer:
+    """The pieces are written while nobody sees the file; it is there when it is whole."""
+    store = store_of(http)
+    form = await _form(http)
+    try:
+        content, name, purpose, seconds = _fields(form)
+        created = int(http.service.clock.now())
+        file = File(
+            id=http.service.ids.new("file-"),
+            bytes=0,
+            created_at=created,
+            filename=name,
+            purpose=purpose,
+            expires_at=None if seconds is None else created + seconds,
+        )
+        put = putting(http.caller.owner, file, UPLOADING, store.run)
+        await store.commit(put)
+        size = await _write(store, put.key, content)
+    finally:
+        await form.close()
+    told = msgspec.json.encode(msgspec.structs.replace(file, bytes=size))
+    await store.commit(Replace(put.key, PROCESSED, told))
+    return Whole(told)
+
+
+def putting(owner: str, file: File, state: str, run: str | None = None) -> Put:
+    """A file that is being written, and is not seen while it is in `state`."""
+    body = msgspec.json.encode(file)
+    return Put(Key(owner, FILE, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True)
+
+
+async def _form(http: Http) -> FormData:
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "multipart/form-data":
+        raise UnsupportedMedia("Send the file as `Content-Type: multipart/form-data`.")
+    if http.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("A file is taken as it is, without a Content-Encoding.")
+    try:
+        return await MultiPartParser(http.headers, _received(http), max_files=1, max_fields=8).parse()
+    except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
+        raise RequestError("The body is not a valid form of one file and its fields.") from error
+
+
+async def _received(http: Http) -> AsyncGenerator[bytes]:
+    limit, size = http.service.options.max_file_bytes, 0
+    while True:
+        message = await http.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise BodyTooLarge(f"The file is larger than the {limit} bytes that are allowed.")
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+def _fields(form: FormData) -> tuple[BinaryIO, str, str, int | None]:
+    """The content, its name and purpose, and after how many seconds it expires."""
+    file, said = form.get("file"), {name: text for name, text in form.multi_items() if isinstance(text, str)}
+    if not isinstance(file, UploadFile):
+        raise missing("file")
+    purpose = purpose_of(said.get("purpose"))
+    anchor, seconds = said.get("expires_after[anchor]"), said.get("expires_after[seconds]")
+    if seconds is None:
+        expiry = _BATCH_TTL if purpose == "batch" else None
+    elif anchor != "created_at":
+        raise invalid("expires_after.anchor", "expected 'created_at'")
+    else:
+        expiry = expiry_seconds(seconds)
+    return file.file, (file.filename or "upload")[:512], purpose, expiry
+
+
+async def _write(store: Store, key: Key, content: BinaryIO) -> int:
+    size = 0
+    try:
+        while piece := await anyio.to_thread.run_sync(content.read, PIECE):
+            await store.commit(Append(key, CONTENT, (Item(piece),)))
+            size += len(piece)
+    except DragomanError:
+        await store.commit(Delete(key))
+        raise
+    return size
+
+
+async def show(http: Http) -> Whole | Answer:
+    return Whole((await _record(http)).body)
+
+
+async def list_files(http: Http) -> Whole | Answer:
+    asked = read_paging(http.query, descending=True, default=_MOST_LISTED, most=_MOST_LISTED)
+    purpose = http.query.get("purpose")
+
+    def matches(record: Record) -> bool:
+        if record.state != PROCESSED:
+            return False
+        return purpose is None or msgspec.json.decode(record.body, type=File).purpose == purpose
+
+    return Whole(await list_records(store_of(http), http.caller.owner, FILE, asked, matches))
+
+
+async def delete(http: Http) -> Whole | Answer:
+    """Of several at once one succeeds."""
+    key = _key(http)
+    try:
+        await store_of(http).commit(Delete(key, states=frozenset({PROCESSED})))
+    except Refused:
+        raise no_such_file(key.id) from None
+    return Whole(deleted(key.id, FILE))
+
+
+async def content(http: Http) -> Whole | Answer:
+    record = await _record(http)
+    file = msgspec.json.decode(record.body, type=File)
+    length = (b"content-length", str(file.bytes).encode())
+    return ReplayedAnswer(
+        pieces(store_of(http), record.key),
+        _Bare(),
+        headers=[*http.head(OCTETS), length, (b"x-content-type-options", b"nosniff")],
+        refuse=http.refusal,
+        patience=http.service.options.patience,
+    )
+
+
+class _Bare:
+    """Nothing is said beside the content; what is cut short is shorter than the length that was told."""
+
+    end = b""
+    keepalive = b""
+
+    def error(self, error: DragomanError) -> bytes:
+        del error
+        return b""
+
+
+async def pieces(store: Store, key: Key) -> AsyncGenerator[bytes]:
+    """The content, a little at a time."""
+    after: int | None = None
+    while entries := await store.entries(key, CONTENT, after=after, limit=16):
+        yield b"".join(entry.body for entry in entries)
+        after = entries[-1].position
+
+
+async def lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers from 1."""
+    number, rest = 0, b""
+    async for piece in pieces(store, key):
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            number += 1
+            if line.strip():
+                yield number, line
+    if rest.strip():
+        yield number + 1, rest
+
+
+async def clear(store: Store) -> None:
+    """Remove what died while it was uploaded."""
+    for record in await store.lapsed(FILE):
+        try:
+            await store.commit(Delete(record.key, states=frozenset({UPLOADING})))
+        except Refused:
+            # Another process was faster.
+            continue
+
+
+async def find(store: Store, owner: str, id: str) -> File | None:
+    """None for one that is not there, or not whole yet."""
+    record = await store.get(Key(owner, FILE, id))
+    return None if record is None or record.state != PROCESSED else msgspec.json.decode(record.body, type=File)
+
+
+def no_such_file(id: str) -> NotFound:
+    return NotFound(f"No such File object: {echo(id)}", param="id")
+
+
+def _key(http: Http) -> Key:
+    return Key(http.caller.owner, FILE, http.path_params["file"])
+
+
+async def _record(http: Http) -> Record:
+    record = await store_of(http).get(_key(http))
+    if record is None or record.state != PROCESSED:
+        raise no_such_file(http.path_params["file"])
+    return record

@@ -1,0 +1,40 @@
+"""What every route over the store asks of it: that there is one, and lists in pages. Knows no kind of record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core.errors import Unsupported
+from ..dialects.pages import Paging, no_such_row, page
+from ..store import Key, Record, Store
+from .generate import Party
+
+_STEP = 100
+
+
+def store_of(party: Party) -> Store:
+    """Raises Unsupported on a server that keeps nothing."""
+    if party.service.store is None:
+        raise Unsupported("This server keeps nothing (--store none), and this needs something kept.")
+    return party.service.store
+
+
+async def list_records(
+    store: Store, owner: str, kind: str, asked: Paging, matches: Callable[[Record], bool] = lambda _: True
+) -> bytes:
+    """The page of those that match, as OpenAI has lists; a record's body is its object. Raises RequestError."""
+    after: int | None = None
+    if asked.after is not None:
+        cursor = await store.get(Key(owner, kind, asked.after))
+        if cursor is None:
+            raise no_such_row(asked.after)
+        after = cursor.position
+    found: list[Record] = []
+    while len(found) <= asked.limit:
+        step = await store.page(owner, kind, after=after, limit=_STEP, descending=asked.descending)
+        found += filter(matches, step)
+        if len(step) < _STEP:
+            break
+        after = step[-1].position
+    rows = [(record.key.id, record.body) for record in found[: asked.limit]]
+    return page(rows, has_more=len(found) > asked.limit)

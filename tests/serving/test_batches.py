@@ -1,0 +1,295 @@
+"""OpenAI's batches, with the official SDK: what becomes of each line, and of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch, BatchRequestCounts
+
+from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.serving.service import ServingOptions
+from dragoman.store import Bounds, MemoryStore, SqliteStore
+from tests.serving.house import Still, house
+from tests.serving.working import working
+
+CHAT = "/v1/chat/completions"
+NONE = BatchRequestCounts(total=0, completed=0, failed=0)
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+class Passing(Still):
+    """A clock that goes on when a test says so."""
+
+    time = 1_700_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+def line(id: str, said: str = "hello", url: str = CHAT, **more: Any) -> dict[str, Any]:
+    body = {"model": "m", "messages": [{"role": "user", "content": said}], **more}
+    return {"custom_id": id, "method": "POST", "url": url, "body": body}
+
+
+async def begin(client: openai.AsyncOpenAI, *lines: dict[str, Any], endpoint: Any = CHAT, **more: Any) -> Batch:
+    content = b"\n".join(json.dumps(each).encode() for each in lines)
+    file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+    return await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more)
+
+
+async def until(client: openai.AsyncOpenAI, id: str, *states: str) -> Batch:
+    """Nobody tells a client when it is so; the test's own limit ends it."""
+    async with asyncio.timeout(20):
+        while (batch := await client.batches.retrieve(id)).status not in states:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return batch
+
+
+async def results(client: openai.AsyncOpenAI, file: str | None) -> dict[str, Any]:
+    assert file is not None
+    lines = (await client.files.content(file)).content.splitlines()
+    return {row["custom_id"]: row for row in map(json.loads, lines)}
+
+
+async def test_every_line_gets_its_answer():
+    async with working(engine={"directives": True}) as server:
+        client = server.openai()
+        batch = await begin(
+            client, *(line(f"r{number}", f"[[say answer {number}]]") for number in range(30)), metadata={"job": "x"}
+        )
+        assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", CHAT)
+        batch = await until(client, batch.id, *ENDED)
+        assert batch.status == "completed"
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 30, "completed": 30, "failed": 0}
+        assert (batch.model, batch.metadata, batch.error_file_id, batch.errors) == ("m", {"job": "x"}, None, None)
+        assert None not in (batch.in_progress_at, batch.finalizing_at, batch.completed_at)
+        rows = await results(client, batch.output_file_id)
+        for number in range(30):
+            row = rows[f"r{number}"]
+            assert row["error"] is None
+            assert row["response"]["status_code"] == 200
+            assert row["response"]["body"]["object"] == "chat.completion"
+            assert row["response"]["body"]["choices"][0]["message"]["content"] == f"answer {number}"
+        assert batch.usage is not None
+        assert batch.usage.output_tokens == sum(
+            row["response"]["body"]["usage"]["completion_tokens"] for row in rows.values()
+        )
+        file = await client.files.retrieve(batch.output_file_id or "")
+        assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+
+
+async def test_a_bad_line_is_an_error_of_its_own():
+    async with working() as server:
+        client = server.openai()
+        batch = await begin(client, line("good"), line("bad", temperature=9), line("lost", model="gone"))
+        batch = await until(client, batch.id, *ENDED)
+        assert batch.status == "completed"
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 3, "completed": 1, "failed": 2}
+        assert set(await results(client, batch.output_file_id)) == {"good"}
+        errors = await results(client, batch.error_file_id)
+        assert errors["bad"]["response"]["status_code"] == 400
+        assert errors["bad"]["response"]["body"]["error"]["param"] == "temperature"
+        assert errors["lost"]["response"]["body"]["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "object"),
+    [
+        ("/v1/completions", {"prompt": "a"}, "text_completion"),
+        ("/v1/responses", {"input": "a"}, "response"),
+    ],
+)
+async def test_other_endpoints_answer_as_they_do_otherwise(endpoint: str, body: dict[str, Any], object: str):
+    async with working() as server:
+        client = server.openai()
+        asked = {"custom_id": "a", "method": "POST", "url": endpoint, "body": {"model": "m", **body}}
+        batch = await until(client, (await begin(client, asked, endpoint=endpoint)).id, *ENDED)
+        rows = await results(client, batch.output_file_id)
+        assert rows["a"]["response"]["body"]["object"] == object
+        assert batch.usage is not None
+        assert batch.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "codes"),
+    [
+        (b"", ["empty_file"]),
+        (b"\n\n", ["empty_file"]),
+        (b'{"custom_id": "a"', ["invalid_json_line"]),
+        (b"[1]\n\xff", ["invalid_request", "invalid_json_line"]),
+        (json.dumps(line("a")).encode() + b"\n" + json.dumps(line("a")).encode(), ["duplicate_custom_id"]),
+        (json.dumps(line("a", url="/v1/responses")).encode(), ["invalid_url"]),
+        (json.dumps(line("a") | {"method": "GET"}).encode(), ["invalid_method"]),
+        (json.dumps(line("")).encode(), ["invalid_custom_id"]),
+        (json.dumps(line("a", stream=True)).encode(), ["invalid_request"]),
+    ],
+)
+async def test_a_file_of_no_requests_fails_with_the_numbers_of_its_lines(content: bytes, codes: list[str]):
+    async with working() as server:
+        client = server.openai()
+        file = await client.files.create(file=("x", content), purpose="batch")
+        made = await client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        batch = await until(client, made.id, *ENDED)
+        assert batch.status == "failed"
+        assert batch.errors is not None
+        assert batch.errors.data is not None
+        assert [error.code for error in batch.errors.data] == codes
+        assert batch.failed_at is not None
+        assert batch.output_file_id is None
+
+
+async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
+    async with working(options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+        client = server.openai()
+        batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
+        await counted(client, batch.id, 1)
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
+        batch = await until(client, batch.id, *ENDED)
+        assert (batch.status, batch.error_file_id) == ("cancelled", None)
+        assert set(await results(client, batch.output_file_id)) == {"done"}
+        assert server.engine.running == 0
+
+
+async def counted(client: openai.AsyncOpenAI, id: str, completed: int) -> None:
+    async with asyncio.timeout(20):
+        while ((await client.batches.retrieve(id)).request_counts or NONE).completed < completed:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_a_finished_batch_cannot_be_cancelled():
+    async with working() as server:
+        client = server.openai()
+        batch = await begin(client, line("a"))
+        await until(client, batch.id, "completed")
+        with pytest.raises(openai.ConflictError, match="Cannot cancel a batch with status 'completed'"):
+            await client.batches.cancel(batch.id)
+
+
+async def test_what_is_not_done_in_time_expires():
+    clock = Passing()
+    async with working(clock=clock, options=ServingOptions(batch_concurrency=1), engine={"directives": True}) as server:
+        client = server.openai()
+        batch = await begin(client, line("done"), line("long", "[[delay 1000]][[say never]]"), line("after"))
+        await counted(client, batch.id, 1)
+        clock.time += 24 * 3600
+        batch = await until(client, batch.id, *ENDED)
+        assert batch.status == "expired"
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 3, "completed": 1, "failed": 2}
+        errors = await results(client, batch.error_file_id)
+        assert {id: row["error"]["code"] for id, row in errors.items()} == {
+            "long": "batch_expired",
+            "after": "batch_expired",
+        }
+        assert set(await results(client, batch.output_file_id)) == {"done"}
+
+
+async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
+    slow = line("slow", "[[delay 1000]][[say never]]")
+    lines = [line(f"r{number}") for number in range(8)]
+    path = tmp_path / "x.db"
+    async with working(store=SqliteStore(path, now=Still().now), engine={"directives": True}) as server:
+        batch = await begin(server.openai(), *lines[:4], slow, *lines[4:])
+        await counted(server.openai(), batch.id, 8)
+    async with working(store=SqliteStore(path, now=Still().now)) as server:
+        # This engine obeys no directive: what was left is answered at once.
+        batch = await until(server.openai(), batch.id, *ENDED)
+        assert batch.status == "completed"
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 9, "completed": 9, "failed": 0}
+        assert server.engine.calls == 1
+        lines_out = (await server.openai().files.content(batch.output_file_id or "")).content.splitlines()
+        assert len(lines_out) == 9
+
+
+async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
+    stores = [SqliteStore(tmp_path / "x.db", now=Still().now) for _ in range(2)]
+    async with working(store=stores[0]) as one, working(store=stores[1]) as two:
+        made = [await begin(one.openai(), *(line(f"r{number}") for number in range(10))) for _ in range(4)]
+        for batch in made:
+            assert (await until(two.openai(), batch.id, *ENDED)).status == "completed"
+        assert one.engine.calls + two.engine.calls == 40
+
+
+async def test_a_line_that_finds_no_room_waits():
+    options = ServingOptions(batch_concurrency=4)
+    async with working(Entry((Fail(503, "later"),)), Entry((Say("at last"),)), options=options) as server:
+        client = server.openai()
+        batch = await until(client, (await begin(client, line("a"))).id, *ENDED)
+        rows = await results(client, batch.output_file_id)
+        assert rows["a"]["response"]["body"]["choices"][0]["message"]["content"] == "at last"
+
+
+async def test_the_requests_of_a_batch_come_after_all_others():
+    async with working() as server:
+        client = server.openai()
+        await until(client, (await begin(client, line("a", priority=-5))).id, *ENDED)
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        batched, direct = (request.priority for request in server.engine.seen)
+        assert batched > 2**31 > direct == 0
+
+
+async def test_a_batch_is_its_owners_own():
+    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+        batch = await begin(server.openai("a"), line("x"))
+        batch = await until(server.openai("a"), batch.id, *ENDED)
+        other = server.openai("b")
+        assert (await other.batches.list()).data == []
+        for ask in (other.batches.retrieve, other.batches.cancel):
+            with pytest.raises(openai.NotFoundError, match="No batch found"):
+                await ask(batch.id)
+        with pytest.raises(openai.NotFoundError, match="No such File"):
+            await other.files.content(batch.output_file_id or "")
+        with pytest.raises(openai.NotFoundError, match="No such File"):
+            await other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+
+
+async def test_batches_are_listed_newest_first_in_pages():
+    async with working() as server:
+        client = server.openai()
+        made = [(await begin(client, line("x"))).id for _ in range(3)]
+        assert [batch.id async for batch in client.batches.list(limit=1)] == made[::-1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"endpoint": "/v1/images/edits"}, "endpoint"),
+        ({"endpoint": "/v1/models"}, "endpoint"),
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
+    ],
+)
+async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
+    async with working() as server:
+        client = server.openai()
+        file = await client.files.create(file=b"x", purpose="batch")
+        order: Any = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h", **wrong}
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.batches.create(**order)
+        assert caught.value.param == param
+
+
+async def test_a_server_that_keeps_nothing_has_no_batches():
+    with pytest.raises(openai.BadRequestError, match="keeps nothing"):
+        await house().openai().batches.list()
+
+
+async def test_a_batch_that_outgrows_the_store_fails():
+    store = MemoryStore(Bounds(nbytes=6000), now=Still().now)
+    async with working(store=store) as server:
+        client = server.openai()
+        batch = await until(client, (await begin(client, *(line(f"r{number}") for number in range(12)))).id, *ENDED)
+        assert batch.status == "failed"
+        assert batch.errors is not None
+        assert batch.errors.data is not None
+        assert batch.errors.data[0].code == "storage_limit_exceeded"

@@ -1,0 +1,114 @@
+"""OpenAI's files, with the official SDK."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+from dragoman.serving.service import ServingOptions
+from dragoman.store import MemoryStore
+from tests.serving.house import Still, house
+from tests.serving.working import working
+
+CONTENT = b'{"custom_id": "a"}\n' * 100_000
+
+
+async def test_a_file_comes_back_as_it_was():
+    async with working() as server:
+        client = server.openai()
+        file = await client.files.create(file=("x.jsonl", CONTENT), purpose="batch")
+        assert (file.object, file.bytes, file.filename, file.purpose) == ("file", len(CONTENT), "x.jsonl", "batch")
+        assert file.status == "processed"
+        assert file.expires_at == file.created_at + 30 * 86400
+        assert await client.files.retrieve(file.id) == file
+        answer = await client.files.content(file.id)
+        assert answer.content == CONTENT
+        assert answer.response.headers["content-length"] == str(len(CONTENT))
+        assert answer.response.headers["content-type"] == "application/octet-stream"
+
+
+async def test_files_are_listed_by_purpose_in_pages():
+    async with working() as server:
+        client = server.openai()
+        made = [
+            await client.files.create(file=(f"{number}", b"x"), purpose=("batch", "user_data")[number % 2])
+            for number in range(5)
+        ]
+        assert [file.id async for file in client.files.list()] == [file.id for file in reversed(made)]
+        assert [file.id async for file in client.files.list(purpose="user_data", limit=1)] == [made[3].id, made[1].id]
+        page = await client.files.list(order="asc", limit=2, after=made[0].id)
+        assert ([file.id for file in page.data], page.has_more) == ([made[1].id, made[2].id], True)
+
+
+async def test_a_deleted_file_is_gone():
+    async with working() as server:
+        client = server.openai()
+        file = await client.files.create(file=b"x", purpose="user_data")
+        deleted = await client.files.delete(file.id)
+        assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
+        for ask in (client.files.delete, client.files.retrieve, client.files.content):
+            with pytest.raises(openai.NotFoundError, match="No such File object"):
+                await ask(file.id)
+
+
+async def test_a_file_is_its_owners_own():
+    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+        file = await server.openai("a").files.create(file=b"x", purpose="user_data")
+        other = server.openai("b")
+        assert (await other.files.list()).data == []
+        for ask in (other.files.delete, other.files.retrieve, other.files.content):
+            with pytest.raises(openai.NotFoundError):
+                await ask(file.id)
+        assert (await server.openai("a").files.content(file.id)).content == b"x"
+
+
+async def test_a_file_can_expire():
+    async with working() as server:
+        file = await server.openai().files.create(
+            file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+        )
+        assert file.expires_at == file.created_at + 3600
+        with pytest.raises(openai.BadRequestError, match="expected from 3600"):
+            await server.openai().files.create(
+                file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 5}
+            )
+
+
+async def test_a_file_that_is_too_large_leaves_nothing():
+    store = MemoryStore(now=Still().now)
+    async with working(store=store, options=ServingOptions(max_file_bytes=10_000)) as server:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await server.openai().files.create(file=b"x" * 20_000, purpose="user_data")
+        assert caught.value.status_code == 413
+        assert await store.page("", "file") == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b"{}", 415),
+        ("multipart/form-data", b"", 400),
+        ("multipart/form-data; boundary=x", b"--x\r\nnonsense", 400),
+        ("multipart/form-data; boundary=x", b"--x--\r\n", 400),
+        (
+            "multipart/form-data; boundary=x",
+            b'--x\r\ncontent-disposition: form-data; name="file"\r\n\r\nx\r\n--x--',
+            400,
+        ),
+        (
+            "multipart/form-data; boundary=x",
+            b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\nx\r\n--x--',
+            400,
+        ),
+    ],
+)
+async def test_a_form_that_is_none_is_the_clients_fault(kind: str, body: bytes, status: int):
+    async with working() as server, server.http() as client:
+        answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_server_that_keeps_nothing_says_so():
+    with pytest.raises(openai.BadRequestError, match="keeps nothing"):
+        await house().openai().files.list()

@@ -1,0 +1,35 @@
+"""A server with a memory that works while no client waits, in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import Clock, RandomIds
+from dragoman.serving.service import ServingOptions
+from dragoman.store import MemoryStore, Store
+from tests.serving.house import House, Still, tokenizer
+from tests.serving.responses.house import lifespan
+
+
+@asynccontextmanager
+async def working(
+    *entries: Entry,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    options: ServingOptions | None = None,
+    engine: Mapping[str, Any] | None = None,
+) -> AsyncGenerator[House]:
+    """Without entries every request is answered."""
+    lent = tokenizer()
+    actor = ScriptedEngine(Script(entries or (Entry((Say("Hello."),), repeat=True),)), tokenizer=lent, **(engine or {}))
+    model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
+    clock = clock or Still()
+    store = store or MemoryStore(now=clock.now)
+    app = create_app(Models([model]), options=options, clock=clock, ids=RandomIds(), store=store)
+    async with lifespan(app):
+        yield House(app, actor)
