@@ -46,6 +46,21 @@ UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
 
 MUTANTS = (
+    # Models that come and go.
+    Mutant(
+        "a model is let go while it answers",
+        "pipeline/residence.py",
+        "await self._until(lambda: not self._users)",
+        "self._users = 0",
+        ("tests/pipeline/test_models.py",),
+    ),
+    Mutant(
+        "an engine that cannot be started is tried again at once, for ever",
+        "pipeline/residence.py",
+        "self.retry_at = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)",
+        "self.retry_at = now",
+        ("tests/pipeline/test_models.py",),
+    ),
     # The upstream engine.
     Mutant(
         "a stream that breaks off counts as a short answer (guidellm, LangChain, litellm)",

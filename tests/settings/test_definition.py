@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dragoman.core.request import Sampling
-from dragoman.settings import FIELDS, Field, GenerationConfig, Secret, Settings, load
+from dragoman.settings import FIELDS, Field, GenerationConfig, ModelEntries, Secret, Settings, load
 from dragoman.settings.values import read
 
 EXAMPLES: dict[object, str] = {
@@ -19,6 +19,7 @@ EXAMPLES: dict[object, str] = {
     str: "text",
     Secret: "text",
     GenerationConfig: '{"top_k": 4}',
+    ModelEntries: '{"a": "tiny"}',
 }
 
 

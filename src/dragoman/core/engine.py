@@ -52,12 +52,16 @@ class Capabilities(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """ready: new work is accepted. waiting, running: requests. reason: why it is not ready."""
+    """ready: new work is accepted. waiting, running: requests. reason: why it is not ready.
+
+    failed: it has died, and will not become ready again unless it is stopped and started.
+    """
 
     ready: bool = True
     reason: str | None = None
     waiting: int = 0
     running: int = 0
+    failed: bool = False
 
 
 class Engine(Protocol):

@@ -19,6 +19,8 @@ from ..settings import GenerationConfig, Settings
 def served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
     """The first served name is the one that answers carry; the others are aliases, as in vLLM."""
     names = settings.served_model_name or (name,)
+    if "*" in names[0] or "?" in names[0]:
+        raise ValueError(f"the first name is the one that answers carry: {names[0]} cannot be a pattern")
     return names[0], names[1:]
 
 

@@ -5,27 +5,55 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..core.errors import DragomanError
-from ..pipeline.models import Models, ServedModel
+from ..pipeline.models import Models, Offer, ServedModel
 from ..serving.clock import Clock
-from ..settings import Settings, SettingsError
+from ..settings import ModelEntry, Settings, SettingsError
 from .directory import Kind, engine_of
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
     """Raises SettingsError where MODEL or an option of it cannot be used."""
+    if not settings.models.entries:
+        return Models([_built(settings, clock)])
+    return Models([_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory)
+
+
+def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | Offer:
+    """What is pinned is built at once; of the others only what they are is checked."""
+    own = entry.over(settings)
+    if entry.pinned:
+        return _built(own, clock)
+    memory = size_of(own.model) if entry.memory is None else entry.memory
+    if settings.models_memory is not None and memory > settings.models_memory:
+        raise SettingsError(f"models: {entry.name}: takes {memory} bytes, which is more than all may take together")
+    return Offer(entry.name, lambda: build(own, clock), int(clock.now()), entry.aliases, entry.ttl, memory)
+
+
+def size_of(model: str) -> int:
+    """Bytes of the weights that lie in a model's directory, whatever engine is named before it; 0 where none do."""
+    directory = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).is_dir()), None)
+    files = [] if directory is None else [*directory.glob("*.safetensors"), *directory.glob("*.gguf")]
+    return sum(file.stat().st_size for file in files)
+
+
+def _built(settings: Settings, clock: Clock) -> ServedModel:
     try:
-        model = _build(settings, clock)
+        return build(settings, clock)
     except (OSError, ValueError, DragomanError) as error:
         raise SettingsError(f"cannot serve {settings.model}: {error}") from error
+
+
+def build(settings: Settings, clock: Clock) -> ServedModel:
+    """Blocking. Raises ValueError where there is no such engine, OSError and DragomanError where it cannot be had."""
+    model = _build(settings, clock)
     if model is None:
-        raise SettingsError(
-            f"cannot serve `{settings.model}`: "
+        raise ValueError(
             "MODEL is a directory with a model in it, which can be told by what to serve it "
             "(`transformers:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
             "embedded model, the default), `scripted` or `scripted:FILE`, or the URL of another server, as "
             "http://HOST:PORT/v1."
         )
-    return Models([model])
+    return model
 
 
 def _build(settings: Settings, clock: Clock) -> ServedModel | None:

@@ -144,17 +144,18 @@ def serving_options(settings: Settings) -> ServingOptions:
 
 def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
     """What is served, and a line to try it with."""
-    model = next(iter(models))
+    first = models.places[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     where = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
     body = msgspec.json.encode(
-        {"model": model.name, "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
+        {"model": first.name, "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
     ).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key:
         curl += ["-H", '"Authorization: Bearer $KEY"']
     base = where if settings.uds is None else "http://localhost"
+    context = "" if first.traits is None else f" (context {first.traits.max_model_len} tokens)"
     return [
-        f"Serving {', '.join(each.name for each in models)} on {where} (context {model.max_model_len} tokens)",
+        f"Serving {', '.join(each.name for each in models.places)} on {where}{context}",
         f"Try: {' '.join(curl)} {base}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
     ]

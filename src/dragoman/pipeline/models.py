@@ -1,134 +1,158 @@
-"""The models that this process serves: a name, an engine, and what is needed to speak to it."""
+"""All models of this process: found by their names, loaded when they are asked for, looked after while here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 
-from ..constraints.matcher import Compiler
-from ..core.engine import Capabilities, Embedder, Encoder, Engine, Scorer, TokenEngine, Tokenizer
-from ..core.errors import ModelNotFound
-from ..core.request import Sampling
-from ..core.syntax import ReasoningFormat, ToolFormat
-from ..prompts.render import Renderer
-from ..prompts.tokenizer import HfTokenizer
-from .text import Vocabulary
+from ..core.errors import EngineError, ModelNotFound
+from .residence import Offer, Place, State
+from .served import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
+__all__ = [
+    "EmbedderBackend",
+    "EventBackend",
+    "Models",
+    "Offer",
+    "Place",
+    "ScorerBackend",
+    "ServedModel",
+    "State",
+    "TokenBackend",
+]
 
-@dataclass(frozen=True, slots=True)
-class TokenBackend:
-    """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
-
-    eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
-    knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
-    """
-
-    engine: TokenEngine
-    tokenizer: HfTokenizer
-    vocabulary: Vocabulary
-    compiler: Compiler
-    eos: frozenset[int]
-    renderer: Renderer | None = None
-    trust_templates: bool = False
-    embedder: Embedder | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EventBackend:
-    """An engine of events: it takes the request as it is. tokenizer: where it lends one."""
-
-    engine: Engine
-    tokenizer: Tokenizer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedderBackend:
-    """A model that makes vectors of texts, and no answers."""
-
-    engine: Embedder
-    tokenizer: HfTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerBackend:
-    """A cross-encoder: it says how close two texts are, and nothing else."""
-
-    engine: Scorer
-    tokenizer: HfTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """max_model_len: prompt and answer together, in tokens. created: Unix seconds."""
-
-    name: str
-    backend: TokenBackend | EventBackend | EmbedderBackend | ScorerBackend
-    max_model_len: int
-    created: int
-    aliases: tuple[str, ...] = ()
-    owned_by: str = "dragoman"
-    root: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int | None = None
-    reasoning: ReasoningFormat | None = None
-    tools: ToolFormat | None = None
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of generating: one that only reads has none."""
-        match self.backend:
-            case TokenBackend() | EventBackend():
-                return self.backend.engine.capabilities
-            case EmbedderBackend() | ScorerBackend():
-                return Capabilities()
-
-    @property
-    def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
-        """All that has to be started, and may be ill."""
-        own = self.backend.engine
-        beside = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
-        return (own,) if beside is None else (own, beside)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        return self.backend.tokenizer
+LOOK = 0.25
+"""Seconds between two looks at each engine."""
 
 
 class Models:
-    """All served models, in the order in which they are listed; the first is the default."""
+    """In the order in which they are listed; the first is the default.
 
-    def __init__(self, served: Sequence[ServedModel]) -> None:
+    A ServedModel is here from `start` to `stop`; an Offer while it is used. memory: bytes that all offers together
+    may take; None is no bound. Names may hold `*` and `?`: such an alias stands for all names that fit it.
+    """
+
+    def __init__(
+        self,
+        served: Sequence[ServedModel | Offer],
+        *,
+        memory: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         if not served:
             raise ValueError("at least one model must be served")
-        self._served = tuple(served)
-        self._by_name = {name: model for model in reversed(self._served) for name in (*model.aliases, model.name)}
+        self._places = tuple(Place(one, clock) for one in served)
+        self._memory, self._sleep = memory, sleep
+        names = [(name, place) for place in self._places for name in (place.name, *place.aliases)]
+        self._patterns = [(name, place) for name, place in names if is_pattern(name)]
+        self._by_name = {name: place for name, place in reversed(names) if not is_pattern(name)}
+        self._moving = asyncio.Lock()
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._looking: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[ServedModel]:
-        return iter(self._served)
+        """Those that are loaded."""
+        return (place.model for place in self._places if place.model is not None)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All of them, loaded or not."""
+        return self._places
 
     @property
     def default(self) -> str | None:
         """The model of a request that names none; None where several are served."""
-        return self._served[0].name if len(self._served) == 1 else None
+        return self._places[0].name if len(self._places) == 1 else None
 
-    def find(self, name: str) -> ServedModel:
+    def place(self, name: str) -> Place:
         """Raises ModelNotFound."""
-        model = self._by_name.get(name)
-        if model is None:
+        place = self._by_name.get(name)
+        if place is None:
+            place = next((place for pattern, place in self._patterns if fnmatchcase(name, pattern)), None)
+        if place is None:
             shown = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
-                f"The model `{shown}` does not exist. Served here: {', '.join(m.name for m in self._served)}.",
+                f"The model `{shown}` does not exist. Served here: {', '.join(p.name for p in self._places)}.",
                 param="model",
             )
-        return model
+        return place
+
+    def find(self, name: str) -> ServedModel:
+        """One that is loaded. Raises ModelNotFound, and Overloaded where it is not here now."""
+        return self.place(name).use()
+
+    async def ready(self, name: str) -> ServedModel:
+        """The model, which is loaded first where it is not. Raises ModelNotFound, Overloaded, EngineError.
+
+        Unless it is held (`admit` does that) it may be let go as soon as the caller waits for anything.
+        """
+        place = self.place(name)
+        if place.state in (State.UNLOADED, State.LEAVING):
+            loading = self._loads.get(place.name)
+            if loading is None:
+                loading = asyncio.create_task(self._bring(place))
+                self._loads[place.name] = loading
+                loading.add_done_callback(lambda done: self._loaded(place.name, done))
+            await place.wait(loading)
+        return place.use()
 
     async def start(self) -> None:
-        for engine in self._engines():
-            await engine.start()
+        for place in self._places:
+            if place.model is not None:
+                await place.start()
+        self._looking = [asyncio.create_task(self._look(place)) for place in self._places]
 
     async def stop(self) -> None:
-        for engine in self._engines():
-            await engine.stop()
+        tasks = [*self._looking, *self._loads.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for place in self._places:
+            await place.stop()
 
-    def _engines(self) -> Iterator[Engine | TokenEngine | Encoder]:
-        return (engine for model in self._served for engine in model.engines)
+    async def tend(self, place: Place) -> None:
+        """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
+        if place.dead:
+            await place.bury()
+        if place.due:
+            await place.revive()
+        if place.expired:
+            async with self._moving:
+                if place.expired:
+                    await place.leave()
+
+    async def _look(self, place: Place) -> None:
+        while True:
+            await self._sleep(LOOK)
+            await self.tend(place)
+
+    async def _bring(self, place: Place) -> None:
+        async with self._moving:
+            if place.state is State.UNLOADED:
+                await self._make_room(place)
+                await place.load()
+
+    async def _make_room(self, wanted: Place) -> None:
+        """Lets go of the one that was used longest ago, and of more if needed; one that is used finishes first."""
+        most = self._memory
+        need = 0 if wanted.offer is None else wanted.offer.memory
+        if most is None:
+            return
+        while sum(place.memory for place in self._places) + need > most:
+            able = [place for place in self._places if place.memory and place.state is not State.LEAVING]
+            if not able:
+                raise EngineError(f"The model `{wanted.name}` takes more memory than all models may take here.")
+            await min(able, key=lambda place: (place.busy, place.last_used)).leave()
+
+    def _loaded(self, name: str, done: asyncio.Task[None]) -> None:
+        """Also where nobody waits any more its error has been seen."""
+        del self._loads[name]
+        if not done.cancelled():
+            done.exception()
+
+
+def is_pattern(name: str) -> bool:
+    return "*" in name or "?" in name

@@ -12,6 +12,7 @@ from .merge import best, merge
 from .models import ServedModel
 from .prepare import Job, TokenJob, prepare
 from .relay import EventRun
+from .residence import Kept
 from .tokens import TokenRun
 
 
@@ -29,6 +30,11 @@ class Run:
 
 async def admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
     """requests: one a prompt. Raises RequestError for anything that can be told before the engine is asked."""
+    with model.held():
+        return await _admit(model, requests, terms)
+
+
+async def _admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
     for index, request in enumerate(requests):
@@ -36,7 +42,10 @@ async def admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: 
         jobs.append(job)
         warnings |= dict.fromkeys(said)
     streams = [_stream(job, request) for job, request in zip(jobs, requests, strict=True)]
-    return Run(merge(streams), tuple(warnings), all(isinstance(job, TokenJob) for job in jobs))
+    batches = merge(streams)
+    if model.presence is not None:
+        batches = Kept(model.presence, batches)
+    return Run(batches, tuple(warnings), all(isinstance(job, TokenJob) for job in jobs))
 
 
 def _stream(job: Job, request: GenerateRequest) -> AsyncGenerator[list[Event]]:

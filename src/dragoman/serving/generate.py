@@ -78,8 +78,8 @@ def reading(party: Party) -> ReaderOptions:
 def new_header(party: Party, call: Call) -> Header:
     """Raises ModelNotFound."""
     service = party.service
-    model = service.models.find(call.requests[0].model)
-    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), model.name, service.fingerprint)
+    name = service.models.place(call.requests[0].model).name
+    return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
 
 
 async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
@@ -89,7 +89,8 @@ async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
     if options.strict and call.warnings:
         raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
     requests = [_placed(request, header.model, party.caller) for request in call.requests]
-    run = await admit(party.service.models.find(header.model), requests, terms(party, header.id, call.tool_prefix))
+    model = await party.service.models.ready(header.model)
+    run = await admit(model, requests, terms(party, header.id, call.tool_prefix))
     unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
     return Admitted(header, run, (*call.warnings, *unknown, *run.warnings))
 

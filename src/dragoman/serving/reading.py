@@ -39,8 +39,9 @@ class ReadingCall(Protocol):
 
 async def embeddings(http: Http) -> Whole | Answer:
     call = await read_call(http, read_embeddings)
-    model, warnings = admitted(http, call)
-    made = await while_there(http, embed(model, call.texts, call.dimensions, call.normalize))
+    model, warnings = await admitted(http, call)
+    with model.held():
+        made = await while_there(http, embed(model, call.texts, call.dimensions, call.normalize))
     header, profile = new_header(http, "embd-", model), http.service.options.profile
 
     def write() -> bytes:
@@ -51,16 +52,18 @@ async def embeddings(http: Http) -> Whole | Answer:
 
 async def rerank(http: Http) -> Whole | Answer:
     call = await read_call(http, read_rerank)
-    model, warnings = admitted(http, call)
-    made = await while_there(http, score(model, call.texts))
+    model, warnings = await admitted(http, call)
+    with model.held():
+        made = await while_there(http, score(model, call.texts))
     documents = call.texts.documents if call.return_documents else None
     return Whole(rerank_answer(made, new_header(http, "rerank-", model), documents, call.top_n), warnings=warnings)
 
 
 async def scores(http: Http) -> Whole | Answer:
     call = await read_call(http, read_score)
-    model, warnings = admitted(http, call)
-    made = await while_there(http, score(model, call.texts))
+    model, warnings = await admitted(http, call)
+    with model.held():
+        made = await while_there(http, score(model, call.texts))
     profile = http.service.options.profile
     return Whole(score_answer(made, new_header(http, "score-", model), profile), warnings=warnings)
 
@@ -91,14 +94,14 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     return {path: (Access.USER, handlers) for path, handlers in table.items()}
 
 
-def admitted(http: Http, call: ReadingCall) -> tuple[ServedModel, tuple[str, ...]]:
+async def admitted(http: Http, call: ReadingCall) -> tuple[ServedModel, tuple[str, ...]]:
     """The model, and all that is ignored. Raises RequestError under `strict` where anything is."""
     strict = http.service.options.strict
     refuse_unknown(call.unknown, strict=strict)
     if strict and call.warnings:
         raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
     unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
-    return http.service.models.find(call.model), (*call.warnings, *unknown)
+    return await http.service.models.ready(call.model), (*call.warnings, *unknown)
 
 
 def new_header(http: Http, prefix: str, model: ServedModel) -> Header:

@@ -12,7 +12,7 @@ from ..dialects.models import ModelCard, model_list, model_object
 from ..dialects.responses import input_tokens_answer, read_responses, stateless
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
 from ..pipeline.fitting import dropped_warning, prompt_that_fits
-from ..pipeline.models import ServedModel, TokenBackend
+from ..pipeline.models import Place, ServedModel, TokenBackend, is_pattern
 from ..pipeline.prompting import render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
@@ -20,30 +20,38 @@ from .generate import reading, refuse_unknown, terms
 
 
 async def list_models(http: Http) -> Whole | Answer:
-    cards = [_card(model, name) for model in http.service.models for name in (model.name, *model.aliases)]
+    """Patterns are no names that a client could ask for."""
+    places = http.service.models.places
+    names = [(place, name) for place in places for name in (place.name, *place.aliases) if not is_pattern(name)]
+    cards = [_card(place, name) for place, name in names]
     return Whole(model_list(cards, http.service.options.profile))
 
 
 async def show_model(http: Http) -> Whole | Answer:
     name = http.path_params["model"]
-    return Whole(model_object(_card(http.service.models.find(name), name), http.service.options.profile))
+    return Whole(model_object(_card(http.service.models.place(name), name), http.service.options.profile))
 
 
-def _card(model: ServedModel, name: str) -> ModelCard:
+def _card(place: Place, name: str) -> ModelCard:
+    """What one that is not loaded can do is known once it has been."""
+    model, traits = place.model, place.traits
     return ModelCard(
         id=name,
-        created=model.created,
-        owned_by=model.owned_by,
-        root=model.root or model.name,
-        parent=None if name == model.name else model.name,
-        max_model_len=model.max_model_len,
+        created=place.created,
+        owned_by="dragoman" if model is None else model.owned_by,
+        root=place.name if model is None else model.root or model.name,
+        parent=None if name == place.name else place.name,
+        max_model_len=None if traits is None else traits.max_model_len,
+        state=place.state.value,
+        aliases=place.aliases,
+        abilities=None if traits is None else traits.abilities,
     )
 
 
 async def tokenize(http: Http) -> Whole | Answer:
     call = read_tokenize(await http.json(), http.service.reading)
     refuse_unknown(call.unknown, strict=http.service.options.strict)
-    model = http.service.models.find(call.model)
+    model = await http.service.models.ready(call.model)
     prompt = call.prompt
     if isinstance(prompt, str):
         tokenizer = model.tokenizer
@@ -65,7 +73,7 @@ async def count_tokens(http: Http) -> Whole | Answer:
     """Exactly what the prompt of the same call would be."""
     call = read_count_tokens(await http.json(), reading(http))
     refuse_unknown(call.unknown, strict=http.service.options.strict)
-    backend = http.service.models.find(call.model).backend
+    backend = (await http.service.models.ready(call.model)).backend
     if not isinstance(backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
     rendered = await render_conversation(backend, call.conversation, terms(http, http.id))
@@ -77,7 +85,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     call = stateless(read_responses(await http.json(), reading(http)))
     refuse_unknown(call.unknown, strict=http.service.options.strict)
     request = call.requests[0]
-    model = http.service.models.find(request.model)
+    model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
     prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
@@ -88,7 +96,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
 async def detokenize(http: Http) -> Whole | Answer:
     call = read_detokenize(await http.json(), http.service.reading)
     refuse_unknown(call.unknown, strict=http.service.options.strict)
-    tokenizer = http.service.models.find(call.model).tokenizer
+    tokenizer = (await http.service.models.ready(call.model)).tokenizer
     if tokenizer is None:
         raise _no_tokenizer()
     wrong = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)

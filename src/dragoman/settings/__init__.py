@@ -1,6 +1,17 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
-from .definition import FIELDS, PREFIX, Field, GenerationConfig, Option, Secret, Settings, SettingsError
+from .definition import (
+    FIELDS,
+    PREFIX,
+    Field,
+    GenerationConfig,
+    ModelEntries,
+    ModelEntry,
+    Option,
+    Secret,
+    Settings,
+    SettingsError,
+)
 from .sources import hint, is_loopback, load
 from .state import kept_key, state_directory
 
@@ -9,6 +20,8 @@ __all__ = [
     "PREFIX",
     "Field",
     "GenerationConfig",
+    "ModelEntries",
+    "ModelEntry",
     "Option",
     "Secret",
     "Settings",

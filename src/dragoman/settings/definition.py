@@ -63,6 +63,31 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(defaults, **said)
 
 
+class ModelEntry(Struct, frozen=True):
+    """One of several models. told: its own settings, by name; the server's hold for the rest.
+
+    ttl: seconds without a request after which it is let go; None is never. pinned: it is loaded from the start and
+    stays. memory: bytes that it takes; None where its files shall tell.
+    """
+
+    name: str
+    told: tuple[tuple[str, Any], ...] = ()
+    aliases: tuple[str, ...] = ()
+    ttl: float | None = None
+    pinned: bool = False
+    memory: int | None = None
+
+    def over(self, settings: Settings) -> Settings:
+        names = (self.name, *self.aliases)
+        return msgspec.structs.replace(settings, **dict(self.told), served_model_name=names, models=ModelEntries())
+
+
+class ModelEntries(Struct, frozen=True):
+    """The `models` of a file of settings, in their order."""
+
+    entries: tuple[ModelEntry, ...] = ()
+
+
 class Option(Struct, frozen=True):
     """How a setting is shown and what it may be.
 
@@ -242,6 +267,19 @@ class Settings(Struct, frozen=True, kw_only=True):
         Option("Logging", "What to log.", vllm="uvicorn_log_level"),
     ] = "info"
     access_log: Annotated[bool, Option("Logging", "Do not log each request.", vllm="disable_uvicorn_access_log")] = True
+    models: Annotated[
+        ModelEntries,
+        Option(
+            "Server",
+            "Several models by their names, as JSON or as a section of the file: each has settings of its own, and "
+            "`aliases`, `ttl`, `pinned`, `memory`.",
+            metavar="JSON",
+        ),
+    ] = ModelEntries()
+    models_memory: Annotated[
+        int | None,
+        Option("Server", "Bytes that the models which are not pinned may take together.", least=1, sized=True),
+    ] = None
     config: Annotated[
         str | None,
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
@@ -291,3 +329,5 @@ def _fields() -> Iterator[Field]:
 
 FIELDS = tuple(_fields())
 BY_NAME = {field.name: field for field in FIELDS}
+OF_A_MODEL = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
+"""Groups whose settings each of several models may have for itself."""

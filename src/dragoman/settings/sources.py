@@ -119,6 +119,9 @@ def hint(name: str, show: Callable[[Field], str]) -> str:
 
 
 def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
+    for name in ("model", "served_model_name"):
+        if settings.models.entries and name in origins:
+            raise SettingsError(f"{origins[name]} and {origins['models']}: one model is served, or several")
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: a server listens on a socket or on a port")

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from .definition import Field, GenerationConfig, Secret
+from .definition import Field, GenerationConfig, ModelEntries, Secret
 
 
 def read(field: Field, raw: object) -> object:
@@ -22,6 +22,10 @@ def read(field: Field, raw: object) -> object:
         return _within(field, _int(raw, sized=field.option.sized))
     if field.kind is float:
         return _within(field, _float(raw))
+    if field.kind is ModelEntries:
+        from .entries import read_entries  # noqa: PLC0415 - which reads settings with this very function
+
+        return read_entries(raw, read)
     reader = {bool: _bool, GenerationConfig: _generation_config, Secret: _secret}.get(field.kind, _text)
     return reader(raw)
 

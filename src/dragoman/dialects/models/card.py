@@ -14,7 +14,8 @@ from ..base import Profile
 class ModelCard(Struct, frozen=True):
     """id: may contain slashes. created: Unix seconds. root: what an alias or an adapter stands on.
 
-    max_model_len: tokens of prompt and answer together; None where unknown.
+    max_model_len: tokens of prompt and answer together; None where unknown. state: loaded, unloaded, ... aliases: its
+    other names. abilities: what clients may ask of it; None where that is not known yet.
     """
 
     id: str
@@ -24,6 +25,17 @@ class ModelCard(Struct, frozen=True):
     parent: str | None = None
     max_model_len: int | None = None
     display_name: str | None = None
+    state: str | None = None
+    aliases: tuple[str, ...] = ()
+    abilities: tuple[str, ...] | None = None
+
+
+class _About(Struct, frozen=True):
+    """What no other server's list has, in a field of its own: clients that check fields strictly pass over one."""
+
+    state: str
+    aliases: tuple[str, ...]
+    capabilities: tuple[str, ...] | None
 
 
 class _Permission(Struct, frozen=True):
@@ -60,6 +72,7 @@ class _Model(Struct, frozen=True, omit_defaults=True):
     root: str | msgspec.UnsetType | None = msgspec.UNSET
     parent: str | msgspec.UnsetType | None = msgspec.UNSET
     permission: tuple[_Permission, ...] | msgspec.UnsetType = msgspec.UNSET
+    dragoman: _About | msgspec.UnsetType = msgspec.UNSET
 
 
 class _List(Struct, frozen=True):
@@ -95,6 +108,7 @@ def _model(card: ModelCard, profile: Profile) -> _Model:
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,
+        dragoman=msgspec.UNSET if card.state is None else _About(card.state, card.aliases, card.abilities),
     )
     if profile is Profile.OPENAI:
         return model

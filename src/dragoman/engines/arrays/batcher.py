@@ -75,8 +75,10 @@ class Batcher(Generic[T, R]):
         self._calls.clear()
 
     def health(self) -> Health:
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             return Health(ready=False, reason="the engine is not running")
+        if not self._thread.is_alive():
+            return Health(ready=False, reason="the engine's thread has died", failed=True)
         return Health(running=len(self._calls))
 
     async def run(self, inputs: Sequence[T]) -> list[R]:

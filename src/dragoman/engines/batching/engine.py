@@ -121,8 +121,10 @@ class BatchingEngine:
 
     def health(self) -> Health:
         worker, live = self._worker, len(self._live)
-        if worker is None or not worker.alive:
+        if worker is None:
             return Health(ready=False, reason="the engine is not running", waiting=live)
+        if not worker.alive:
+            return Health(ready=False, reason="the engine's thread has died", waiting=live, failed=True)
         running = min(worker.running, live)
         silent = self._clock() - max(worker.last_step, self._busy_since)
         if live and silent > self._config.stall_after:

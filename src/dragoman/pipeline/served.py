@@ -1,0 +1,101 @@
+"""A model that this process serves: a name, an engine, and what is needed to speak to it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from ..constraints.matcher import Compiler
+from ..core.engine import Capabilities, Embedder, Encoder, Engine, Scorer, TokenEngine, Tokenizer
+from ..core.request import Sampling
+from ..core.syntax import ReasoningFormat, ToolFormat
+from ..prompts.render import Renderer
+from ..prompts.tokenizer import HfTokenizer
+from .text import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBackend:
+    """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
+
+    eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
+    knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
+    """
+
+    engine: TokenEngine
+    tokenizer: HfTokenizer
+    vocabulary: Vocabulary
+    compiler: Compiler
+    eos: frozenset[int]
+    renderer: Renderer | None = None
+    trust_templates: bool = False
+    embedder: Embedder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventBackend:
+    """An engine of events: it takes the request as it is. tokenizer: where it lends one."""
+
+    engine: Engine
+    tokenizer: Tokenizer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderBackend:
+    """A model that makes vectors of texts, and no answers."""
+
+    engine: Embedder
+    tokenizer: HfTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerBackend:
+    """A cross-encoder: it says how close two texts are, and nothing else."""
+
+    engine: Scorer
+    tokenizer: HfTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """max_model_len: prompt and answer together, in tokens. created: Unix seconds.
+
+    presence: held by whoever uses it, that it may not be let go meanwhile; None for one that always stays.
+    """
+
+    name: str
+    backend: TokenBackend | EventBackend | EmbedderBackend | ScorerBackend
+    max_model_len: int
+    created: int
+    aliases: tuple[str, ...] = ()
+    owned_by: str = "dragoman"
+    root: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_new_tokens: int | None = None
+    reasoning: ReasoningFormat | None = None
+    tools: ToolFormat | None = None
+    presence: AbstractContextManager[None] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of generating: one that only reads has none."""
+        match self.backend:
+            case TokenBackend() | EventBackend():
+                return self.backend.engine.capabilities
+            case EmbedderBackend() | ScorerBackend():
+                return Capabilities()
+
+    @property
+    def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
+        """All that has to be started, and may be ill."""
+        own = self.backend.engine
+        beside = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
+        return (own,) if beside is None else (own, beside)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.backend.tokenizer
+
+    def held(self) -> AbstractContextManager[None]:
+        """While this is entered the model stays. Raises Overloaded if it has just gone."""
+        return nullcontext() if self.presence is None else self.presence

@@ -1,0 +1,262 @@
+"""Several models: found by name or pattern, loaded when asked for, let go, started again when they die."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.core.errors import EngineError, ModelNotFound, Overloaded
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.pipeline.models import EventBackend, Models, Offer, ServedModel, State
+from dragoman.pipeline.run import admit
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.engines.kit import terms
+from tests.pipeline.mortal import Clock, Mortal, never
+from tests.serving.house import tokenizer
+
+ASK = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hi"),)),)))
+
+
+@pytest.fixture(scope="module")
+def lent() -> HfTokenizer:
+    return tokenizer()
+
+
+def served(name: str, engine: Mortal) -> ServedModel:
+    return ServedModel(name, EventBackend(engine), 4096, 0)
+
+
+class House:
+    """Offers whose engines are kept, so that a test can ask after them."""
+
+    def __init__(self, lent: HfTokenizer, *, memory: int | None = None) -> None:
+        self.lent, self.clock = lent, Clock()
+        self.engines: dict[str, list[Mortal]] = {}
+        self.broken = False
+        offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c")]
+        self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
+
+    def _offer(self, name: str, ttl: float | None = None) -> Offer:
+        def load() -> ServedModel:
+            if self.broken:
+                raise OSError("no such file")
+            self.engines.setdefault(name, []).append(Mortal(self.lent))
+            return served(name, self.engines[name][-1])
+
+        return Offer(name, load, 0, ttl=ttl, memory=10)
+
+    @property
+    def loaded(self) -> list[str]:
+        return [place.name for place in self.models.places if place.state is State.LOADED]
+
+    async def tend(self) -> None:
+        for place in self.models.places:
+            await self.models.tend(place)
+
+
+async def said(model: ServedModel) -> int:
+    run = await admit(model, [ASK], terms())
+    return len([event async for batch in run.batches for event in batch])
+
+
+def names(*served_names: str) -> Models:
+    first, *aliases = served_names
+    model = ServedModel(first, EventBackend(Mortal(tokenizer())), 1, 0, tuple(aliases))
+    return Models([model, ServedModel("other", model.backend, 1, 0)])
+
+
+def test_an_alias_may_be_a_pattern() -> None:
+    models = names("house", "claude-*", "gpt-?o")
+    assert models.find("claude-sonnet-4-5").name == "house"
+    assert models.find("gpt-4o").name == "house"
+    for wrong in ("claude", "gpt-40o", "Claude-x", "*"):
+        with pytest.raises(ModelNotFound):
+            models.find(wrong)
+
+
+def test_a_name_goes_before_a_pattern() -> None:
+    assert names("house", "o*").find("other").name == "other"
+
+
+async def test_a_model_is_loaded_when_it_is_asked_for_and_only_once(lent: HfTokenizer) -> None:
+    house = House(lent)
+    assert house.loaded == []
+    found = await asyncio.gather(*(house.models.ready("a") for _ in range(5)))
+    assert len({id(model) for model in found}) == 1
+    assert (house.loaded, len(house.engines["a"])) == (["a"], 1)
+    assert await said(found[0]) > 0
+
+
+async def test_who_leaves_while_it_is_loaded_takes_it_from_nobody(lent: HfTokenizer) -> None:
+    house = House(lent)
+    first, second = (asyncio.create_task(house.models.ready("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).name == "a"
+
+
+async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(lent: HfTokenizer) -> None:
+    house = House(lent)
+    house.broken = True
+    with pytest.raises(EngineError, match="could not be loaded"):
+        await house.models.ready("a")
+    with pytest.raises(Overloaded) as found:
+        await house.models.ready("a")
+    assert found.value.retry_after
+    house.broken = False
+    house.clock.now += 60
+    await house.tend()
+    assert (await house.models.ready("a")).name == "a"
+
+
+async def test_a_model_that_nobody_asks_for_is_let_go(lent: HfTokenizer) -> None:
+    house = House(lent)
+    await house.models.ready("a")
+    await house.models.ready("b")
+    house.clock.now += 59
+    await house.tend()
+    assert house.loaded == ["a", "b"]
+    house.clock.now += 1
+    await house.tend()
+    assert house.loaded == ["b"]
+    assert not house.engines["a"][0].health().ready
+
+
+async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
+    house = House(lent)
+    run = await admit(await house.models.ready("a"), [ASK], terms())
+    await anext(run.batches)
+    house.clock.now += 1000
+    await house.tend()
+    assert house.loaded == ["a"]
+    await run.batches.aclose()
+    house.clock.now += 60
+    await house.tend()
+    assert house.loaded == []
+
+
+async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent: HfTokenizer) -> None:
+    house = House(lent, memory=20)
+    for name in ("a", "b", "a", "c"):
+        house.clock.now += 1
+        await house.models.ready(name)
+    assert house.loaded == ["a", "c"]
+
+
+async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
+    house = House(lent, memory=10)
+    run = await admit(await house.models.ready("a"), [ASK], terms())
+    await anext(run.batches)
+    waiting = asyncio.create_task(house.models.ready("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    again = asyncio.create_task(house.models.ready("a"))
+    rest = [event async for batch in run.batches for event in batch]
+    assert rest
+    assert (await waiting).name == "b"
+    assert (await again).name == "a"
+    assert house.loaded == ["a"]
+
+
+async def test_who_has_waited_gets_it_however_many_others_want_another(lent: HfTokenizer) -> None:
+    house = House(lent, memory=10)
+
+    async def ask(name: str) -> int:
+        return await said(await house.models.ready(name))
+
+    assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
+
+
+async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> None:
+    house = House(lent, memory=10)
+    run = await admit(await house.models.ready("a"), [ASK], terms())
+    waiting = asyncio.create_task(house.models.ready("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    del run
+    assert (await waiting).name == "b"
+
+
+async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> None:
+    house = House(lent, memory=10)
+    model = await house.models.ready("a")
+    await house.models.ready("b")
+    with pytest.raises(Overloaded):
+        await admit(model, [ASK], terms())
+
+
+async def test_what_fits_nowhere_is_said(lent: HfTokenizer) -> None:
+    house = House(lent, memory=5)
+    with pytest.raises(EngineError, match="more memory"):
+        await house.models.ready("a")
+
+
+async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
+    engine, clock = Mortal(lent), Clock()
+    models = Models([served("m", engine)], clock=clock, sleep=never)
+    await models.start()
+    return models, engine, clock
+
+
+async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> None:
+    models, engine, _ = await dying(lent)
+    run = await admit(models.find("m"), [ASK], terms())
+    await anext(run.batches)
+    engine.dead = True
+    rest = asyncio.ensure_future(anext(run.batches))
+    await asyncio.sleep(0)
+    (place,) = models.places
+    await models.tend(place)
+    with pytest.raises(EngineError, match="died"):
+        await rest
+    with pytest.raises(Overloaded):
+        models.find("m")
+    await models.stop()
+
+
+async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.places
+    engine.dead = True
+    await models.tend(place)
+    assert engine.starts == 1
+    clock.now += 0.5
+    await models.tend(place)
+    assert engine.starts == 2
+    assert await said(models.find("m")) > 0
+    await models.stop()
+
+
+async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.places
+    engine.dead = engine.refuses = True
+    await models.tend(place)
+    pauses: list[float] = []
+    for _ in range(10):
+        pauses.append(place.retry_at - clock.now)
+        clock.now = place.retry_at
+        await models.tend(place)
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    engine.refuses = False
+    clock.now = place.retry_at
+    await models.tend(place)
+    assert await said(models.find("m")) > 0
+    await models.stop()
+
+
+async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(lent: HfTokenizer) -> None:
+    models, engine, clock = await dying(lent)
+    (place,) = models.places
+    for well, pause in ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (100.0, 0.5)):
+        clock.now += well
+        engine.dead = True
+        await models.tend(place)
+        assert place.retry_at - clock.now == pause
+        clock.now = place.retry_at
+        await models.tend(place)
+    await models.stop()
