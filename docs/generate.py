@@ -14,6 +14,10 @@ from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.request import Limits, SamplingOptions
 from dragoman.dialects.parameters import SUPPORT
 from dragoman.launch import build_models
+from dragoman.parsers.either import Either
+from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, THOUGHTS, Signs
+from dragoman.parsers.headed import Headed
+from dragoman.parsers.objects import Objects
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Field, Settings
 
@@ -74,6 +78,34 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def tool_parsers() -> Iterable[str]:
+    """Every family, from the table that the parsers are made of."""
+    yield "| models | names | found by itself | enforced |"
+    yield "| --- | --- | --- | --- |"
+    for family in CALLS:
+        enforced = "JSON" if isinstance(family.syntax, Objects | Headed | Either) else "by argument"
+        bare = ", bare" if family.frame.leading else ""
+        yield f"| {family.models} | {_names(family.names)} | {_found(family.signs)} | {enforced}{bare} |"
+    yield f"| gpt-oss | {_names(HARMONY_CALLS)} | {_found(HARMONY_SIGNS)} | JSON |"
+
+
+def reasoning_parsers() -> Iterable[str]:
+    yield "| models | names | marks | found by itself |"
+    yield "| --- | --- | --- | --- |"
+    for family in THOUGHTS:
+        marks = " ".join(f"`{mark.strip()}`" for mark in (family.begin, family.end))
+        yield f"| {family.models} | {_names(family.names)} | {_cell(marks)} | {_found(family.signs)} |"
+    yield f"| gpt-oss | {_names(HARMONY_THOUGHTS)} | the channel `analysis` | {_found(HARMONY_SIGNS)} |"
+
+
+def _names(names: Iterable[str]) -> str:
+    return " ".join(f"`{name}`" for name in names)
+
+
+def _found(signs: Signs) -> str:
+    return "yes" if signs else "no"
+
+
 TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "chat": lambda: parameters("chat"),
     "completions": lambda: parameters("completions"),
@@ -87,6 +119,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,
     "settings": settings,
+    "tool_parsers": tool_parsers,
+    "reasoning_parsers": reasoning_parsers,
 }
 
 

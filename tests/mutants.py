@@ -390,6 +390,34 @@ MUTANTS = (
         "elif call.undeclared or seen is not Seen.MORE:\n            self._drop(n)",
         (PARSERS,),
     ),
+    Mutant(
+        "half a mark of a call leaks into the text (several parsers of vLLM)",
+        "parsers/frame.py",
+        "self._release(TextDelta, len(self._buffer) - opening.held[self._search])",
+        "self._release(TextDelta, len(self._buffer))",
+        (PARSERS,),
+    ),
+    Mutant(
+        "every argument between tags is a string, whatever the schema says",
+        "parsers/tagged.py",
+        'self._types = ("string",) if is_text else self._parameters.types(key)',
+        'self._types = ("string",)',
+        (PARSERS,),
+    ),
+    Mutant(
+        "the ids that Kimi gives its calls are replaced, and its next turn does not know them",
+        "parsers/headed.py",
+        'name, id = head.removeprefix("functions."), raw',
+        'name, id = head.removeprefix("functions."), None',
+        (PARSERS,),
+    ),
+    Mutant(
+        "Python's True in the arguments is no JSON",
+        "parsers/literals.py",
+        '{"True": "true", "False": "false", "None": "null"}',
+        '{"True": "True", "False": "False", "None": "None"}',
+        (PARSERS,),
+    ),
     # Responses.
     Mutant(
         "sequence_number begins at 1 (llama.cpp#24957)",

@@ -43,6 +43,23 @@ def said(choice: Choice, case: Case) -> tuple[Said, ...]:
     return tuple(out)
 
 
+THINKERS = [family.names[0] for family in THOUGHTS]
+THOUGHT_CASES = [
+    pytest.param(name, case, id=f"{name} {n}")
+    for name in THINKERS
+    for n, case in enumerate(golden(f"reasoning/{name}"))
+]
+
+
+@pytest.mark.parametrize(("name", "case"), THOUGHT_CASES)
+def test_reasoning_is_told_from_text(name: str, case: Case):
+    for pieces in ([case.raw], [*case.raw]):
+        format = registry.reasoning(name)
+        assert format is not None
+        read = format.parser(context(tail=case.tail))
+        assert said(fold(parse(read, [TextDelta(0, piece) for piece in pieces])), case) == case.said
+
+
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_transcript_is_read_as_it_is_meant(name: str, case: Case):
     assert said(fold(parse(parser(name, case), [TextDelta(0, case.raw)])), case) == case.said

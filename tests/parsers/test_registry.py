@@ -26,6 +26,15 @@ def test_tool_formats_have_names(name: str):
     assert isinstance(registry.tools(name), FramedFormat)
 
 
+def test_the_vocabulary_says_which_of_two_forms_a_mistral_writes():
+    old, new = registry.tools("mistral", ("[TOOL_CALLS]",)), registry.tools("mistral", ("[TOOL_CALLS]", "[ARGS]"))
+    assert old is not None
+    assert new is not None
+    assert (old.around, new.around) == (("[TOOL_CALLS][", "]"), ("", ""))
+    for text in ('[TOOL_CALLS][{"name": "f", "arguments": {}}]', "[TOOL_CALLS]f[ARGS]{}"):
+        assert answer(old.parser(context("f")), text) == answer(new.parser(context("f")), text) == [("call", "f", "{}")]
+
+
 def test_none_is_a_name():
     assert registry.reasoning("none") is None
     assert registry.tools("none") is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from .either import Either
 from .frame import Frame, Syntax, Written
 from .headed import Headed
 from .literals import Literals
@@ -38,12 +39,16 @@ class ThoughtFamily(Struct, frozen=True):
 
 
 class CallFamily(Struct, frozen=True):
+    """token, older: where the vocabulary is without this token, the family of that name is meant."""
+
     names: tuple[str, ...]
     models: str
     frame: Frame
     syntax: Syntax
     written: Written = Written()
     signs: Signs = ()
+    token: str = ""
+    older: str = ""
 
 
 THOUGHTS = (
@@ -303,15 +308,17 @@ CALLS = (
         ("mistral",),
         "Mistral: Tekken v11 and later",
         Frame(opens=("[TOOL_CALLS]",), listed=True, short_ids=True),
-        Headed(("[ARGS]", ""), call_id="[CALL_ID]"),
+        Either(Headed(("[ARGS]", ""), call_id="[CALL_ID]"), Objects()),
         Written(open="[TOOL_CALLS]"),
         (("[TOOL_CALLS]", "[ARGS]"),),
+        token="[ARGS]",
+        older="mistral_json",
     ),
     CallFamily(
         ("mistral_json",),
         "Mistral: up to v7",
         Frame(opens=("[TOOL_CALLS]",), listed=True, short_ids=True),
-        Objects(),
+        Either(Objects(), Headed(("[ARGS]", ""), call_id="[CALL_ID]")),
         _items("[TOOL_CALLS]"),
         (("[TOOL_CALLS]",),),
     ),

@@ -84,7 +84,9 @@ class Shape(Protocol):
         """Whether a call without a mark may begin so."""
         ...
 
-    def reader(self, tools: Mapping[str, Tool]) -> CallReader: ...
+    def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
+        """For one call. char: where no mark precedes it, what it begins with."""
+        ...
 
     def pieces(self, tool: Tool) -> tuple[Piece, ...]:
         """See ToolFormat.call."""
@@ -196,7 +198,7 @@ class FramedParser(CallParser):
             self._sure = self._read(text, at)
             return self._marked(self._lead.mark, at)
         if found is Found.OTHER and self._may_begin(text[at]):
-            return self._begin_call(at)
+            return self._begin_call(at, text[at])
         return self._no_more(text, at)
 
     def _may_begin(self, char: str) -> bool:
@@ -264,8 +266,8 @@ class FramedParser(CallParser):
         self._sure = size
         return self._marked(mark, end)
 
-    def _begin_call(self, at: int) -> int:
-        self._call = self._format.shape.reader(self._tools)
+    def _begin_call(self, at: int, char: str = "") -> int:
+        self._call = self._format.shape.reader(self._tools, char)
         self._state = FramedParser._in_call
         self._inside = True
         return at

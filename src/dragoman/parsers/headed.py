@@ -43,7 +43,7 @@ class Headed(Struct, frozen=True):
     def begins(self, char: str) -> bool:
         return char.isalnum() or char == "_"
 
-    def reader(self, tools: Mapping[str, Tool]) -> CallReader:
+    def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return HeadedReader(self, tools)
 
     def pieces(self, tool: Tool) -> tuple[Piece, ...]:

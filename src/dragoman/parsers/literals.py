@@ -65,7 +65,7 @@ class LiteralCalls:
     def begins(self, char: str) -> bool:
         return char.isalpha() or char == "_"
 
-    def reader(self, tools: Mapping[str, Tool]) -> CallReader:
+    def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return LiteralReader(self, tools)
 
     def pieces(self, tool: Tool) -> tuple[Piece, ...]:

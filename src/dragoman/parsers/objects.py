@@ -42,7 +42,7 @@ class Objects(Struct, frozen=True):
     def begins(self, char: str) -> bool:
         return char == "{"
 
-    def reader(self, tools: Mapping[str, Tool]) -> CallReader:
+    def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         known = (self.name, *self.arguments, "type", "id", "function") if self.bare else None
         return Call(tools, (self.name,), self.arguments, known)
 

@@ -51,7 +51,12 @@ def _thinks(family: ThoughtFamily) -> Callable[[Collection[str]], ReasoningForma
 
 
 def _calls(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
-    return lambda added: FramedFormat(family.frame, family.syntax, family.written, added)
+    def make(added: Collection[str]) -> ToolFormat:
+        older = family.token and added and family.token not in added
+        meant = next(one for one in CALLS if family.older in one.names) if older else family
+        return FramedFormat(meant.frame, meant.syntax, meant.written, added)
+
+    return make
 
 
 def _harmony(added: Collection[str]) -> ToolFormat:

@@ -71,7 +71,7 @@ class TaggedCalls:
     def begins(self, char: str) -> bool:  # noqa: ARG002
         return False
 
-    def reader(self, tools: Mapping[str, Tool]) -> CallReader:
+    def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return TaggedReader(self, tools)
 
     def pieces(self, tool: Tool) -> tuple[Piece, ...]:

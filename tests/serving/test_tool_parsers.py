@@ -1,0 +1,93 @@
+"""Calls in the form of other families than the embedded model's own: enforced, read back, or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import jsonschema_rs
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}
+CLOCK = {"type": "function", "function": {"name": "get_time"}}
+ONE_A_SHAPE = [
+    "llama3_json",
+    "mistral_json",
+    "deepseek_v31",
+    "kimi_k2",
+    "qwen3_coder",
+    "glm45",
+    "pythonic",
+    "gemma4",
+    "openai",
+]
+
+
+@asynccontextmanager
+async def served(tools: str, reasoning: str = "none") -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(
+        Settings(max_model_len=2048, tool_call_parser=tools, reasoning_parser=reasoning), SystemClock()
+    )
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield http
+    await models.stop()
+
+
+async def asked(client: httpx2.AsyncClient, **body: Any) -> httpx2.Response:
+    given = {"messages": [{"role": "user", "content": "How is the weather in Rome?"}], "max_tokens": 200, "seed": 5}
+    return await client.post("/v1/chat/completions", json={**given, **body})
+
+
+@pytest.mark.parametrize("name", ONE_A_SHAPE)
+async def test_a_named_tool_is_called_in_the_form_of_the_family(name: str) -> None:
+    choice = {"type": "function", "function": {"name": "get_weather"}}
+    async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
+        answer = await asked(client, tools=[WEATHER, CLOCK], tool_choice=choice)
+    assert answer.status_code == 200, answer.text
+    (said,) = answer.json()["choices"]
+    (call,) = said["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    jsonschema_rs.validate(CITY, json.loads(call["function"]["arguments"]))
+    assert not said["message"]["content"]
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "pythonic", "llama3_json", "openai"])
+async def test_tools_that_may_be_called_leave_room_for_words(name: str) -> None:
+    async with served(name, "openai_gptoss" if name == "openai" else "none") as client:
+        answer = await asked(client, tools=[WEATHER, CLOCK], temperature=1.0)
+    assert answer.status_code == 200, answer.text
+    message = answer.json()["choices"][0]["message"]
+    assert message["content"] or message.get("tool_calls") or message.get("reasoning")
+
+
+ANY_OF: dict[str, Any] = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {}, "b": {}}}
+
+
+async def test_what_the_form_cannot_enforce_is_refused_or_said() -> None:
+    """Arguments that are written by name cannot follow what a schema says of all of them."""
+    strict = {"type": "function", "function": {"name": "f", "parameters": ANY_OF, "strict": True}}
+    loose = {"type": "function", "function": {"name": "f", "parameters": ANY_OF}}
+    async with served("qwen3_coder") as client:
+        refused = await asked(client, tools=[strict], tool_choice="required")
+        warned = await asked(client, tools=[loose], tool_choice="required", max_tokens=20)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tools[0].function.parameters"
+    assert "anyOf" in refused.json()["error"]["message"]
+    assert warned.status_code == 200
+    assert "anyOf" in warned.headers["x-dragoman-warnings"]
