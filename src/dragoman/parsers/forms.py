@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.errors import Unsupported
 from ..core.syntax import FreeText, Maybe, OneOf, Piece
-from .values import DEEPEST, Json, resolve
+from .values import Json, encode, resolve
 
 Schema = dict[str, Json]
 
+MOST_ARGUMENTS = 128
+MOST_COPIED = 512 * 1024
+"""Characters of definitions, over all arguments that carry them along."""
 
-def alternatives(schema: Schema, deepest: int = DEEPEST) -> list[Schema]:
+
+def alternatives(schema: Schema) -> list[Schema]:
     """The schema as several, each of one type and each complete: a value that follows one of them follows it."""
-    inner = _options(schema) if deepest else []
+    return _alternatives(schema, set())
+
+
+def _alternatives(schema: Schema, seen: set[str]) -> list[Schema]:
+    """seen: the references that were followed. What they stand for is among the alternatives already."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        if reference in seen:
+            return []
+        seen.add(reference)
+    inner = _options(schema)
     if inner:
         defs: Schema = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        return [part for one in inner for part in alternatives({**defs, **one}, deepest - 1)]
+        return [part for one in inner for part in _alternatives({**defs, **one}, seen)]
     if "const" in schema:
         return [{"const": schema["const"]}]
     values, types = schema.get("enum"), schema.get("type")
@@ -24,6 +39,15 @@ def alternatives(schema: Schema, deepest: int = DEEPEST) -> list[Schema]:
     if isinstance(types, list):
         return [{**schema, "type": name} for name in types]
     return [schema]
+
+
+def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
+    """Raises Unsupported where writing each argument for itself would say the same too often."""
+    if len(schemas) > MOST_ARGUMENTS:
+        raise Unsupported(f"More than {MOST_ARGUMENTS} arguments cannot be enforced in the form in which this model calls.")
+    copies = sum("const" not in one for schema in schemas for one in alternatives(schema))
+    if copies * len(encode(defs)) > MOST_COPIED:
+        raise Unsupported("The definitions are too large to be enforced in the form in which this model calls.")
 
 
 def _options(schema: Schema) -> list[Schema]:

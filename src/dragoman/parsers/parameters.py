@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from ..core.errors import Unsupported
 from ..core.message import CustomTool, Tool
+from .forms import check_size
 from .values import Json, decode, encode, resolve, schema_types
 
 ONE_STRING = (
@@ -13,6 +14,7 @@ ONE_STRING = (
 )
 """The schema of a custom tool's arguments."""
 
+_DEFINITIONS = ("$defs", "definitions")
 _COMBINED = (
     *("allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
     *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "enum", "const"),
@@ -60,7 +62,7 @@ def parameters(tool: Tool) -> Parameters:
     required = root.get("required")
     named = properties if isinstance(properties, dict) else {}
     needed = required if isinstance(required, list) else []
-    defs = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    defs = {key: root[key] for key in _DEFINITIONS if key in root}
     return Parameters(
         tuple(_parameter(name, schema, root, defs, name in needed) for name, schema in named.items()),
         root.get("additionalProperties") is not False and not named,
@@ -74,6 +76,7 @@ def enforceable(tool: Tool) -> Parameters:
     if found is not None:
         raise Unsupported(f"{found!r} over all arguments cannot be enforced in the form in which this model calls.")
     known = parameters(tool)
+    check_size([one.schema for one in known.named], {key: root[key] for key in _DEFINITIONS if key in root})
     required = root.get("required")
     missing = (
         [name for name in required if name not in {one.name for one in known.named}]

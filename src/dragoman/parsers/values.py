@@ -16,8 +16,6 @@ _TYPES = MappingProxyType(
         **{str: "string", list: "array", dict: "object"},
     }
 )
-DEEPEST = 16
-"""How many references and combinations of a schema are followed to find a type."""
 
 
 def decode(text: str) -> Json:
@@ -44,40 +42,45 @@ def encode(value: Json) -> str:
     return text
 
 
-def schema_types(schema: Json, root: Json = None, deepest: int = DEEPEST) -> tuple[str, ...]:
+def schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
     """The JSON types that a property's schema names, in its order and each once; none where it leaves them open.
 
-    root: the schema in which references are looked up.
+    root: the schema in which references are looked up. Each is followed once: a schema may refer to itself.
     """
-    if not isinstance(schema, dict) or deepest == 0:
-        return ()
+    return tuple(dict.fromkeys(_types(schema, root, set())))
+
+
+def _types(schema: Json, root: Json, seen: set[str]) -> list[str]:
+    if not isinstance(schema, dict):
+        return []
     types = [one for one in _listed(schema.get("type")) if isinstance(one, str)]
     for union in ("anyOf", "oneOf"):
         for option in _list(schema.get(union)):
-            types.extend(schema_types(option, root, deepest - 1))
+            types.extend(_types(option, root, seen))
     if not types:
-        types.extend(_implied(schema, root, deepest - 1))
-    if types and schema.get("nullable"):
-        types.append("null")
-    return tuple(dict.fromkeys(types))
+        types.extend(_implied(schema, root, seen))
+    return [*types, "null"] if types and schema.get("nullable") else types
 
 
-def _implied(schema: dict[str, Json], root: Json, deepest: int) -> tuple[str, ...]:
+def _implied(schema: dict[str, Json], root: Json, seen: set[str]) -> list[str]:
     """The types where the schema does not name them itself."""
     if "const" in schema:
-        return (_type_of(schema["const"]),)
+        return [_type_of(schema["const"])]
     if "enum" in schema:
-        return tuple(_type_of(value) for value in _list(schema["enum"]))
+        return [_type_of(value) for value in _list(schema["enum"])]
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return schema_types(resolve(reference, root), root, deepest)
+        if reference in seen:
+            return []
+        seen.add(reference)
+        return _types(resolve(reference, root), root, seen)
     for part in _list(schema.get("allOf")):
-        found = schema_types(part, root, deepest)
+        found = _types(part, root, seen)
         if found:
             return found
     if "properties" in schema:
-        return ("object",)
-    return ("array",) if "items" in schema else ()
+        return ["object"]
+    return ["array"] if "items" in schema else []
 
 
 def resolve(reference: str, root: Json) -> Json:
