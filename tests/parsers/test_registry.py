@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 import dragoman.engines.tiny
+from dragoman.core.errors import Unsupported
 from dragoman.core.events import ChoiceFinished, Finished, FinishReason, Started, TextDelta, Usage
+from dragoman.core.message import FunctionTool
 from dragoman.parsers import registry
 from dragoman.parsers.frame import FramedFormat
 from dragoman.parsers.think import ThinkFormat
 
-from .running import answer, context
+from .running import answer, context, tool_format
 
 
 @pytest.mark.parametrize("name", ["think", "deepseek_r1", "qwen3", "think_unopened"])
@@ -111,3 +114,21 @@ def test_without_formats_everything_passes_through():
     for event in (Started(1), TextDelta(0, "<think>"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1))):
         (passed,) = nothing.feed(event)
         assert passed is event
+
+
+def test_a_schema_that_multiplies_is_not_followed_for_long():
+    """Each name stands for many of the next one: followed to the end they would be more than there are atoms."""
+    defs = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 20} for n in range(30)}
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": defs}
+    tool = FunctionTool("f", None, json.dumps(schema))
+    format = tool_format("qwen3_coder")
+    assert format.call(tool)
+    text = "<tool_call><function=f><parameter=x>1</parameter></function></tool_call>"
+    assert answer(format.parser(context(tool)), text) == [("call", "f", '{"x": 1}')]
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "pythonic"])
+def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
+    schema = {"type": "object", "properties": {f"x{n}": {"type": "string"} for n in range(1000)}}
+    with pytest.raises(Unsupported, match="arguments"):
+        tool_format(name).call(FunctionTool("f", None, json.dumps(schema)))

@@ -103,11 +103,14 @@ THOUGHTS = (
     ThoughtFamily(
         ("kimi",), "Kimi-VL Thinking", "\u25c1think\u25b7", "\u25c1/think\u25b7", signs=(("\u25c1think\u25b7",),)
     ),
+    ThoughtFamily(
+        ("apertus",), "Apertus", "<|inner_prefix|>", "<|inner_suffix|>", dropped="", signs=(("<|inner_prefix|>",),)
+    ),
     ThoughtFamily(("glm45", "glm47"), "GLM 4.5 to 4.7", after="\n", signs=(("</think>", "[gMASK]"),)),
     ThoughtFamily(("kimi_k2",), "Kimi K2 Thinking", signs=(("</think>", "<|im_middle|>"),)),
     ThoughtFamily(
-        ("deepseek_v3", "deepseek_v31", "deepseek-v3", "holo2"),
-        "DeepSeek V3.1, V3.2 (hybrid)",
+        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "holo2"),
+        "DeepSeek V3.1 to V4 (hybrid)",
         signs=(("</think>", "<\uff5cAssistant\uff5c>", "thinking"),),
     ),
     ThoughtFamily(("minimax_m2", "minimax"), "MiniMax M2", after="\n\n", signs=(("</think>", "]~b]"),)),
@@ -154,6 +157,13 @@ _DEEPSEEK_WRITTEN = Written(
 )
 _QWEN_CODER = Tagged(">", "<parameter=", ((">", None),), "</parameter>", "</function>", pad="\n")
 _NAMED_TAGS = Tagged('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
+_DSML = Tagged(
+    '">',
+    _bar('<|DSML|parameter name="'),
+    (('" string="true">', True), ('" string="false">', False)),
+    _bar("</|DSML|parameter>"),
+    _bar("</|DSML|invoke>"),
+)
 _GLM = Tagged("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value="<arg_value>")
 _ITEMS = Written(before="[", between=", ", after="]")
 
@@ -161,6 +171,19 @@ _ITEMS = Written(before="[", between=", ", after="]")
 def _items(opens: str, end: str = "") -> Written:
     """A JSON list between two marks."""
     return Written(before=opens + "[", between=", ", after="]" + end)
+
+
+def _dsml(section: str) -> Frame:
+    return Frame(
+        opens=(_bar(f"<|DSML|{section}>"),),
+        end=_bar(f"</|DSML|{section}>"),
+        call=_bar('<|DSML|invoke name="'),
+        lead="\n\n",
+    )
+
+
+def _dsml_written(section: str) -> Written:
+    return Written(_bar(f"<|DSML|{section}>\n"), _bar('<|DSML|invoke name="'), "\n", after=_bar(f"</|DSML|{section}>"))
 
 
 CALLS = (
@@ -197,8 +220,8 @@ CALLS = (
         (("{function-name}<arg_key>",), ("<tool_call>' + tc.name", "-%}\n{% set _args", "<arg_key>{{ k }}</arg_key><")),
     ),
     CallFamily(
-        ("glm45", "glm46"),
-        "GLM 4.5, GLM 4.6",
+        ("glm45", "glm46", "poolside_v1"),
+        "GLM 4.5, GLM 4.6, Laguna",
         Frame(call="<tool_call>", lead="\n"),
         msgspec.structs.replace(_GLM, inner="\n"),
         Written(open="<tool_call>", between="\n"),
@@ -213,24 +236,19 @@ CALLS = (
         (("<minimax:tool_call>",),),
     ),
     CallFamily(
+        ("deepseek_v4", "deepseekv4"),
+        "DeepSeek V4",
+        _dsml("tool_calls"),
+        _DSML,
+        _dsml_written("tool_calls"),
+        ((_bar("|DSML|"), "tool_calls>"),),
+    ),
+    CallFamily(
         ("deepseek_v32", "deepseekv32"),
         "DeepSeek V3.2",
-        Frame(
-            opens=(_bar("<|DSML|function_calls>"),),
-            end=_bar("</|DSML|function_calls>"),
-            call=_bar('<|DSML|invoke name="'),
-            lead="\n\n",
-        ),
-        Tagged(
-            '">',
-            _bar('<|DSML|parameter name="'),
-            (('" string="true">', True), ('" string="false">', False)),
-            _bar("</|DSML|parameter>"),
-            _bar("</|DSML|invoke>"),
-        ),
-        Written(
-            _bar("<|DSML|function_calls>\n"), _bar('<|DSML|invoke name="'), "\n", after=_bar("</|DSML|function_calls>")
-        ),
+        _dsml("function_calls"),
+        _DSML,
+        _dsml_written("function_calls"),
         ((_bar("|DSML|"),),),
     ),
     CallFamily(
@@ -393,6 +411,14 @@ CALLS = (
         Objects("tool_name", ("parameters",), numbered="tool_call_id"),
         Written("<|START_ACTION|>[\n    ", between=",\n    ", after="\n]<|END_ACTION|>"),
         (("<|START_ACTION|>",),),
+    ),
+    CallFamily(
+        ("apertus",),
+        "Apertus",
+        Frame(opens=("<|tools_prefix|>",), end="<|tools_suffix|>", call_end="}", listed=True),
+        Headed(('":',), '{"', ("", " ")),
+        Written("<|tools_prefix|>[", close="}", between=", ", after="]<|tools_suffix|>"),
+        (("<|tools_prefix|>",),),
     ),
     CallFamily(
         ("llama3_json", "llama4_json", "llama3"),

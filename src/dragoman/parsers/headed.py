@@ -41,7 +41,7 @@ class Headed(Struct, frozen=True):
         return ()
 
     def begins(self, char: str) -> bool:
-        return char.isalnum() or char == "_"
+        return self.prefix.startswith(char) if self.prefix else char.isalnum() or char == "_"
 
     def reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
         return HeadedReader(self, tools)

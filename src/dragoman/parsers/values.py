@@ -69,15 +69,12 @@ def _implied(schema: dict[str, Json], root: Json, seen: set[str]) -> list[str]:
     if "enum" in schema:
         return [_type_of(value) for value in _list(schema["enum"])]
     reference = schema.get("$ref")
-    if isinstance(reference, str):
-        if reference in seen:
-            return []
+    if isinstance(reference, str) and reference not in seen:
         seen.add(reference)
         return _types(resolve(reference, root), root, seen)
-    for part in _list(schema.get("allOf")):
-        found = _types(part, root, seen)
-        if found:
-            return found
+    of_parts = [_types(part, root, seen) for part in _list(schema.get("allOf"))]
+    if any(of_parts):
+        return next(filter(None, of_parts))
     if "properties" in schema:
         return ["object"]
     return ["array"] if "items" in schema else []
