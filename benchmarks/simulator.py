@@ -20,11 +20,12 @@ from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
 from dragoman.engines.simulator.latency import StepLoad, StepTime
 from dragoman.engines.simulator.measured import compare
-from dragoman.engines.simulator.profile import FOLDER, SUFFIX, HeldOut, dumps, load
+from dragoman.engines.simulator.profile import FOLDER, SUFFIX, HeldOut, MetricError, dumps, load
 from dragoman.engines.simulator.replay import replay
 from dragoman.engines.simulator.scheduler import Scheduler, Step
 from dragoman.engines.simulator.sequence import Sequence
 from dragoman.engines.simulator.synthetic import Conversations, Uniform, poisson, sessions
+from dragoman.engines.simulator.windows import CONTEXT, PAIRS, TOKENS
 from dragoman.engines.simulator.workload import Request
 
 
@@ -84,23 +85,20 @@ def _scheduler_alone(workload: list[Request], engine: SchedulerConfig) -> float:
     return 1e6 * taken / sum(replayed.steps[0].sequences)
 
 
-def _row(error: HeldOut) -> str:
-    metrics = (error.ttft, error.latency, error.tpot)
-    return " | ".join(
-        " ".join(f"{100 * value:+7.2f}" for value in (metric.mean, metric.p50, metric.p90, metric.p99))
-        for metric in metrics
-    )
+def _row(error: MetricError) -> str:
+    return ", ".join(f"{100 * value:+.2f}" for value in (error.mean, error.p50, error.p90, error.p99))
 
 
 def accuracy() -> None:
-    print(f"\nerror in % over the {300 - FITTED} requests held out: mean p50 p90 p99 of TTFT | latency | TPOT")
+    """A table in Markdown: in a cell mean, p50, p90, p99."""
+    print(f"\nerror in % over the {300 - FITTED} requests held out: mean, p50, p90, p99\n")
+    print("| run | TTFT | latency | TPOT |\n| --- | --- | --- | --- |")
     for run in RUNS:
-        began = time.process_time()
-        profile = calibrated(run)
-        took = time.process_time() - began
-        assert profile.calibration is not None
-        assert profile.calibration.error is not None
-        print(f"{run.name:<26}{_row(profile.calibration.error)}   ({took:.1f} s)")
+        calibration = calibrated(run).calibration
+        assert calibration is not None
+        assert calibration.error is not None
+        error = calibration.error
+        print(f"| {run.name} | {' | '.join(_row(metric) for metric in (error.ttft, error.latency, error.tpot))} |")
 
 
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -112,20 +110,34 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no limit of sequences": {"max_num_seqs": 10**6},
     "no chunked prefill": {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192},
 }
+"""Of the scheduler."""
+TERMS = {
+    "no cost of context": (CONTEXT,),
+    "no cost of a prompt's attention": (PAIRS,),
+    "no cost of tokens": tuple(range(TOKENS.start, TOKENS.stop)),
+}
+"""Of a step's time."""
 
 
 def ablations() -> None:
-    for run in RUNS:
-        print(f"\n{run.name}: fitted anew without a part; error in % as above")
-        for name, change in ABLATIONS.items():
-            print(f"{name:<28}{_row(_without(run, calibrated(run).prior, change))}", flush=True)
-        print(f"{'no word on the hardware':<28}{_row(_without(run, Prior(), {}))}")
+    """A table in Markdown: the parts in rows, the runs in columns; in a cell mean TTFT / latency / TPOT."""
+    print(f"\n| fitted anew with | {' | '.join(run.name for run in RUNS)} |\n| --- |{' --- |' * len(RUNS)}")
+    for name, change in ABLATIONS.items():
+        _ablated(name, [_without(run, calibrated(run).prior, change) for run in RUNS])
+    for name, columns in TERMS.items():
+        _ablated(name, [_without(run, calibrated(run).prior, {}, columns) for run in RUNS])
+    _ablated("no word on the hardware", [_without(run, Prior(), {}) for run in RUNS])
 
 
-def _without(run: Run, prior: Prior, change: dict[str, Any]) -> HeldOut:
+def _ablated(name: str, errors: list[HeldOut]) -> None:
+    cells = [f"{100 * e.ttft.mean:+.1f} / {100 * e.latency.mean:+.1f} / {100 * e.tpot.mean:+.1f}" for e in errors]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int, ...] = ()) -> HeldOut:
     workload, measured = log(run.name)
     engine = msgspec.structs.replace(run.engine, **change)
-    found = fit(workload, measured[:FITTED], engine, prior)
+    found = fit(workload, measured[:FITTED], engine, prior, columns)
     simulated = simulate(workload, engine, found.latency, found.frontend_seconds).timings
     return compare(measured[FITTED:], simulated[FITTED:])
 

@@ -44,6 +44,7 @@ READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_
 RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
 UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
+SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
     # Models that come and go.
@@ -60,6 +61,42 @@ MUTANTS = (
         "self.retry_at = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)",
         "self.retry_at = now",
         ("tests/pipeline/test_models.py",),
+    ),
+    # The simulator offline, and recordings.
+    Mutant(
+        "blocks that were fetched stay held for ever",
+        "engines/simulator/disaggregation.py",
+        "if sequence is not None:",
+        "if sequence is not None and entry is not None:",
+        (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "a prompt that was fetched waits behind one that waits for its blocks: both wait for ever",
+        "engines/simulator/scheduler.py",
+        "        self._resume(step)\n        while self._waiting",
+        "        if not self._waiting:\n            self._resume(step)\n        while self._waiting",
+        (f"{SIMULATOR}/test_disaggregation.py",),
+    ),
+    Mutant(
+        "sleeping from piece to piece: the stream drifts (llm-d-inference-sim)",
+        "recording/player.py",
+        "left = begin + at / self._scale - asyncio.get_running_loop().time()",
+        "left = at / self._scale",
+        (RECORDING,),
+    ),
+    Mutant(
+        "API keys are written into recordings",
+        "recording/tape.py",
+        "return [(name, value) for name, value in raw if name.lower() in ASKED]",
+        "return [(name, value) for name, value in raw]",
+        (RECORDING,),
+    ),
+    Mutant(
+        "the requests that judge a fit are among those that it has seen",
+        "engines/simulator/calibrate.py",
+        "held_out = [timing for timing in measured if timing.id not in but]",
+        "held_out = [timing for timing in measured if timing.id in but]",
+        (f"{SIMULATOR}/test_accuracy.py::test_the_fit_does_not_see_how_the_others_fared",),
     ),
     # The upstream engine.
     Mutant(

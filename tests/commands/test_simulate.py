@@ -103,6 +103,12 @@ def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path
     assert 0 < timing.ttft < timing.latency < 1
 
 
+def test_the_details_of_conversations_can_be_replayed_as_a_trace(tmp_path: Path) -> None:
+    path = str(tmp_path / "details.jsonl")
+    found = measured("sessions", *SMALL, "--save-detailed", path)
+    assert measured(path)["cache_hits"] == pytest.approx(found["cache_hits"], abs=0.05)
+
+
 def test_goodput_counts_what_keeps_the_slo(trace: str) -> None:
     assert measured(trace, "--slo", "ttft:1000,tpot:1000")["good"] == 1
     assert measured(trace, "--goodput", "ttft:1000", "--goodput", "e2el:1")["good"] == 0

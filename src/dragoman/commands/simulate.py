@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..engines.simulator.replay import Replayed
     from ..engines.simulator.report import Report, Slo
     from ..engines.simulator.split import Split
+    from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import Request
 
 FLEET, SLO, OUTPUT = "The fleet", "What is good enough", "What is told"
@@ -136,7 +137,7 @@ def _run(options: Options) -> None:
     with progress("requests", len(workload)) as tick:
         replayed = fleet.serve(workload, tick=tick)
     found = report(replayed, slo)
-    _save(options, fleet, replayed, slo)
+    _save(options, fleet, workload, replayed, slo)
     typer.echo(_as_json(fleet, found) if options.json else _as_text(fleet, found), nl=False)
 
 
@@ -152,15 +153,24 @@ def _sweep(options: Options, fleet: Fleet, workload: Sequence[Request], slo: Slo
     )
 
 
-def _save(options: Options, fleet: Fleet, replayed: Replayed, slo: Slo | None) -> None:
+def _save(options: Options, fleet: Fleet, workload: Sequence[Request], replayed: Replayed, slo: Slo | None) -> None:
     if options.save_detailed is not None:
-        lines = b"".join(msgspec.json.encode(timing) + b"\n" for timing in replayed.timings)
-        Path(options.save_detailed).write_bytes(lines)
+        shared = {request.id: request for request in workload}
+        lines = (_detailed(timing, shared[timing.id]) for timing in replayed.timings)
+        Path(options.save_detailed).write_bytes(b"".join(lines))
     if options.plots is not None:
         from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
 
         title = f"{fleet.profile.name}, {fleet.described}, {len(replayed.timings)} requests"
         draw_simulation(options.plots, replayed, slo, title)
+
+
+def _detailed(timing: Timing, request: Request) -> bytes:
+    """A line of a log that is also a line of a trace."""
+    told = msgspec.to_builtins(timing)
+    if request.block_hashes:
+        told |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
+    return msgspec.json.encode(told) + b"\n"
 
 
 def _as_text(fleet: Fleet, found: Report) -> str:

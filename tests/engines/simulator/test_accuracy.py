@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
@@ -42,6 +43,36 @@ def test_nothing_but_the_log_is_needed(run: Run) -> None:
     found = fit(workload, observed, run.engine, Prior())
     bare = msgspec.structs.replace(calibrated(run), latency=found.latency, frontend_seconds=found.frontend_seconds)
     mean, percentile = worst(held_out(run, bare))
+    assert mean < 0.02
+    assert percentile < 0.05
+
+
+@runs
+def test_a_hundred_from_the_middle_foretell_the_others_as_well(run: Run) -> None:
+    """Guards against settings of the method that suit the beginnings of these runs only."""
+    workload, measured = log(run.name)
+    others = [*measured[:FITTED], *measured[2 * FITTED :]]
+    found = fit(workload, measured[FITTED : 2 * FITTED], run.engine, calibrated(run).prior)
+    simulated = simulate(workload, run.engine, found.latency, found.frontend_seconds).timings
+    mean, percentile = worst(compare(others, [*simulated[:FITTED], *simulated[2 * FITTED :]]))
+    assert mean < 0.02
+    assert percentile < 0.05
+
+
+def test_noise_in_what_was_measured_does_not_spoil_the_fit() -> None:
+    run, generator = RUNS[1], np.random.default_rng(0)
+    workload, measured = log(run.name)
+    first, last = np.exp(generator.normal(0.0, 0.02, (2, FITTED)))
+    noisy = [
+        msgspec.structs.replace(
+            each,
+            first_token_s=each.arrival_s + each.ttft * first[index],
+            last_token_s=each.arrival_s + each.ttft * first[index] + (each.latency - each.ttft) * last[index],
+        )
+        for index, each in enumerate(measured[:FITTED])
+    ]
+    profile = calibrate_run(run, (workload, [*noisy, *measured[FITTED:]]))
+    mean, percentile = worst(held_out(run, profile))
     assert mean < 0.02
     assert percentile < 0.05
 

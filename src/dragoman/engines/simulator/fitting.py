@@ -10,7 +10,7 @@ Pure: measurements in, a fit out. It must not be shown the part of a log that it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -88,15 +88,22 @@ def simulate(
     return replay(workload, [core], frontend_seconds=frontend_seconds, until=until)
 
 
-def fit(workload: Sequence[Request], observed: Sequence[Timing], config: SchedulerConfig, prior: Prior) -> Fit:
+def fit(
+    workload: Sequence[Request],
+    observed: Sequence[Timing],
+    config: SchedulerConfig,
+    prior: Prior,
+    without: Collection[int] = (),
+) -> Fit:
     """Coefficients under which the simulated requests take as long as the observed ones.
 
     workload: everything that the server was asked, as the observed requests shared it with all others; only arrivals
-    and lengths are read. observed: measured times of some of them. config: the server's real settings.
+    and lengths are read. observed: measured times of some of them. config: the server's real settings. without: columns
+    of the linear system (see `windows`) that stay 0, to see what they are worth.
     Raises CalibrationError, and RequestError for a request that could never run with these settings.
     """
     _check(workload, observed)
-    return _Search(workload, observed, config, prior).run()
+    return _Search(workload, observed, config, prior, without).run()
 
 
 class _Trial(Struct, frozen=True):
@@ -109,12 +116,18 @@ class _Search:
     """Gauss-Newton steps, each from a simulation of its own."""
 
     def __init__(
-        self, workload: Sequence[Request], observed: Sequence[Timing], config: SchedulerConfig, prior: Prior
+        self,
+        workload: Sequence[Request],
+        observed: Sequence[Timing],
+        config: SchedulerConfig,
+        prior: Prior,
+        without: Collection[int],
     ) -> None:
         self._workload, self._observed, self._config = workload, observed, config
         self._ids = frozenset(timing.id for timing in observed)
-        self._guess = _guess(observed, prior)
-        self._firm = _stack(_expectations(prior), _straight(float(self._guess[TOKENS][-1])))
+        self._used = np.array([column not in without for column in range(NUM_FEATURES)], dtype=np.float64)
+        self._guess = _guess(observed, prior) * self._used
+        self._firm = _stack(_expectations(prior), _straight(float(_guess(observed, prior)[TOKENS][-1])))
         self._trials: list[_Trial] = []
 
     def run(self) -> Fit:
@@ -159,8 +172,11 @@ class _Search:
     def _solve(self, trial: _Trial) -> Vector:
         totals = trial.windows.totals()
         weighty = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
+        singles, firm = trial.windows.singles(), _stack(weighty, self._firm)
         try:
-            return solve(trial.windows.singles(), _stack(weighty, self._firm))
+            return solve(
+                Rows(singles.features * self._used, singles.targets), Rows(firm.features * self._used, firm.targets)
+            )
         except ValueError as error:
             raise CalibrationError(f"{error}: are arrival and token times on one clock?") from None
 
