@@ -621,6 +621,28 @@ MUTANTS = (
         "pass",
         ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),
     ),
+    # Work that no client waits for.
+    Mutant(
+        "after a restart a batch does all of its requests again",
+        "serving/batches.py",
+        "if line.custom_id not in done:",
+        "if True:",
+        ("tests/serving/test_batches.py",),
+    ),
+    Mutant(
+        "a batch that finds the engine full fails its requests",
+        "serving/jobs.py",
+        "_NO_ROOM = frozenset({429, 503, 529})",
+        "_NO_ROOM = frozenset({429})",
+        ("tests/serving/test_batches.py",),
+    ),
+    Mutant(
+        "a batch takes the engine from those who wait",
+        "serving/generate.py",
+        "request.priority + BACKGROUND if caller.background",
+        "request.priority if caller.background",
+        ("tests/serving/test_batches.py",),
+    ),
 )
 
 

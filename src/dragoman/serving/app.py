@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 
@@ -17,7 +18,7 @@ from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
 from ..pipeline.models import Models
 from ..store import Store
-from . import batches, files, reading, utility
+from . import batches, files, message_batches, reading, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .compact import compact
@@ -55,6 +56,7 @@ def routes() -> Table:
         "/ping": (public, {"GET": utility.health, "POST": utility.health}),
         "/version": (public, {"GET": utility.version}),
         **files.routes(),
+        **message_batches.routes(),
     }
     return {**table, **batches.routes(_posts(table))}
 
@@ -96,13 +98,13 @@ def create_app(
 
     envelope = _envelopes(options.profile)
     table = routes()
-    perform = Performer(service, _posts(table), envelope)
+    perform, room = Performer(service, _posts(table), envelope), asyncio.Semaphore(options.batch_concurrency)
     endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in table.items()]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
         default=not_found(service, envelope),
-        lifespan=lifespan(service, (clean, batches.chore(perform))),
+        lifespan=lifespan(service, (clean, batches.chore(perform, room), message_batches.chore(perform, room))),
     )
     return _App(router, {"/v1/responses": ResponsesSocket(service, envelope)})
 

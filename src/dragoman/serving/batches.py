@@ -35,7 +35,7 @@ from .answer import Answer
 from .auth import Access
 from .endpoint import Handler, Http, Whole
 from .generate import refuse_unknown
-from .jobs import Jobs, Task
+from .jobs import Held, Jobs, Task
 from .perform import Performed, Performer
 from .service import Service
 from .stored import list_records, store_of
@@ -59,11 +59,11 @@ def routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, Mappin
     }
 
 
-def chore(perform: Performer) -> Callable[[Service, Store], Coroutine[None, None, None]]:
+def chore(perform: Performer, room: asyncio.Semaphore) -> Callable[[Service, Store], Coroutine[None, None, None]]:
     """Works off what batches there are."""
 
     async def run(service: Service, store: Store) -> None:
-        jobs = Jobs(service, store, perform, BATCH, service.options.batch_concurrency)
+        jobs = Jobs(service, store, perform, BATCH, room)
         await jobs.run(partial(work, service, store))
 
     return run
@@ -152,11 +152,11 @@ async def work(service: Service, store: Store, record: Record, jobs: Jobs) -> No
 
 
 class _Job:
-    """A batch in work. Whatever it writes says what it believes to be there, so that it never works against another."""
+    """A batch in work."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
         self._service, self._store, self._key = service, store, record.key
-        self._version = record.version
+        self._held = Held(store, record)
         self._writing = asyncio.Lock()
         self.batch = _batch(record)
 
@@ -201,7 +201,7 @@ class _Job:
                 usage = (usage or Usage()).plus(usage_of(answer.body))
             now = replace(self.batch, request_counts=counts, usage=usage)
             target = self.batch.output_file_id if well else self.batch.error_file_id
-            await self._commit(now, self._store.run, self._append(target, Item(line, task.id)))
+            await self._commit(now, self._append(target, Item(line, task.id)))
 
     async def goes_on(self) -> bool:
         record = await self._store.get(self._key)
@@ -234,7 +234,7 @@ class _Job:
         output = await self._finished(self.batch.output_file_id)
         errors = await self._finished(self.batch.error_file_id)
         ended = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
-        await self._commit(ended, None)
+        await self._commit(ended, done=True)
 
     async def _finished(self, id: str | None) -> str | None:
         """The file, now seen by its owner; none where nothing was written to it."""
@@ -259,7 +259,7 @@ class _Job:
                 counts = self.batch.request_counts
                 now = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
                 append = self._append(self.batch.error_file_id, Item(line, task.id))
-                await self._commit(now, self._store.run, append)
+                await self._commit(now, append)
 
     async def _done(self) -> set[str]:
         """Ids of the requests that have a result."""
@@ -296,23 +296,19 @@ class _Job:
     async def _change(self, batch: Batch, *more: Change) -> None:
         """Still ours afterwards. Where it was cancelled meanwhile it is that, and nothing is changed."""
         try:
-            await self._commit(batch, self._store.run, *more)
+            await self._commit(batch, *more)
         except Refused:
             await self._reload()
             if self.batch.status != "cancelling":
                 raise
 
-    async def _commit(self, batch: Batch, run: str | None, *more: Change) -> None:
-        replacement = Replace(self._key, batch.status, msgspec.json.encode(batch), run, version=self._version)
-        await self._store.commit(*more, replacement)
-        self.batch, self._version = batch, self._version + 1
+    async def _commit(self, batch: Batch, *more: Change, done: bool = False) -> None:
+        await self._held.commit(batch.status, msgspec.json.encode(batch), *more, done=done)
+        self.batch = batch
 
     async def _reload(self) -> None:
-        """Raises Refused if it is gone, or another process's."""
-        record = await self._store.get(self._key)
-        if record is None or record.run != self._store.run:
-            raise Refused(Delete(self._key), None if record is None else record.state)
-        self.batch, self._version = _batch(record), record.version
+        await self._held.reload()
+        self.batch = _batch(self._held.record)
 
     def _now(self) -> int:
         return int(self._service.clock.now())

@@ -158,22 +158,21 @@ async def content(http: Http) -> Whole | Answer:
     length = (b"content-length", str(file.bytes).encode())
     return ReplayedAnswer(
         pieces(store_of(http), record.key),
-        _Bare(),
+        Bare(),
         headers=[*http.head(OCTETS), length, (b"x-content-type-options", b"nosniff")],
         refuse=http.refusal,
         patience=http.service.options.patience,
     )
 
 
-class _Bare:
-    """Nothing is said beside the content; what is cut short is shorter than the length that was told."""
+class Bare:
+    """Nothing is said beside the content, and no words of ours end it: a failure breaks the connection."""
 
     end = b""
     keepalive = b""
 
     def error(self, error: DragomanError) -> bytes:
-        del error
-        return b""
+        raise error
 
 
 async def pieces(store: Store, key: Key) -> AsyncGenerator[bytes]:

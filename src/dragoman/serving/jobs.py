@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..store import NOBODY, Record, Refused, Replace, Store
+from ..store import NOBODY, Change, Delete, Key, Record, Refused, Replace, Store
 from .auth import Caller
 from .perform import Performed, Performer
 from .service import Service
@@ -56,18 +57,45 @@ class Job(Protocol):
         ...
 
 
+class Held:
+    """A record in this process's hands. Whatever it writes says what it believes to be there, so that it never works
+    against another process, or against a client that has cancelled it.
+    """
+
+    def __init__(self, store: Store, record: Record) -> None:
+        self._store, self.record = store, record
+
+    @property
+    def key(self) -> Key:
+        return self.record.key
+
+    async def commit(self, state: str, body: bytes, *more: Change, done: bool = False) -> None:
+        """done: nobody works on it any more. Raises Refused where the record is not as it was."""
+        run = None if done else self._store.run
+        await self._store.commit(*more, Replace(self.key, state, body, run, version=self.record.version))
+        version = self.record.version + 1
+        self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
+
+    async def reload(self) -> None:
+        """Raises Refused if it is gone, or in another process's hands."""
+        record = await self._store.get(self.key)
+        if record is None or record.run != self._store.run:
+            raise Refused(Delete(self.key), None if record is None else record.state)
+        self.record = record
+
+
 class Stopped(Exception):
     """The job is not to go on."""
 
 
 class Jobs:
-    """The jobs of one kind that this process works on. width: tasks at the same time, of all jobs together."""
+    """The jobs of one kind that this process works on. room: for the tasks of all jobs. most: jobs at a time."""
 
     def __init__(
-        self, service: Service, store: Store, perform: Performer, kind: str, width: int, most: int = 4
+        self, service: Service, store: Store, perform: Performer, kind: str, room: asyncio.Semaphore, most: int = 4
     ) -> None:
         self._service, self._store, self._perform, self._kind = service, store, perform, kind
-        self._room, self._most = asyncio.Semaphore(width), most
+        self._room, self._most = room, most
 
     async def run(self, work: Callable[[Record, Jobs], Awaitable[None]]) -> None:
         """Take what nobody works on, again and again, until it is cancelled: what runs then is left to others."""
