@@ -643,6 +643,13 @@ MUTANTS = (
         "request.priority if caller.background",
         ("tests/serving/test_batches.py",),
     ),
+    Mutant(
+        "a thread goes on without the turn that was deleted from its middle",
+        "serving/threads.py",
+        "if chain is None or not chain.whole:",
+        "if chain is None:",
+        ("tests/serving/test_threads.py",),
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import __version__
-from ..dialects.anthropic import anthropic_error, anthropic_status, read_messages
+from ..dialects.anthropic import anthropic_error, anthropic_status
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
@@ -18,7 +18,7 @@ from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
 from ..pipeline.models import Models
 from ..store import Store
-from . import batches, files, message_batches, reading, utility
+from . import batches, files, message_batches, reading, threads, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .compact import compact
@@ -45,7 +45,7 @@ def routes() -> Table:
         "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
         "/v1/responses/compact": (user, {"POST": compact}),
         **_responses(user),
-        "/v1/messages": (user, {"POST": generation(read_messages)}),
+        "/v1/messages": (user, {"POST": threads.create}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         **reading.routes(),
         "/v1/models": (user, {"GET": utility.list_models}),

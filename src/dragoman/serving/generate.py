@@ -64,8 +64,11 @@ def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
 
 
 async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    body = await http.json()
-    options = reading(http)
+    return await read_body(http, await http.json(), read)
+
+
+async def read_body(party: Party, body: bytes, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    options = reading(party)
     return await anyio.to_thread.run_sync(read, body, options) if len(body) > LARGE_BODY else read(body, options)
 
 

@@ -17,6 +17,7 @@ from ..pipeline.prompting import render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
 from .generate import reading, refuse_unknown, terms
+from .threads import whole_conversation
 
 
 async def list_models(http: Http) -> Whole | Answer:
@@ -71,7 +72,8 @@ async def tokenize(http: Http) -> Whole | Answer:
 
 async def count_tokens(http: Http) -> Whole | Answer:
     """Exactly what the prompt of the same call would be."""
-    call = read_count_tokens(await http.json(), reading(http))
+    body, _ = await whole_conversation(http, await http.json())
+    call = read_count_tokens(body, reading(http))
     refuse_unknown(call.unknown, strict=http.service.options.strict)
     backend = (await http.service.models.ready(call.model)).backend
     if not isinstance(backend, TokenBackend):

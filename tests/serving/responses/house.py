@@ -37,7 +37,9 @@ async def lifespan(app: ASGIApp) -> AsyncGenerator[None]:
     running = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, said.get, heard.put))
     await said.put({"type": "lifespan.startup"})
     assert (await heard.get())["type"] == "lifespan.startup.complete"
-    yield
-    await said.put({"type": "lifespan.shutdown"})
-    assert (await heard.get())["type"] == "lifespan.shutdown.complete"
-    await running
+    try:
+        yield
+    finally:
+        await said.put({"type": "lifespan.shutdown"})
+        assert (await heard.get())["type"] == "lifespan.shutdown.complete"
+        await running

@@ -1,6 +1,6 @@
 """Anthropic Messages and its count_tokens, with vLLM's extensions."""
 
-from .errors import ThreadUnsupported, anthropic_error, anthropic_status
+from .errors import ThreadNotFound, ThreadUnsupported, anthropic_error, anthropic_status
 from .reader import CountCall, read_count_tokens, read_messages
 from .writer import MessagesView, MessagesWriter, unsigned
 
@@ -8,6 +8,7 @@ __all__ = [
     "CountCall",
     "MessagesView",
     "MessagesWriter",
+    "ThreadNotFound",
     "ThreadUnsupported",
     "anthropic_error",
     "anthropic_status",

@@ -10,7 +10,8 @@ import re
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.errors import ContextTooLong, DragomanError, Unsupported
+from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
+from ..body import echo
 from ..errors import MAX_MESSAGE
 from ..text import line_safe, printable
 
@@ -56,10 +57,25 @@ class ThreadUnsupported(Unsupported):
         super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
 
 
+class LostDetails(Struct, frozen=True):
+    """What makes the official SDK send the whole conversation again, as a new thread."""
+
+    error_code: str = "thread_not_found"
+
+
+class ThreadNotFound(NotFound):
+    """The answer that is to be continued is not there, or one before it is gone."""
+
+    details = LostDetails()
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no message {echo(id)} to continue.", param="thread.previous_message_id")
+
+
 class _Error(Struct, frozen=True):
     type: str
     message: str
-    details: ThreadDetails | UnsetType = UNSET
+    details: ThreadDetails | LostDetails | UnsetType = UNSET
 
 
 class _Envelope(Struct, frozen=True, kw_only=True):
@@ -73,7 +89,7 @@ def anthropic_error(error: DragomanError, request_id: str | None = None) -> byte
     message = printable(_message(error))
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
-    details = error.details if isinstance(error, ThreadUnsupported) else UNSET
+    details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
     id = UNSET if request_id is None else request_id
     said = _Error(_type(error.status), message, details)
     return line_safe(msgspec.json.encode(_Envelope(error=said, request_id=id)))

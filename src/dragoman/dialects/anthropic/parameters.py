@@ -32,7 +32,10 @@ _PROMPTING = (
     ("output_config", "effort, and format json_schema"),
     ("output_format", "the old name of output_config.format"),
     ("context_management", "edits are not made: a warning, save for clear_thinking that keeps all"),
-    ("thread", "a 400 that makes the official SDK send the whole conversation"),
+    (
+        "thread",
+        "create and continue; where nothing is kept, a 400 that makes the official SDK send the whole conversation",
+    ),
     ("chat_template", "where the server allows it"),
     ("chat_template_kwargs", "those that the server allows; enable_thinking and thinking turn thinking on or off"),
 )

@@ -1,0 +1,162 @@
+"""Message threads: what the official SDK's tool runner uses by default, and how they are the same as without."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from anthropic import beta_async_tool
+
+from dragoman.core.request import Conversation
+from dragoman.serving.service import ServingOptions
+from dragoman.store import Delete, Key, MemoryStore
+from tests.serving.house import House, Still, house
+from tests.serving.test_message_batches import sdk
+from tests.serving.working import working
+
+ASKED = '[[tool weather {"city": "Rome"}]][[then]][[tool weather {"city": "Oslo"}]][[then]][[say Both are mild.]]'
+
+
+@beta_async_tool
+async def weather(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+        city: Its name.
+    """
+    return f"mild in {city}"
+
+
+def conversations(it: House) -> list[Conversation]:
+    return [request.prompt for request in it.engine.seen if isinstance(request.prompt, Conversation)]
+
+
+async def run(it: House, **more: Any) -> str:
+    messages: Any = sdk(it).beta.messages
+    asked: list[Any] = [{"role": "user", "content": ASKED}]
+    runner: Any = messages.tool_runner(
+        model="m", max_tokens=100, system="Be brief.", tools=[weather], messages=asked, **more
+    )
+    message = await runner.until_done()
+    assert message.content[0].type == "text"
+    return message.content[0].text
+
+
+async def test_the_tool_runners_turns_are_the_whole_conversation_each_time():
+    async with working(engine={"directives": True}) as threaded, working(engine={"directives": True}) as whole:
+        assert await run(threaded) == "Both are mild."
+        assert await run(whole, thread=False) == "Both are mild."
+        assert len(conversations(threaded)) == 3
+        for with_thread, without in zip(conversations(threaded), conversations(whole), strict=True):
+            assert with_thread.tools == without.tools
+            assert shape(with_thread) == shape(without)
+
+
+def shape(conversation: Conversation) -> list[Any]:
+    """Roles and parts, without the ids that each server makes of its own."""
+    return [(message.role, [type(part) for part in message.parts]) for message in conversation.messages]
+
+
+async def test_a_streamed_thread_goes_on():
+    async with working(engine={"directives": True}) as server:
+        runner = sdk(server).beta.messages.tool_runner(
+            model="m", max_tokens=100, tools=[weather], messages=[{"role": "user", "content": ASKED}], stream=True
+        )
+        texts: list[str] = []
+        async for stream in runner:
+            message = await stream.get_final_message()
+            texts += [block.text for block in message.content if block.type == "text"]
+        assert texts == ["Both are mild."]
+        assert [len(conversation.messages) for conversation in conversations(server)] == [1, 3, 5]
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **more}
+
+
+def continuing(id: str, **more: Any) -> dict[str, Any]:
+    return body(thread={"type": "continue", "previous_message_id": id}, **more)
+
+
+async def test_an_unknown_message_is_told_so_that_the_sdk_replays():
+    async with working() as server:
+        answer = await server.post("/v1/messages", continuing("msg_gone"))
+        assert answer.status_code == 404
+        assert answer.json()["error"]["details"] == {"error_code": "thread_not_found"}
+
+
+async def test_the_sdk_replays_a_thread_that_was_lost():
+    store = MemoryStore(now=Still().now)
+    async with working(store=store) as server:
+        thread = sdk(server).beta.messages.thread(model="m", max_tokens=10)
+        first = await thread.send({"role": "user", "content": "one"})
+        await store.commit(Delete(Key("", "thread", first.id)))
+        await thread.send({"role": "user", "content": "two"})
+        assert [len(conversation.messages) for conversation in conversations(server)] == [1, 3]
+
+
+async def test_a_thread_with_a_missing_turn_is_not_continued_with_a_hole():
+    store = MemoryStore(now=Still().now)
+    async with working(store=store) as server:
+        first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
+        second = (await server.post("/v1/messages", continuing(first))).json()["id"]
+        await store.commit(Delete(Key("", "thread", first)))
+        assert (await server.post("/v1/messages", continuing(second))).status_code == 404
+
+
+async def test_a_thread_can_be_continued_twice():
+    async with working() as server:
+        first = (await server.post("/v1/messages", body(thread={"type": "create"}))).json()["id"]
+        for _ in range(2):
+            assert (await server.post("/v1/messages", continuing(first))).status_code == 200
+        assert [len(conversation.messages) for conversation in conversations(server)] == [1, 3, 3]
+
+
+async def test_a_thread_is_its_owners_own():
+    async with working(options=ServingOptions(api_keys=("a", "b"))) as server:
+        keys = [{"x-api-key": key} for key in "ab"]
+        first = (await server.post("/v1/messages", body(thread={"type": "create"}), keys[0])).json()["id"]
+        assert (await server.post("/v1/messages", continuing(first), keys[1])).status_code == 404
+        assert (await server.post("/v1/messages", continuing(first), keys[0])).status_code == 200
+
+
+async def test_what_is_in_no_thread_is_not_kept():
+    store = MemoryStore(now=Still().now)
+    async with working(store=store) as server:
+        for plain in (body(), body(thread=None), body(messages=[{"role": "user", "content": 'a "thread"'}])):
+            assert (await server.post("/v1/messages", plain)).status_code == 200
+        assert await store.page("", "thread") == ()
+
+
+async def test_a_server_that_keeps_nothing_has_the_sdk_send_everything():
+    answer = await house().post("/v1/messages", body(thread={"type": "create"}))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        (body(thread={"type": "fork"}), "thread.type: "),
+        (body(thread={"type": "continue"}), "thread.previous_message_id: Field required"),
+        (body(thread=5), "thread: "),
+        (continuing("msg_1", system="other"), "system: a thread keeps"),
+        (continuing("msg_1", tools=[]), "tools: a thread keeps"),
+        (body(thread={"type": "create"}, messages=[]), "messages: "),
+        (body(thread={"type": "create"}, messages="x"), "messages: "),
+    ],
+)
+async def test_a_wrong_thread_names_its_field(wrong: dict[str, Any], where: str):
+    async with working() as server:
+        answer = await server.post("/v1/messages", wrong)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith(where), json.dumps(answer.json())
+
+
+async def test_a_refused_turn_is_not_kept():
+    store = MemoryStore(now=Still().now)
+    async with working(store=store, engine={"directives": True}) as server:
+        failing = body(thread={"type": "create"}, messages=[{"role": "user", "content": "[[error 500 broken]]"}])
+        assert (await server.post("/v1/messages", failing)).status_code == 500
+        assert await store.page("", "thread") == ()
