@@ -21,7 +21,6 @@ from ..store import Store
 from . import batches, files, message_batches, reading, threads, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
-from .compact import compact
 from .endpoint import Endpoint, Envelope, Handler, not_found
 from .generate import generation
 from .host import allowed_hosts
@@ -29,6 +28,8 @@ from .lifespan import clean, lifespan
 from .perform import Performer
 from .responses import conversations, create, stored
 from .responses.background import Background
+from .responses.compact import compact
+from .responses.count import count_input_tokens
 from .responses.socket import ResponsesSocket
 from .seals import Seals
 from .service import Service, ServingOptions
@@ -42,8 +43,6 @@ def routes() -> Table:
     table: Table = {
         "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
-        "/v1/responses/input_tokens": (user, {"POST": utility.count_input_tokens}),
-        "/v1/responses/compact": (user, {"POST": compact}),
         **_responses(user),
         "/v1/messages": (user, {"POST": threads.create}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
@@ -128,6 +127,8 @@ def _responses(user: Access) -> Table:
     response, conversation = "/v1/responses/{id}", "/v1/conversations/{id}"
     return {
         "/v1/responses": (user, {"POST": create.create}),
+        "/v1/responses/input_tokens": (user, {"POST": count_input_tokens}),
+        "/v1/responses/compact": (user, {"POST": compact}),
         response: (user, {"GET": stored.show, "DELETE": stored.delete}),
         f"{response}/cancel": (user, {"POST": stored.cancel}),
         f"{response}/input_items": (user, {"GET": stored.list_input}),

@@ -9,9 +9,7 @@ from .. import __version__
 from ..core.errors import RequestError, Unsupported
 from ..dialects.anthropic import count_tokens_answer, read_count_tokens
 from ..dialects.models import ModelCard, model_list, model_object
-from ..dialects.responses import input_tokens_answer, read_responses, stateless
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
-from ..pipeline.fitting import dropped_warning, prompt_that_fits
 from ..pipeline.models import Place, ServedModel, TokenBackend, is_pattern
 from ..pipeline.prompting import render_conversation
 from .answer import Answer
@@ -80,19 +78,6 @@ async def count_tokens(http: Http) -> Whole | Answer:
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
     rendered = await render_conversation(backend, call.conversation, terms(http, http.id))
     return Whole(count_tokens_answer(len(rendered.ids)))
-
-
-async def count_input_tokens(http: Http) -> Whole | Answer:
-    """What `usage.input_tokens` of the same call would be."""
-    call = stateless(read_responses(await http.json(), reading(http)))
-    refuse_unknown(call.unknown, strict=http.service.options.strict)
-    request = call.requests[0]
-    model = await http.service.models.ready(request.model)
-    if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
-    prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
-    dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []
-    return Whole(input_tokens_answer(len(prompted.ids)), warnings=(*call.warnings, *dropped))
 
 
 async def detokenize(http: Http) -> Whole | Answer:

@@ -142,12 +142,21 @@ async def open_turn(party: Party, asked: ResponsesCall, *, local: Past | None = 
     keeper = None if service.store is None or asked.store is False else Keeper(service.store, owner)
     asked = _named(asked, kept=keeper is not None)
     header = asked.id.over(new_header(party, asked.call))
-    past = await recall(service.store, owner, asked, local)
-    input = await resolve(service.store, owner, asked.input, past)
-    own = _rows(input, past, header.id)
+    asked, past, own = await continued(party, asked, header.id, local=local)
+    return Turn(asked, past, own, await admit_call(party, asked.call, header), keeper)
+
+
+async def continued(
+    party: Party, asked: ResponsesCall, response_id: str, *, local: Past | None = None
+) -> tuple[ResponsesCall, Past, tuple[bytes, ...]]:
+    """The call with all that comes before it, what that is, and its own items, whose ids derive from the response's."""
+    store, owner = party.service.store, party.caller.owner
+    past = await recall(store, owner, asked, local)
+    input = await resolve(store, owner, asked.input, past)
+    own = _rows(input, past, response_id)
     if past.items or input != asked.input:
         asked = await _over(asked, (*past.items, *own))
-    return Turn(asked, past, own, await admit_call(party, asked.call, header), keeper)
+    return asked, past, own
 
 
 def _named(asked: ResponsesCall, *, kept: bool) -> ResponsesCall:

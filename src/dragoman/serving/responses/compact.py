@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from ..core.errors import Unsupported
-from ..dialects.base import ReaderOptions
-from ..dialects.responses import ResponsesCall, read_responses, rows, stateless
-from .answer import Answer
-from .endpoint import Http, Whole
-from .generate import admit_call, answer, new_header, read_call
+from ...core.errors import Unsupported
+from ...dialects.base import ReaderOptions
+from ...dialects.responses import ResponsesCall, read_responses
+from ..answer import Answer
+from ..endpoint import Http, Whole
+from ..generate import admit_call, answer, new_header, read_call
+from .turn import continued
 
 
 async def compact(http: Http) -> Whole | Answer:
     asked = await read_call(http, _read)
     if asked.background:
         raise Unsupported("A compaction is not made in the background.", param="background")
-    call = stateless(asked)
-    header = new_header(http, call)
-    admitted = await admit_call(http, call, header)
-    writer = asked.compacted(header, [row for _, row in rows(asked.input, header.id)])
+    header = new_header(http, asked.call)
+    asked, past, own = await continued(http, asked, header.id)
+    admitted = await admit_call(http, asked.call, header)
+    writer = asked.compacted(header, (*past.items, *own))
     return answer(http, writer, admitted, admitted.run.batches, stream=False)
 
 

@@ -14,6 +14,7 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from dragoman.store import MemoryStore
 from tests.serving.house import house
 
 LIMIT = 512
@@ -39,7 +40,7 @@ LAST = {"role": "user", "content": "What is 3 + 4?"}
 async def client() -> AsyncGenerator[httpx2.AsyncClient]:
     models = build_models(Settings(max_model_len=LIMIT), SystemClock())
     await models.start()
-    transport = httpx2.ASGITransport(create_app(models))
+    transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await models.stop()
@@ -85,6 +86,15 @@ async def test_what_fits_is_left_as_it_is_and_one_turn_that_does_not_is_refused(
     assert "x-dragoman-warnings" not in fits.headers
     refused = await client.post("/v1/responses", json={"input": LONG * 20, "truncation": "auto"})
     assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_comes_before_counts_too(client: httpx2.AsyncClient):
+    first = (await client.post("/v1/responses", json={"input": "Hello", "max_output_tokens": 16})).json()
+    asked = {"input": "And?", "previous_response_id": first["id"]}
+    counted = (await client.post("/v1/responses/input_tokens", json=asked)).json()
+    called = (await client.post("/v1/responses", json={**asked, "max_output_tokens": 16})).json()
+    assert counted["input_tokens"] == called["usage"]["input_tokens"] > first["usage"]["input_tokens"]
 
 
 async def test_an_engine_that_makes_its_own_prompts_says_so():

@@ -8,6 +8,7 @@ from dragoman.conformance.responses import check_stream
 from dragoman.engines.scripted import Entry, Say, Think
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
+from tests.serving.responses.house import remembering
 
 SUMMARY = Entry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
 INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]
@@ -40,6 +41,15 @@ async def test_a_compaction_belongs_to_its_key():
     for key, status in (("mine", 200), ("yours", 400)):
         answer = await it.post("/v1/responses", body, {"authorization": f"Bearer {key}"})
         assert answer.status_code == status, answer.text
+
+
+async def test_what_is_stored_is_compacted_and_counted_by_its_id():
+    it = remembering(SUMMARY)
+    first = await it.openai().responses.create(model="m", input=INPUT)
+    compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    missing = await it.post("/v1/responses/compact", {"model": "m", "previous_response_id": "resp_0", "input": "x"})
+    assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
 async def test_the_endpoint_wants_a_model_and_no_background():

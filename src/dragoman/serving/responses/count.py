@@ -1,0 +1,25 @@
+"""POST /v1/responses/input_tokens: what `usage.input_tokens` of the same call would be."""
+
+from __future__ import annotations
+
+from ...core.errors import Unsupported
+from ...dialects.responses import input_tokens_answer, read_responses
+from ...pipeline.fitting import dropped_warning, prompt_that_fits
+from ...pipeline.models import TokenBackend
+from ..answer import Answer
+from ..endpoint import Http, Whole
+from ..generate import read_call, refuse_unknown, terms
+from .turn import continued
+
+
+async def count_input_tokens(http: Http) -> Whole | Answer:
+    asked = await read_call(http, read_responses)
+    refuse_unknown(asked.call.unknown, strict=http.service.options.strict)
+    asked, _, _ = await continued(http, asked, http.id)
+    request = asked.call.requests[0]
+    model = await http.service.models.ready(request.model)
+    if not isinstance(model.backend, TokenBackend):
+        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
+    dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []
+    return Whole(input_tokens_answer(len(prompted.ids)), warnings=(*asked.call.warnings, *dropped))
