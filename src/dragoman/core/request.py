@@ -36,7 +36,10 @@ class TemplateOptions(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """drop_oldest: where it does not fit the context, whole turns are left out, rather than all of it refused."""
+    """drop_oldest: where it does not fit the context, whole turns are left out, rather than all of it refused.
+
+    said: ids that were sampled in earlier turns, see `prompts.spelling`: what they spell is spelled so again.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -45,6 +48,7 @@ class Conversation(Struct, frozen=True):
     reasoning: ReasoningOptions = ReasoningOptions()
     template: TemplateOptions = TemplateOptions()
     drop_oldest: bool = False
+    said: tuple[tuple[int, ...], ...] = ()
 
 
 Prompt = Conversation | str | tuple[int, ...]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ..core.events import Event
 from ..core.request import GenerateRequest
+from ..prompts.spelling import since_control
 from .admission import Terms
 from .merge import best, merge
-from .models import ServedModel
+from .models import ServedModel, TokenBackend
 from .prepare import Job, TokenJob, prepare
 from .relay import EventRun
 from .residence import Kept
@@ -21,11 +22,14 @@ class Run:
     """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it is cancelling.
 
     admitted: nothing but overload or a failure can refuse it any more, so that headers need not wait long.
+    opening: the ids of the first prompt that an answer goes on from, see `prompts.spelling`; None where the engine
+    tells no ids.
     """
 
     batches: AsyncGenerator[list[Event]]
     warnings: tuple[str, ...]
     admitted: bool
+    opening: tuple[int, ...] | None = None
 
 
 async def admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
@@ -45,7 +49,14 @@ async def _admit(model: ServedModel, requests: Sequence[GenerateRequest], terms:
     batches = merge(streams)
     if model.presence is not None:
         batches = Kept(model.presence, batches)
-    return Run(batches, tuple(warnings), all(isinstance(job, TokenJob) for job in jobs))
+    admitted = all(isinstance(job, TokenJob) for job in jobs)
+    return Run(batches, tuple(warnings), admitted, _opening(model, jobs[0]))
+
+
+def _opening(model: ServedModel, job: Job) -> tuple[int, ...] | None:
+    if not isinstance(job, TokenJob) or not isinstance(model.backend, TokenBackend):
+        return None
+    return since_control(job.prompt, model.backend.tokenizer.control_ids)
 
 
 def _stream(job: Job, request: GenerateRequest) -> AsyncGenerator[list[Event]]:

@@ -20,6 +20,7 @@ from ..core.message import Message, Reasoning, Role, Text, Tool, ToolCall
 from ..core.request import Conversation, ReasoningOptions
 from .controls import Marker
 from .messages import Reading, Visit, message_values, tool_values, visited
+from .spelling import Spellings
 from .template import ChatTemplate
 from .tokenizer import HfTokenizer
 from .values import Json, NotJson, Object, decode
@@ -90,8 +91,13 @@ class Renderer:
             text, tail = prompt.open_ended(sign)
         else:
             text, tail = prompt.closed(options.add_generation_prompt)
-        ids = tuple(self._tokenizer.encode_marked(text, mark))
+        ids = tuple(self._tokenizer.encode_marked(text, mark, self._spelled(conversation)))
         return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored)
+
+    def _spelled(self, conversation: Conversation) -> Spellings | None:
+        if not conversation.said:
+            return None
+        return Spellings(conversation.said, self._tokenizer.control_ids, self._tokenizer.token_bytes)
 
 
 class _Values:

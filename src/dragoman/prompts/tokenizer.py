@@ -19,6 +19,7 @@ from tokenizers import models
 from ..core.errors import RequestError
 from . import vocabulary
 from .controls import ControlTokens
+from .spelling import Spellings
 from .vocabulary import AddedToken, TokenizerError
 
 __all__ = ["Frame", "HfTokenizer", "TokenizerError", "load_tokenizer"]
@@ -57,6 +58,7 @@ class HfTokenizer:
         self._bytes = _table(self._whole, added, read)
         self._spells_controls = vocabulary.spells(parsed, controls)
         self._longest = max(map(len, self._bytes), default=1)
+        self._control_ids = frozenset(token.id for token in controls)
         self.controls = ControlTokens(token.content for token in controls)
         self.frame = _frame(self._whole)
 
@@ -81,24 +83,30 @@ class HfTokenizer:
         tokenizer = self._whole if special else self._plain
         return _encode(tokenizer, text, add_special_tokens).ids
 
-    def encode_marked(self, text: str, mark: str) -> list[int]:
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Of the tokens that `controls` names."""
+        return self._control_ids
+
+    def encode_marked(self, text: str, mark: str, spelled: Spellings | None = None) -> list[int]:
         """Encode text in which names of control tokens count, but not those that hold a mark.
 
         The marks vanish. A control token of one character does not count where a mark stands before it.
         Text without marks is encoded as transformers would, unless the vocabulary's own model could make a control
-        token of text that merely normalises to its name.
+        token of text that merely normalises to its name. spelled: pieces between control tokens that keep their ids.
         """
-        if mark not in text and not self._spells_controls:
+        if spelled is None and mark not in text and not self._spells_controls:
             return self.encode(text, special=True)
         ids: list[int] = []
         done = 0
         for start, end, id in self._control_spans(text):
             if end - start == 1 and text[start - 1 : start] == mark:
                 continue
-            ids += self._encode_piece(text[done:start], mark, first=done == 0)
+            ids += self._piece(text[done:start], mark, spelled, first=done == 0)
             ids.append(id)
             done = end
-        return ids + self._encode_piece(text[done:], mark, first=done == 0)
+        ids += self._piece(text[done:], mark, spelled, first=done == 0)
+        return ids
 
     def token_bytes(self, id: int) -> bytes:
         """Nothing for ids that no token has."""
@@ -119,9 +127,10 @@ class HfTokenizer:
             if number:
                 yield start, end, self._scanned[number]
 
-    def _encode_piece(self, text: str, mark: str, *, first: bool) -> list[int]:
-        tokenizer = self._plain if first else self._inner
-        return _encode(tokenizer, text.replace(mark, ""), False).ids
+    def _piece(self, text: str, mark: str, spelled: Spellings | None, *, first: bool) -> Sequence[int]:
+        text = text.replace(mark, "")
+        known = None if spelled is None or not text else spelled.take(text)
+        return _encode(self._plain if first else self._inner, text, False).ids if known is None else known
 
 
 def load_tokenizer(directory: Path, *, writes: bool = True) -> HfTokenizer:

@@ -50,6 +50,13 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         requests = (msgspec.structs.replace(request, prompt=prompt),)
         return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
+    def after(self, said: tuple[tuple[int, ...], ...]) -> ResponsesCall:
+        """The same call, whose conversation spells again what was said as it was sampled."""
+        request = self.call.requests[0]
+        assert isinstance(request.prompt, Conversation)
+        requests = (msgspec.structs.replace(request, prompt=msgspec.structs.replace(request.prompt, said=said)),)
+        return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
+
     def echoing(self, echo: Echo) -> ResponsesCall:
         """The same call, whose response says this back."""
         writer = writer_of(self.id, self.view, echo)

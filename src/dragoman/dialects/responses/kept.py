@@ -33,7 +33,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     """object: as its last event carried it. input: its own items, as `/input_items` lists them.
 
     before: items that come before those where no stored response has them. conversation, upto: the same by reference,
-    the conversation's items up to that position; None is no item.
+    the conversation's items up to that position; None is no item. said: the ids of what was sampled, see
+    `prompts.spelling`.
     """
 
     object: Raw
@@ -41,6 +42,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     before: tuple[Raw, ...] = ()
     conversation: str | None = None
     upto: int | None = None
+    said: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

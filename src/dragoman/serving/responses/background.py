@@ -196,7 +196,9 @@ class _Run:
                 *said, last = batch
                 self._say(said)
                 if isinstance(last, Finished):
-                    whole = writer.full(fold.reply())
+                    reply = fold.reply()
+                    self._turn.hear(reply)
+                    whole = writer.full(reply)
                     await self._end(whole, writer.feed(last))
                     return
                 self._say([last])

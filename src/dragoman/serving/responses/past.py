@@ -25,7 +25,8 @@ ITEMS = "items"
 class Past(Struct, frozen=True):
     """items: whole JSON objects, in order. id: of the response that they end with; None where there is none.
 
-    kept: whether that response can be found again by its id. upto: the position in the conversation of the last of
+    kept: whether that response can be found again by its id. said: the ids of what was sampled, turn by turn, as far as
+    they are known. upto: the position in the conversation of the last of
     them; None where there is no conversation, or nothing in it.
     """
 
@@ -33,6 +34,7 @@ class Past(Struct, frozen=True):
     id: str | None = None
     kept: bool = True
     upto: int | None = None
+    said: tuple[tuple[int, ...], ...] = ()
 
 
 async def recall(store: Store | None, owner: str, asked: ResponsesCall, local: Past | None) -> Past:
@@ -102,7 +104,8 @@ async def _chain(store: Store, owner: str, previous: str) -> Past:
     _check_continuable(chain.records[-1])
     turns = [read_kept(record.body) for record in chain.records]
     first = await _before(store, owner, turns[0], previous)
-    return Past((*first, *(item for turn in turns for item in turn.items())), previous)
+    said = tuple(turn.said for turn in turns if turn.said)
+    return Past((*first, *(item for turn in turns for item in turn.items())), previous, said=said)
 
 
 def _check_continuable(record: Record) -> None:

@@ -39,6 +39,7 @@ class Turn:
         self.asked, self.past, self.own, self.admitted, self.keeper = asked, past, own, admitted, keeper
         self.writer: ResponsesWriter = asked.writer(admitted.header)
         self._output: tuple[bytes, ...] | None = None
+        self._said: tuple[int, ...] = ()
 
     @property
     def header(self) -> Header:
@@ -53,7 +54,12 @@ class Turn:
         """What a next turn can continue; None before this one has ended well."""
         if self._output is None:
             return None
-        return Past((*self.past.items, *self.own, *self._output), self.header.id, kept=self.keeper is not None)
+        return Past(
+            (*self.past.items, *self.own, *self._output),
+            self.header.id,
+            kept=self.keeper is not None,
+            said=(*self.past.said, self._said) if self._said else self.past.said,
+        )
 
     def kept(self, whole: bytes) -> Kept:
         """whole: the response object."""
@@ -65,6 +71,7 @@ class Turn:
             before=raws(before),
             conversation=self.asked.conversation,
             upto=past.upto,
+            said=self._said,
         )
 
     async def _batches(self) -> Batches:
@@ -81,10 +88,16 @@ class Turn:
                 raise failure from error
 
     async def _keep(self, reply: Reply) -> None:
+        self.hear(reply)
         kept = self.kept(self.writer.full(reply))
         if self.keeper is not None:
             await self.keeper.keep(self, kept)
         self._output = kept.told().items()
+
+    def hear(self, reply: Reply) -> None:
+        """Remember the ids that were sampled, if the engine tells them."""
+        opening, tokens = self.admitted.run.opening, reply.choices[0].tokens
+        self._said = () if opening is None else (*opening, *(token.id for token in tokens))
 
     async def _keep_failure(self, error: DragomanError) -> None:
         """Of a failure before the first event the client hears as an HTTP status, and of no response."""
@@ -156,7 +169,7 @@ async def continued(
     own = _rows(input, past, response_id)
     if past.items or input != asked.input:
         asked = await _over(asked, (*past.items, *own))
-    return asked, past, own
+    return (asked.after(past.said) if past.said else asked), past, own
 
 
 def _named(asked: ResponsesCall, *, kept: bool) -> ResponsesCall:
