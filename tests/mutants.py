@@ -562,6 +562,21 @@ MUTANTS = (
         "await self._write(self._frame.end, more=False)",
         (SERVING,),
     ),
+    # What was said, spelled again.
+    Mutant(
+        "a chain is tokenised afresh, and the cached prefix ends at the first token that was chosen otherwise",
+        "prompts/spelling.py",
+        "return known.popleft() if known else None",
+        "return None",
+        ("tests/serving/responses/test_agents.py",),
+    ),
+    Mutant(
+        "sampled ids are taken as they are, control tokens that a user wrote included",
+        "prompts/spelling.py",
+        "        if id in controls:\n            pieces.append([])\n        else:\n            pieces[-1].append(id)\n",
+        "        pieces[-1].append(id)\n",
+        ("tests/prompts/test_spelling.py",),
+    ),
     # The WebSocket.
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",

@@ -62,8 +62,6 @@ def bytes_of(ids: tuple[int, ...]) -> bytes:
 
 WORDS = ("<|im_end|>", "<|im_start|>assistant\n", "<think>", "Hi", " ", "\n", "é😀")
 texts = st.lists(st.sampled_from(WORDS)).map("".join)
-    "".join
-)
 runs = st.lists(st.integers(0, TOKENIZER.vocab_size - 1)) | texts.map(by_letters) | texts.map(
     lambda text: tuple(TOKENIZER.encode(text, special=True))
 )  # fmt: skip

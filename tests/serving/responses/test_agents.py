@@ -1,0 +1,164 @@
+"""Ten turns of the OpenAI Agents SDK with the embedded model, its calls constrained: chained and replayed alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import pytest_asyncio
+from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, RunResult, function_tool
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from dragoman.store import MemoryStore
+
+CITIES = ("Rome", "Oslo", "Paris", "Lima", "Tokyo", "Cairo", "Delhi", "Quito", "Bern", "Kyiv")
+QUIET = RunConfig(tracing_disabled=True)
+
+
+@function_tool
+def get_weather(city: str) -> str:
+    """Tell the weather of a city."""
+    return f"It is {10 + len(city)} degrees and sunny."
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http() -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await models.stop()
+
+
+def agent(http: httpx2.AsyncClient, temperature: float) -> Agent[None]:
+    client = openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+    return Agent(
+        name="Weather",
+        instructions="You tell the weather.",
+        tools=[get_weather],
+        model=OpenAIResponsesModel(model="tiny", openai_client=client),
+        model_settings=ModelSettings(
+            temperature=temperature, tool_choice="required", max_tokens=100, extra_body={"seed": 7}
+        ),
+    )
+
+
+async def chained(who: Agent[None]) -> list[RunResult]:
+    results: list[RunResult] = []
+    for city in CITIES:
+        previous = results[-1].last_response_id if results else None
+        question = f"How is the weather in {city}?"
+        results.append(await Runner.run(who, question, previous_response_id=previous, run_config=QUIET))
+    return results
+
+
+async def replayed(who: Agent[None]) -> list[RunResult]:
+    results: list[RunResult] = []
+    for city in CITIES:
+        past: list[Any] = results[-1].to_input_list() if results else []
+        question: Any = {"role": "user", "content": f"How is the weather in {city}?"}
+        results.append(await Runner.run(who, [*past, question], run_config=QUIET))
+    return results
+
+
+def usages(results: list[RunResult]) -> list[tuple[int, int]]:
+    """(input tokens, of which were cached) of every response."""
+    made = [response.usage for result in results for response in result.raw_responses]
+    return [(usage.input_tokens, usage.input_tokens_details.cached_tokens) for usage in made]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_ten_turns_chained_are_those_replayed_and_those_of_the_other_dialects(http: httpx2.AsyncClient):
+    who = agent(http, temperature=0)
+    chain = await chained(who)
+    calls = [item for result in chain for item in result.new_items if item.type == "tool_call_item"]
+    assert len(calls) >= len(CITIES)
+    replay = await replayed(who)
+    assert [tokens for tokens, _ in usages(chain)] == [tokens for tokens, _ in usages(replay)]
+    for told in (usages(chain), usages(replay)):
+        # All but the first prompt begin with the one before.
+        assert sum(cached for _, cached in told[1:]) / sum(tokens for tokens, _ in told[1:]) > 0.85
+    items: list[Any] = replay[-1].to_input_list()
+    responses, chat, messages = await counted(http, items)
+    assert (chat, messages) == (responses, responses)
+
+
+async def counted(http: httpx2.AsyncClient, items: list[dict[str, Any]]) -> tuple[int, int, int]:
+    """The prompt tokens of a conversation in each dialect."""
+    schema = get_weather.params_json_schema
+    named = {"name": "get_weather", "description": get_weather.description}
+    function = {**named, "parameters": schema, "strict": True}
+    system, question = "You tell the weather.", {"role": "user", "content": "And which was best?"}
+    responses = {"input": [*items, question], "instructions": system, "tools": [{"type": "function", **function}]}
+    chat = {
+        "messages": [{"role": "system", "content": system}, *as_chat(items), question],
+        "tools": [{"type": "function", "function": function}],
+        "max_tokens": 1,
+    }
+    messages = {
+        "system": system,
+        "messages": [*map(as_message, items), question],
+        "tools": [{**named, "input_schema": schema, "strict": True}],
+    }
+    asked = [("/v1/responses/input_tokens", responses), ("/v1/chat/completions", chat)]
+    asked.append(("/v1/messages/count_tokens", messages))
+    told = [(await http.post(path, json=body)).json() for path, body in asked]
+    return told[0]["input_tokens"], told[1]["usage"]["prompt_tokens"], told[2]["input_tokens"]
+
+
+def as_chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls belong to the assistant's message before them, as they do in Responses."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        match item.get("type", "message"):
+            case "function_call":
+                if messages[-1]["role"] != "assistant":
+                    messages.append({"role": "assistant"})
+                called = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": called}
+                messages[-1].setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+            case _:
+                messages.append({"role": item["role"], "content": text_of(item)})
+    return messages
+
+
+def as_message(item: dict[str, Any]) -> dict[str, Any]:
+    match item.get("type", "message"):
+        case "function_call":
+            use = {"type": "tool_use", "id": item["call_id"], "name": item["name"]}
+            return {"role": "assistant", "content": [{**use, "input": json.loads(item["arguments"])}]}
+        case "function_call_output":
+            result = {"type": "tool_result", "tool_use_id": item["call_id"], "content": item["output"]}
+            return {"role": "user", "content": [result]}
+        case _:
+            return {"role": item["role"], "content": text_of(item)}
+
+
+def text_of(item: dict[str, Any]) -> str:
+    content = item["content"]
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_chain_finds_its_prefix_again_however_it_was_spelled(http: httpx2.AsyncClient):
+    """Hot sampling chooses tokens that no tokenizer would, and the prefix cache knows those that were chosen."""
+    hot = {"model": "tiny", "temperature": 1.9}
+    letters = {"seed": 1, "structured_outputs": {"regex": "[a-z ]{100,150}"}}
+    first = (await http.post("/v1/responses", json={**hot, **letters, "input": "Tell me a story."})).json()
+    asked = {**hot, "input": "And?", "previous_response_id": first["id"]}
+    second = (await http.post("/v1/responses", json=asked)).json()["usage"]
+    before = first["usage"]["input_tokens"] + first["usage"]["output_tokens"]
+    assert second["input_tokens_details"]["cached_tokens"] > before - 17
+    replay = [{"role": "user", "content": "Tell me a story."}, *first["output"], {"role": "user", "content": "And?"}]
+    again = (await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": replay})).json()
+    assert again["input_tokens"] != second["input_tokens"]
