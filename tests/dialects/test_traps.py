@@ -23,9 +23,9 @@ from dragoman.core.events import (
     ToolCallStart,
     Usage,
 )
-from dragoman.core.message import Message, Reasoning, Role, Text
+from dragoman.core.message import Message, Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
-from dragoman.dialects.base import Call, Profile
+from dragoman.dialects.base import Call, Header, Profile
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.errors import openai_error
 
@@ -81,6 +81,13 @@ def test_trap_03_hosted_tools_are_skipped_with_a_warning():
 
 def test_trap_03_custom_tools_are_tools():
     assert [tool.name for tool in conversation(tools=[{"type": "custom", "custom": {"name": "sh"}}]).tools] == ["sh"]
+
+
+def test_trap_04_the_content_of_a_tool_may_be_a_list_of_parts():
+    """llama.cpp#23465"""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    told = conversation(messages=[*HELLO, {"role": "tool", "tool_call_id": "c", "content": parts}]).messages[-1]
+    assert told.parts == (ToolResult("c", (Text("a"), Text("b"))),)
 
 
 def test_trap_05_the_developer_has_a_role_of_his_own():
@@ -206,6 +213,11 @@ def test_trap_30_an_overflow_is_recognised(profile: Profile):
     body = openai_error(ContextTooLong(limit=1024, prompt=2000, param="messages"), profile).decode()
     assert "This model's maximum context length is 1024 tokens. However, your prompt has 2000 tokens" in body
     assert ("context_length_exceeded" in body) == (profile is Profile.OPENAI)
+
+
+def test_trap_27_a_silence_is_filled_with_a_comment():
+    """antirez/ds4#151, vllm#47647: clients gave up on a stream that said nothing before its prefill was over."""
+    assert chat(stream=True).writer(Header("chatcmpl-1", 0, "m")).keepalive.startswith(b":")
 
 
 def test_structured_output_and_tools_together():

@@ -23,10 +23,11 @@ from dragoman.core.events import (
     ToolCallStart,
     Usage,
 )
-from dragoman.core.message import Role, Text, ToolResult
+from dragoman.core.message import Reasoning, Role, Text, ToolResult
+from dragoman.core.request import JsonObject
 
 from ...laws.responses_sdk import ResponsesSdk
-from .asking import AGENTS, HEADER, WEATHER, call, conversation, events, turns, whole
+from .asking import AGENTS, HEADER, WEATHER, call, conversation, events, request, turns, whole
 
 Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
@@ -91,6 +92,22 @@ def test_trap_05_the_developer_role_is_kept_for_the_template_to_decide():
     assert (first.role, second.role) == (Role.DEVELOPER, Role.USER)
 
 
+def test_trap_08_parallel_calls_have_items_of_their_own():
+    """litellm#33678, #21331; vercel/ai#14277; dynamo#4723: all calls on index 0."""
+    told = events(call(), *ANSWER, STOP, DONE)
+    calls = [event for event in told if "call" in event["type"] or "call" in event.get("item", {}).get("type", "")]
+    assert sorted({event["output_index"] for event in calls}) == [2, 3]
+    assert len({item["call_id"] for item in told[-1]["response"]["output"][2:]}) == 2
+
+
+def test_trap_09_the_name_of_a_call_is_whole_from_its_first_event_on():
+    """lmstudio-bug-tracker#649, sglang#4700: empty names, or names that are said again and again."""
+    told = events(call(), *ANSWER, STOP, DONE)
+    named = [event["item"]["name"] for event in told if "name" in event.get("item", {})]
+    assert named == ["multi_agent_v1__close_agent", "multi_agent_v1__close_agent", "run", "run"]
+    assert not any("name" in event for event in told if event["type"].endswith(".delta"))
+
+
 def test_trap_11_an_answer_cut_off_within_a_call_ends_as_incomplete():
     """mlx-lm#905: the connection was dropped."""
     told = events(call(), *ANSWER[:6], ChoiceFinished(0, FinishReason.LENGTH), DONE)
@@ -98,6 +115,13 @@ def test_trap_11_an_answer_cut_off_within_a_call_ends_as_incomplete():
     assert last["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in last["output"]] == ["completed", "completed", "incomplete"]
     assert last["output"][-1]["arguments"] == '{"a":'
+
+
+def test_trap_16_the_id_the_time_and_the_usage_are_there():
+    """zed#34513, #54804, #42893."""
+    last = events(call(), *ANSWER, STOP, DONE)[-1]["response"]
+    assert (last["id"], last["created_at"]) == (HEADER.id, HEADER.created)
+    assert last["usage"]["total_tokens"] == 3
 
 
 def test_trap_24_what_closes_was_opened_and_ids_are_those_of_the_final_object():
@@ -209,6 +233,19 @@ def test_usage_is_null_before_the_end_and_has_all_details_there():
         "input_tokens": 5, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0}, "output_tokens": 3,
         "output_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 8,
     }  # fmt: skip
+
+
+def test_a_thought_without_what_followed_it_can_be_replayed():
+    """openai-agents-js#929"""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    first, second = turns(thought, {"role": "user", "content": "And?"})
+    assert (first.role, first.parts) == (Role.ASSISTANT, (Reasoning("hm"),))
+    assert second.role is Role.USER
+
+
+def test_structured_output_and_tools_together():
+    """vllm#16313"""
+    assert request(tools=[WEATHER], text={"format": {"type": "json_object"}}).constraint == JsonObject()
 
 
 def test_a_part_without_text_is_no_item():
