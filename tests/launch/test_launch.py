@@ -89,6 +89,11 @@ def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_
     kept = secret_key(Settings(), environment)
     assert kept is not None
     assert secret_key(Settings(), environment) == kept
+    for store in ("memory", "none"):
+        assert secret_key(Settings(store=store), environment) is None
+    beside = secret_key(Settings(store=f"sqlite:{tmp_path / 'my.db'}"), environment)
+    assert beside not in (None, kept)
+    assert (tmp_path / "my.db.key").exists()
     (tmp_path / "file").touch()
     assert secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None
 

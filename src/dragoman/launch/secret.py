@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
 from ..settings import Settings, kept_key, state_directory
 
@@ -11,11 +12,24 @@ log = logging.getLogger(__name__)
 
 
 def secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
-    """None where none was set and none can be kept: the server then has one that ends with it."""
+    """None where none was set and none is or can be kept: the server then has one that ends with it."""
     if settings.secret_key is not None:
         return settings.secret_key.encode()
+    file = _file(settings.store, environment)
+    if file is None:
+        return None
     try:
-        return kept_key(state_directory(environment) / "secret.key")
+        return kept_key(file)
     except (OSError, ValueError) as error:
         log.warning("reasoning that clients keep cannot be read after a restart: %s", error)
         return None
+
+
+def _file(store: str, environment: Mapping[str, str]) -> Path | None:
+    """Beside the store; nothing outlives a server whose store ends with it."""
+    kind, _, path = store.partition(":")
+    if kind in ("memory", "none"):
+        return None
+    if kind == "sqlite" and path:
+        return Path(f"{path}.key")
+    return state_directory(environment) / "secret.key"

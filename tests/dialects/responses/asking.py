@@ -15,7 +15,7 @@ from dragoman.core.message import Message
 from dragoman.core.reply import Fold
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.dialects.base import Call, Header, ReaderOptions
-from dragoman.dialects.responses import ResponsesCall, read_responses, rows, stateless
+from dragoman.dialects.responses import ResponsesCall, read_responses, rows
 
 from ..wax import Wax
 
@@ -64,7 +64,7 @@ def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: objec
 
 def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
     with pytest.raises(RequestError) as caught:
-        stateless(responses(options, **fields))
+        responses(options, **fields)
     return caught.value
 
 

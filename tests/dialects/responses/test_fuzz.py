@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Header, Profile, ReaderOptions
 from dragoman.dialects.errors import openai_error
-from dragoman.dialects.responses import read_responses, rows, stateless
+from dragoman.dialects.responses import read_responses, rows
 from dragoman.dialects.responses.items import HOSTED, PARTS, READ, REFERENCES, TRIGGER
 from dragoman.dialects.responses.parameters import RESPONSES
 from dragoman.dialects.responses.wire import ContentPart, NamedTool, WireItem, WireTool
@@ -148,12 +148,7 @@ def read(body: bytes) -> None:
         assert json.loads(row)["id"] == id
     kept = [row for _, row in rows(asked.input, "resp_1")]
     assert asked.over(kept).call.requests == asked.call.requests
-    try:
-        call = stateless(asked)
-    except RequestError as error:
-        _check(error)
-        return
-    begun = call.writer(Header("resp_1", 1, "m")).keepalive.decode()
+    begun = asked.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2
         json.loads(event.split("data: ", 1)[1])

@@ -10,7 +10,6 @@ import pytest
 from openai.types.responses import Response
 
 from dragoman.conformance.responses import check_object
-from dragoman.core.errors import Unsupported
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
@@ -23,7 +22,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.request import Choices, JsonObject, JsonSchema, ReasoningOptions
 from dragoman.dialects.base import ReaderOptions
-from dragoman.dialects.responses import Echo, read_responses, rows, stateless
+from dragoman.dialects.responses import Echo, read_responses, rows
 
 from ..wax import Wax
 from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
@@ -199,30 +198,10 @@ def test_a_model_is_needed_where_there_is_no_default():
     assert refusal(ReaderOptions()).param == "model"
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"previous_response_id": "resp_0"}, "previous_response_id"),
-        ({"previous_response_id": "resp_0", "input": None}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"background": True}, "background"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
-        ({"input": [{"id": "msg_1"}]}, "input[0]"),
-    ],
-)
-def test_a_server_without_state_refuses_what_needs_some(fields: dict[str, Any], param: str):
-    responses(**fields)
-    error = refusal(**fields)
-    assert isinstance(error, Unsupported)
-    assert error.param == param
-
-
-def test_a_server_without_state_says_that_it_does_not_store():
-    for store, warnings in ((None, ()), (False, ()), (True, ("store: the response is not stored",))):
-        asked = responses(store=store)
+def test_what_is_asked_of_a_store_is_told():
+    for store in (None, True, False):
+        asked = responses(**({} if store is None else {"store": store}))
         assert asked.store is store
-        assert stateless(asked).warnings == warnings
-        assert whole(stateless(asked), *SAID)["store"] is False
         assert whole(asked.call, *SAID)["store"] is (store is not False)
 
 

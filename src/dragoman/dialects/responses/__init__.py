@@ -1,6 +1,6 @@
 """OpenAI Responses, which is Open Responses too, with vLLM's extensions. Keeps no state: see `ResponsesCall`."""
 
-from .call import ResponsesCall, stateless
+from .call import ResponsesCall
 from .echo import Echo
 from .errors import responses_error
 from .normal import InputItem, rows
@@ -18,7 +18,6 @@ __all__ = [
     "read_responses",
     "responses_error",
     "rows",
-    "stateless",
 ]
 
 

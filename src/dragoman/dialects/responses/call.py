@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from ...core.errors import Unsupported
 from ...core.message import Message
 from ...core.request import Conversation
 from ..base import Call, Header
 from ..envelope import AnswerId
 from .compaction import CompactedWriter, CompactionWriter, said_by_users
 from .echo import Echo
-from .items import REFERENCES
 from .normal import InputItem
 from .view import ResponsesView
 from .writer import ResponsesWriter
@@ -78,30 +76,3 @@ def writer_of(id: AnswerId, view: ResponsesView, echo: Echo) -> Callable[[Header
         return ResponsesWriter(id.over(header), view, echo)
 
     return writer
-
-
-def stateless(asked: ResponsesCall) -> Call:
-    """The call on a server that keeps nothing. Raises Unsupported for what needs something kept.
-
-    The response says that it was not stored, and a warning does where that was asked for.
-    """
-    if asked.previous_response_id is not None:
-        raise _needs_state("previous_response_id")
-    if asked.conversation is not None:
-        raise _needs_state("conversation")
-    if asked.background:
-        raise _needs_state("background")
-    for i, item in enumerate(asked.input):
-        if item.type in REFERENCES:
-            raise _needs_state(f"input[{i}]")
-    call = asked.echoing(msgspec.structs.replace(asked.echo, store=False)).call
-    if not asked.store:
-        return call
-    return msgspec.structs.replace(call, warnings=(*call.warnings, "store: the response is not stored"))
-
-
-def _needs_state(param: str) -> Unsupported:
-    return Unsupported(
-        f"'{param}' is not supported here: this server keeps no state. Send the whole conversation as 'input'.",
-        param=param,
-    )
