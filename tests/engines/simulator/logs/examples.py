@@ -127,6 +127,26 @@ def _genai_perf_request(index: int, *, usage: bool) -> dict[str, Any]:
     }
 
 
+def recording(*, usage: bool = True) -> bytes:
+    """What `dragoman record` writes; pieces are cut where the network cut them."""
+    lines: list[dict[str, Any]] = [{"dragoman_recording": 1, "upstream": "http://gpu-box"}]
+    lines.append({**_exchange(0, usage=usage), "path": "/v1/models"})
+    lines += [_exchange(index, usage=usage) for index in range(4)]
+    lines.append({**_exchange(0, usage=usage), "ended": "cut"})
+    return b"\n".join(json.dumps(line).encode() for line in lines)
+
+
+def _exchange(index: int, *, usage: bool) -> dict[str, Any]:
+    told = _genai_perf_request(index, usage=usage)
+    begin = ARRIVALS[index]
+    pieces: list[list[Any]] = []
+    for at, output in zip(told["response_timestamps"], told["response_outputs"], strict=True):
+        event = output["response"]
+        pieces += [[at / 1e9 - T0 - begin - 0.001, event[:20]], [at / 1e9 - T0 - begin, event[20:]]]
+    rest = {"status": 200, "pieces": pieces, "head_at": 0.1, "end_at": 9.0, "ended": "complete"}
+    return {"at": begin, "method": "POST", "path": "/v1/chat/completions", "body": "{}", **rest}
+
+
 def rows() -> list[dict[str, Any]]:
     return [
         {

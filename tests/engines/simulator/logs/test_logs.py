@@ -22,6 +22,7 @@ SAME: dict[str, Callable[[], bytes]] = {
     "aiperf": examples.aiperf,
     "aiperf 0.1": lambda: examples.aiperf("credit_phase"),
     "genai-perf": examples.genai_perf,
+    "recording": examples.recording,
     "CSV": examples.table_csv,
     "JSON": examples.table_json,
     "JSON of columns": examples.table_columns,
@@ -55,6 +56,7 @@ def test_requests_without_an_answer_are_left_out_and_told() -> None:
     assert "1 requests were not answered" in log.notes[0]
     assert "1 requests were not answered" in read(examples.guidellm()).notes[0]
     assert "1 requests were not answered" in read(examples.aiperf()).notes[0]
+    assert "1 requests were not answered" in read(examples.recording()).notes[0]
 
 
 def test_several_runs_follow_each_other() -> None:
@@ -65,6 +67,12 @@ def test_several_runs_follow_each_other() -> None:
     assert both.timings[4].arrival_s > both.timings[3].last_token_s + 1000
     assert both.timings[4].ttft == pytest.approx(examples.TTFT)
     assert joined([one]) is one
+
+
+def test_a_recording_that_was_appended_to_is_several_runs() -> None:
+    log = read(examples.recording() + b"\n" + examples.recording())
+    assert len(log.timings) == 8
+    assert log.timings[4].arrival_s > log.timings[3].last_token_s + 1000
 
 
 def test_units_are_told_by_the_name_or_by_the_caller() -> None:
@@ -104,6 +112,7 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
         (examples.vllm_bench(ttfts=[1.0]), "differ in length"),
         (examples.vllm_bench(errors=["x"] * 4), "no answered request in it .4 were not answered"),
         (examples.genai_perf(usage=False), "no usage.*include_usage"),
+        (examples.recording(usage=False), "ask for stream_options.include_usage"),
         (examples.aiperf().replace(b"time_to_first_token", b"other"), "time_to_first_token.*--streaming"),
         (examples.guidellm().replace(b"_token_iteration", b"_x"), "were the answers streamed"),
         (b"a,b\n1,2", "the columns a, b have no arrival"),

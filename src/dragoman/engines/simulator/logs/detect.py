@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from . import aiperf, genai_perf, guidellm, table, vllm_bench
+from . import aiperf, genai_perf, guidellm, recording, table, vllm_bench
 from .log import Log, LogError
 
 UNITS = tuple(table.UNITS)
@@ -14,7 +14,7 @@ def read(data: bytes, *, unit: str = "s") -> Log:
     """unit: of times in a table whose columns do not tell theirs. Raises LogError."""
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
-    for reader in (vllm_bench, guidellm, genai_perf, aiperf):
+    for reader in (recording, vllm_bench, guidellm, genai_perf, aiperf):
         if reader.is_one(data):
             return reader.read(data)
     begin = data.lstrip()[:1]

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ..timing import Timing
 from .log import Log, LogError, log_of
+from .streamed import Streamed
 
 FORMAT = "genai-perf"
 
@@ -34,37 +35,6 @@ class _File(Struct):
     experiments: list[_Experiment]
 
 
-class _Usage(Struct):
-    prompt_tokens: int
-    completion_tokens: int
-
-
-class _Delta(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[msgspec.Raw] | None = None
-
-
-class _Choice(Struct):
-    delta: _Delta | None = None
-    text: str | None = None
-
-    @property
-    def says(self) -> bool:
-        """Whether a token came with it: the first chunk has a role only, the last a reason."""
-        told = self.delta or _Delta()
-        return bool(self.text or told.content or told.reasoning_content or told.reasoning or told.tool_calls)
-
-
-class _Chunk(Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-
-
-_CHUNK = msgspec.json.Decoder(_Chunk)
-
-
 def is_one(data: bytes) -> bool:
     return b'"experiments"' in data and b'"response_timestamps"' in data
 
@@ -83,31 +53,15 @@ def read(data: bytes) -> Log:
 
 
 def _timing(index: int, request: _Request) -> Timing | None:
-    tokens: list[float] = []
-    usage: _Usage | None = None
+    heard = Streamed(FORMAT)
     for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
-        for chunk in _chunks(output.response):
-            usage = chunk.usage or usage
-            if any(choice.says for choice in chunk.choices):
-                tokens.append(at / 1e9)
-    if not tokens:
+        heard.hear(at / 1e9, output.response)
+    if not heard.tokens:
         return None
-    if usage is None:
+    if heard.usage is None:
         raise LogError(
             f"{FORMAT}: request {index}: its answer has no usage, so its tokens cannot be counted; "
             """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
         )
-    at = request.timestamp / 1e9
-    return Timing(f"r{index}", at, tokens[0], tokens[-1], usage.prompt_tokens, usage.completion_tokens)
-
-
-def _chunks(response: str) -> list[_Chunk]:
-    found: list[_Chunk] = []
-    for line in response.splitlines():
-        text = line.removeprefix("data:").strip()
-        if text.startswith("{"):
-            try:
-                found.append(_CHUNK.decode(text))
-            except msgspec.MsgspecError as error:
-                raise LogError(f"{FORMAT}: a response is no chunk of a chat or a completion: {error}") from None
-    return found
+    at, usage = request.timestamp / 1e9, heard.usage
+    return Timing(f"r{index}", at, heard.tokens[0], heard.tokens[-1], usage.prompt_tokens, usage.completion_tokens)
