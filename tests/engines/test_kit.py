@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jsonschema_rs
 import msgspec
@@ -86,12 +89,22 @@ async def upstream() -> AsyncGenerator[Models]:
         await task
 
 
+def documented() -> Models:
+    """The engine of a third party, as the docs have it."""
+    page = Path(__file__).parents[2] / "docs" / "plugins.md"
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        (Path(folder) / "parrot.py").write_text(re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL)[0])
+        patch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]
+        return build_models(Settings(model="python:parrot:create", max_model_len=4096), SystemClock())
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
     pytest.param(in_mlx, id="mlx", marks=pytest.mark.mlx),
     pytest.param(upstream, id="upstream"),
+    pytest.param(lambda: started(documented()), id="documented"),
 ]
 
 
@@ -254,6 +267,7 @@ async def test_closing_frees_the_engine(subject: Subject) -> None:
 
 def mixed(subject: Subject, number: int) -> GenerateRequest:
     """Thirty-two requests of which no two are alike."""
+    able = Feature.LOGPROBS in subject.model.capabilities.features
     kinds = [
         GREEDY,
         sampling(temperature=1.0, seed=number),
@@ -266,7 +280,7 @@ def mixed(subject: Subject, number: int) -> GenerateRequest:
         texts[number % len(texts)],
         sampling=kinds[number % len(kinds)],
         limits=Limits(max_tokens=4 + number),
-        logprobs=number % 3 if number % 2 else None,
+        logprobs=number % 3 if number % 2 and able else None,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -64,6 +64,7 @@ class Health(Struct, frozen=True):
     failed: bool = False
 
 
+@runtime_checkable
 class Engine(Protocol):
     """An engine of events."""
 

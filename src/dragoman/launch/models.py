@@ -50,13 +50,13 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         raise ValueError(
             "MODEL is a directory with a model in it, which can be told by what to serve it "
             "(`transformers:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
-            "embedded model, the default), `scripted` or `scripted:FILE`, or the URL of another server, as "
-            "http://HOST:PORT/v1."
+            "embedded model, the default), `scripted` or `scripted:FILE`, the URL of another server, as "
+            "http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
         )
     return model
 
 
-def _build(settings: Settings, clock: Clock) -> ServedModel | None:
+def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
     """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
     kind, _, rest = settings.model.partition(":")
     match kind:
@@ -74,8 +74,14 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:
             return _in_directory(kind, settings, clock, rest)
         case _ if (Path(settings.model) / "config.json").is_file():
             return _in_directory(engine_of(Path(settings.model)), settings, clock, settings.model)
+        case "python" if rest:
+            from .plugin import build_python  # noqa: PLC0415 - see above
+
+            return build_python(settings, clock, rest)
         case _:
-            return None
+            from .plugin import build_installed  # noqa: PLC0415 - see above
+
+            return build_installed(settings, clock, kind, rest)
 
 
 def _in_directory(kind: Kind, settings: Settings, clock: Clock, path: str) -> ServedModel:

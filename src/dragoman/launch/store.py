@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
+from .plugin import STORES, installed
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
@@ -24,6 +25,8 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             return SqliteStore(file, bounds, synchronous=synchronous)
         case "postgresql" | "postgres", rest if rest.startswith("//"):
             return _postgres(settings.store, bounds)
+        case _ if (factory := installed(STORES, kind)) is not None:
+            return factory(rest, bounds)
         case _:
             raise SettingsError(
                 f"store: must be `sqlite`, `sqlite:PATH`, `postgresql://...`, `memory` or `none`, not `{kind}`."

@@ -1,0 +1,106 @@
+"""Engines and stores that are not part of this package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.engines.scripted import ScriptedEngine
+from dragoman.launch import build_models
+from dragoman.launch.store import build_store
+from dragoman.pipeline.models import ServedModel
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError
+from dragoman.store import MemoryStore
+
+MODULE = """
+from dragoman.core.errors import EngineError
+from dragoman.engines import tiny
+from dragoman.engines.scripted import ScriptedEngine
+from dragoman.pipeline.models import EventBackend, ServedModel
+from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.store import MemoryStore
+
+told = []
+
+def create(argument, settings):
+    told.append((argument, settings.max_model_len))
+    return ScriptedEngine(tokenizer=load_tokenizer(tiny.embedded()))
+
+def whole(argument, settings):
+    return ServedModel("own", EventBackend(create(argument, settings)), 7, 0)
+
+def wrong(argument, settings):
+    return object()
+
+def failing(argument, settings):
+    raise EngineError("no licence")
+
+def store(argument, bounds):
+    return MemoryStore(bounds)
+"""
+ENTRIES = """
+[dragoman.engines]
+house = house_engine:create
+
+[dragoman.stores]
+house = house_engine:store
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package of a third party."""
+    (tmp_path / "house_engine.py").write_text(MODULE)
+    info = tmp_path / "house_engine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-engine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES)
+    monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
+    monkeypatch.delitem(sys.modules, "house_engine", raising=False)
+
+
+def build(model: str, **more: object) -> ServedModel:
+    (served,) = build_models(Settings(model=model, **more), SystemClock())  # pyright: ignore[reportArgumentType]
+    return served
+
+
+def test_a_factory_in_a_module() -> None:
+    model = build("python:house_engine:create:an argument", max_model_len=99)
+    assert isinstance(model.backend.engine, ScriptedEngine)
+    assert (model.name, model.max_model_len) == ("house_engine", 99)
+    assert sys.modules["house_engine"].told == [("an argument", 99)]
+
+
+@pytest.mark.parametrize(("model", "argument"), [("house", ""), ("house:some:where", "some:where")])
+def test_a_name_that_a_package_registers(model: str, argument: str) -> None:
+    assert build(model, served_model_name=("a", "b")).aliases == ("b",)
+    assert sys.modules["house_engine"].told == [(argument, None)]
+
+
+def test_a_factory_may_give_a_whole_model() -> None:
+    assert build("python:house_engine:whole").name == "own"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("python:nothing_here:create", "nothing_here cannot be imported"),
+        ("python:house_engine:nothing", "house_engine has no nothing"),
+        ("python:house_engine", "python:MODULE:FACTORY"),
+        ("python:house_engine:wrong", "gave a object"),
+        ("python:house_engine:failing", "no licence"),
+        ("hose", "MODEL is"),
+    ],
+)
+def test_what_cannot_be_served_is_said(model: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        build(model)
+
+
+def test_a_store_that_a_package_registers() -> None:
+    assert isinstance(build_store(Settings(store="house:anything"), {}), MemoryStore)
+    with pytest.raises(SettingsError, match="store: must be"):
+        build_store(Settings(store="nobodys"), {})
