@@ -411,14 +411,14 @@ MUTANTS = (
         "parsers/think.py",
         "self._release(ReasoningDelta if inside else TextDelta, len(self._buffer))",
         "self._drop(len(self._buffer))",
-        (PARSERS,),
+        (f"{PARSERS}/test_laws.py",),
     ),
     Mutant(
         "the tokens of marks are lost",
         "parsers/base.py",
         "self._owed.extend(self._buffer.take(n)[1])",
         "self._buffer.take(n)",
-        (PARSERS,),
+        (f"{PARSERS}/test_laws.py",),
     ),
     Mutant(
         "a malformed call is swallowed (LightLLM: 400 Failed to parse fc)",

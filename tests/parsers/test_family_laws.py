@@ -61,6 +61,10 @@ every_shape = pytest.mark.parametrize("kind", sorted(set(SHAPES.values())))
 thinkers = st.sampled_from(sorted({family.names[0] for family in THOUGHTS}))
 
 
+callers_of_all = st.sampled_from(sorted(SHAPES))
+callers_but_harmony = st.sampled_from(sorted(name for name, shape in SHAPES.items() if shape != "harmony"))
+
+
 def callers(kind: str) -> st.SearchStrategy[str]:
     """The families that write their calls in this shape."""
     return st.sampled_from([name for name, shape in SHAPES.items() if shape == kind])
@@ -104,38 +108,30 @@ def test_cutting_does_not_matter(kind: str, data: st.DataObject):
     assert shape(fold(parse(calling(name), deltas(output)))) == whole
 
 
-@every_shape
-@given(st.data())
-def test_no_single_split_point_matters(kind: str, data: st.DataObject):
-    name = data.draw(callers(kind))
+@given(callers_of_all, st.data())
+def test_no_single_split_point_matters(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(1, len(raw) - 1))
     whole = shape(fold(parse(calling(name), deltas([raw]))))
     assert shape(fold(parse(calling(name), deltas([raw[:at], raw[at:]])))) == whole
 
 
-@every_shape
-@given(st.data())
-def test_no_token_is_lost_and_their_order_stays(kind: str, data: st.DataObject):
-    name = data.draw(callers(kind))
+@given(callers_of_all, st.data())
+def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
     pieces = cut(data.draw, data.draw(answers(name)))
     assert [one.text for one in fold(parse(calling(name), deltas(pieces))).tokens] == [*pieces, END.text]
 
 
-@pytest.mark.parametrize("kind", sorted(set(SHAPES.values()) - {"harmony"}))
-@given(st.data())
-def test_what_calls_no_declared_tool_is_text_verbatim(kind: str, data: st.DataObject):
+@given(callers_but_harmony, st.data())
+def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataObject):
     """Marks in a user's words, calls of something else: all of it is text, exactly as it was written."""
-    name = data.draw(callers(kind))
     output = data.draw(answers(name))
     parser = tool_format(name).parser(context("another"))
     assert fold(parse(parser, deltas(cut(data.draw, output)))).text() == output
 
 
-@every_shape
-@given(st.data())
-def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(kind: str, data: st.DataObject):
-    name = data.draw(callers(kind))
+@given(callers_of_all, st.data())
+def test_an_answer_that_is_cut_off_keeps_the_calls_that_were_whole(name: str, data: st.DataObject):
     raw = data.draw(st.sampled_from(raws(name)))
     at = data.draw(st.integers(0, len(raw)))
     told = [part for part in shape(fold(parse(calling(name), deltas([raw])))) if part[0] == "call"]
@@ -154,11 +150,9 @@ def beyond(one: str, other: str) -> str:
     return other[next((n for n, (a, b) in pairs if a != b), min(len(one), len(other))) :]
 
 
-@every_shape
-@given(st.data())
-def test_regrouping_the_tokens_does_not_matter(kind: str, data: st.DataObject):
+@given(callers_of_all, st.data())
+def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
     """Marks are told from text that looks like them, however tokens share deltas."""
-    name = data.draw(callers(kind))
     added = [mark for mark in tool_format(name).openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
     words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]

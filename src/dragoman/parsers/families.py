@@ -217,7 +217,7 @@ CALLS = (
         Frame(call="<tool_call>", lead="\n"),
         msgspec.structs.replace(_GLM, lines=""),
         Written(open="<tool_call>"),
-        (("{function-name}<arg_key>",), ("<tool_call>' + tc.name", "-%}\n{% set _args", "<arg_key>{{ k }}</arg_key><")),
+        (("{function-name}<arg_key>",),),
     ),
     CallFamily(
         ("glm45", "glm46", "poolside_v1"),
