@@ -56,13 +56,18 @@ def test_equal_pieces_are_spelled_in_the_order_in_which_they_were_said():
     assert [spelled.take("ab"), spelled.take("ab"), spelled.take("ab")] == [(1, 2), (3,), None]
 
 
+def test_ids_of_another_vocabulary_are_never_taken():
+    run = (*opening(), *TOKENIZER.encode("Hello there", special=False), TOKENIZER.vocab_size + 1, END)
+    assert rendered(run).ids == rendered().ids
+
+
 def bytes_of(ids: tuple[int, ...]) -> bytes:
     return b"".join(map(TOKENIZER.token_bytes, ids))
 
 
 WORDS = ("<|im_end|>", "<|im_start|>assistant\n", "<think>", "Hi", " ", "\n", "é😀")
 texts = st.lists(st.sampled_from(WORDS)).map("".join)
-runs = st.lists(st.integers(0, TOKENIZER.vocab_size - 1)) | texts.map(by_letters) | texts.map(
+runs = st.lists(st.integers(0, TOKENIZER.vocab_size + 5)) | texts.map(by_letters) | texts.map(
     lambda text: tuple(TOKENIZER.encode(text, special=True))
 )  # fmt: skip
 

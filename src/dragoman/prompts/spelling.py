@@ -21,7 +21,10 @@ class Spellings:
         self._known: defaultdict[bytes, deque[Ids]] = defaultdict(deque)
         for run in runs:
             for piece in _pieces(run, controls):
-                self._known[b"".join(map(token_bytes, piece))].append(piece)
+                spelled = list(map(token_bytes, piece))
+                # Another model may have said it: ids that nothing is known of here are never taken.
+                if all(spelled):
+                    self._known[b"".join(spelled)].append(piece)
 
     def take(self, text: str) -> Ids | None:
         """None for what was never said."""

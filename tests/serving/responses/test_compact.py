@@ -52,6 +52,15 @@ async def test_what_is_stored_is_compacted_and_counted_by_its_id():
     assert missing.json()["error"]["code"] == "previous_response_not_found"
 
 
+async def test_a_chain_goes_on_from_a_compaction_in_it():
+    it = remembering(SUMMARY)
+    asked: dict[str, Any] = {"model": "m", "input": [*INPUT, {"type": "compaction_trigger"}]}
+    compacted = (await it.post("/v1/responses", asked)).json()
+    assert [item["type"] for item in compacted["output"]] == ["compaction"]
+    went_on = await it.post("/v1/responses", {"model": "m", "input": "And?", "previous_response_id": compacted["id"]})
+    assert went_on.json()["status"] == "completed"
+
+
 async def test_the_endpoint_wants_a_model_and_no_background():
     it = house(SUMMARY)
     asked: list[tuple[dict[str, Any], str]] = [({}, "model"), ({"model": "m", "background": True}, "background")]

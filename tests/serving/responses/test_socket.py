@@ -12,13 +12,15 @@ from typing import Any
 import openai
 import pytest
 from openai.resources.responses.responses import AsyncResponsesConnection
+from starlette.types import ASGIApp
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.engines.scripted import Entry, Fail, Say, Script, ScriptedEngine, Think
-from dragoman.launch import Server, uvicorn_config
+from dragoman.launch import Server, build_models, uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore, Store
@@ -35,7 +37,12 @@ async def served(
     """host:port of a server."""
     lent = tokenizer()
     models = Models([ServedModel("m", EventBackend(ScriptedEngine(Script(entries), tokenizer=lent), lent), 4096, 1)])
-    app = create_app(models, options=options, store=store)
+    async with serving(create_app(models, options=options, store=store), models) as where:
+        yield where
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, models: Models) -> AsyncGenerator[str]:
     server = Server(uvicorn_config(app, Settings(max_body_bytes=100_000)), models, grace=0.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -181,6 +188,20 @@ async def test_too_many_frames_at_once_end_the_connection():
 async def end_of(raw: ClientConnection) -> None:
     while True:
         await raw.recv()
+
+
+@pytest.mark.parametrize("generate", [True, False])
+async def test_a_client_that_leaves_frees_its_slot(generate: bool):
+    models = build_models(Settings(max_num_seqs=2), SystemClock())
+    health = next(iter(models)).engines[0].health
+    story = {"type": "response.create", "model": "tiny", "input": "word " * 9_000, "generate": generate}
+    async with serving(create_app(models), models) as where, raw_connection(where) as raw:
+        await raw.send(json.dumps({**story, "max_output_tokens": 20_000, "ignore_eos": True}))
+        while health().running != 1:  # noqa: ASYNC110 - the engine's thread tells nobody
+            await asyncio.sleep(0)
+        await raw.close()
+        while health().running != 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def test_a_frame_over_the_cap_ends_the_connection():

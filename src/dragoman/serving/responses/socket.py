@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 import anyio.to_thread
@@ -107,8 +108,7 @@ class Connection:
                     return
                 self._heard.put_nowait(message.get("bytes") or (message.get("text") or "").encode())
         finally:
-            self._gone.set()
-            self._heard.put_nowait(None)
+            self._leave()
 
     async def _next(self, until: float) -> bytes | None:
         try:
@@ -120,8 +120,10 @@ class Connection:
                 "continue.",
                 code=LIMIT,
             )
-            await self._tell_error(error)
-            await self._say({"type": "websocket.close", "code": 1000})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._http.service.options.patience.stall):
+                    await self._tell_error(error)
+                    await self._say({"type": "websocket.close", "code": 1000})
             return None
 
     async def _answer(self, data: bytes) -> None:
@@ -138,6 +140,9 @@ class Connection:
             answer = self._answer_of(turn)
             await answer(self._until_gone, _Frames(self._tell, turn.admitted.warnings))
             status = answer.outcome.status
+            if answer.outcome.cancelled:
+                # The client has left, or reads no more.
+                self._leave()
         except DragomanError as error:
             status = await self._tell_error(error)
         except Exception as error:
@@ -209,7 +214,11 @@ class Connection:
             await self._send(message)
         except OSError:
             # What ASGI servers raise once the client has left.
-            self._gone.set()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._gone.set()
+        self._heard.put_nowait(None)
 
 
 class _Frames:
@@ -232,11 +241,12 @@ class _Frames:
 
 async def _prepared(batches: Batches) -> AsyncGenerator[list[Event]]:
     """An answer that was to say nothing has not been cut off."""
-    async for batch in batches:
-        yield [
-            msgspec.structs.replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
-            for event in batch
-        ]
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [
+                msgspec.structs.replace(event, reason=FinishReason.STOP) if isinstance(event, ChoiceFinished) else event
+                for event in batch
+            ]
 
 
 def _retry_after(headers: RawHeaders) -> str | None:
