@@ -115,6 +115,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "embeddings": lambda: parameters("embeddings"),
     "rerank": lambda: parameters("rerank"),
     "score": lambda: parameters("score"),
+    "generate": lambda: parameters("generate"),
+    "sampling_params": lambda: parameters("sampling_params"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,

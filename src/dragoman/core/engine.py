@@ -221,6 +221,18 @@ class TokenEngine(Protocol):
     def health(self) -> Health: ...
 
 
+class PrefixCache(Protocol):
+    """What an engine keeps of prompts that it has computed, for those who ask about it."""
+
+    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
+        """How many of these tokens would not have to be computed now. Asking changes nothing."""
+        ...
+
+    def reset_prefix_cache(self) -> None:
+        """Find nothing any more of what was computed so far. What runs goes on undisturbed."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Text to ids and back. Safe to use from several threads."""
 

@@ -6,6 +6,7 @@ from .anthropic.parameters import COUNT_TOKENS, MESSAGES
 from .chat.parameters import CHAT
 from .completions.parameters import COMPLETIONS
 from .embeddings.parameters import EMBEDDINGS
+from .generate.parameters import GENERATE, SAMPLING_PARAMS
 from .responses.parameters import RESPONSES
 from .scoring.parameters import RERANK, SCORE
 from .support import Support
@@ -20,6 +21,8 @@ SUPPORT: tuple[Support, ...] = (
     *EMBEDDINGS.rows,
     *RERANK.rows,
     *SCORE.rows,
+    *GENERATE.rows,
+    *SAMPLING_PARAMS.rows,
     *TOKENIZE.rows,
     *DETOKENIZE.rows,
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..constraints.matcher import Compiler
-from ..core.engine import Embedder, TokenEngine
+from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.request import Sampling
 from ..engines.batching import EngineLimits
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..prompts.render import Renderer
+from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
@@ -37,8 +38,12 @@ def serve_tokens(
     own_name: str,
     max_model_len: int,
     embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
 ) -> ServedModel:
-    """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens."""
+    """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens.
+
+    cache: what the engine keeps of prompts.
+    """
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
@@ -53,6 +58,7 @@ def serve_tokens(
         renderer=None if template is None else Renderer(template, tokenizer),
         trust_templates=settings.trust_request_chat_template,
         embedder=embedder,
+        cache=cache,
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(
@@ -65,4 +71,5 @@ def serve_tokens(
         max_new_tokens=settings.override_generation_config.max_new_tokens or said.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
+        tokenizer_info=load_tokenizer_info(directory, template),
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..engines import encoder
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
@@ -21,4 +22,5 @@ def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedMo
             backend, limit = EmbedderBackend(engine, tokenizer), engine.traits.max_tokens
         case encoder.BertScorer():
             backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
-    return ServedModel(name, backend, limit, int(clock.now()), aliases)
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=info)

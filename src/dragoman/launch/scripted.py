@@ -7,6 +7,7 @@ from pathlib import Path
 from ..engines import tiny
 from ..engines.scripted import Script, ScriptedEngine, load_script
 from ..pipeline.models import EventBackend, ServedModel
+from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
@@ -15,7 +16,8 @@ from .declared import served_names
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
     """file: a script, else what requests direct."""
-    tokenizer = load_tokenizer(tiny.embedded())
+    directory = tiny.embedded()
+    tokenizer = load_tokenizer(directory)
     name, aliases = served_names(settings, "scripted")
     limit = settings.max_model_len or 32768
     engine = ScriptedEngine(
@@ -24,4 +26,5 @@ def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
         directives=settings.directives or not file,
         max_model_len=limit,
     )
-    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases)
+    info = load_tokenizer_info(directory)
+    return ServedModel(name, EventBackend(engine, tokenizer), limit, int(clock.now()), aliases, tokenizer_info=info)

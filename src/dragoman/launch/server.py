@@ -127,6 +127,7 @@ def serving_options(settings: Settings) -> ServingOptions:
     return ServingOptions(
         profile=Profile(settings.profile),
         strict=settings.strict,
+        explain=settings.explain,
         max_body_bytes=settings.max_body_bytes,
         bind=None if settings.uds is not None else settings.host,
         allowed_hosts=settings.allowed_hosts,

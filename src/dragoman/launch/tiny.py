@@ -24,4 +24,5 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
         own_name=name,
         max_model_len=engine.max_model_len,
         embedder=engine.embedder,
+        cache=engine,
     )

@@ -17,4 +17,6 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     options = transformers.LoadOptions(settings.dtype, settings.device, settings.trust_remote_code)
     engine = transformers.load(directory, limits(settings), options)
     name = directory.resolve().name
-    return serve_tokens(settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len)
+    return serve_tokens(
+        settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len, cache=engine
+    )

@@ -24,12 +24,14 @@ class Run:
     admitted: nothing but overload or a failure can refuse it any more, so that headers need not wait long.
     opening: the ids of the first prompt that an answer goes on from, see `prompts.spelling`; None where the engine
     tells no ids.
+    jobs: what was made of each prompt.
     """
 
     batches: AsyncGenerator[list[Event]]
     warnings: tuple[str, ...]
     admitted: bool
     opening: tuple[int, ...] | None = None
+    jobs: tuple[Job, ...] = ()
 
 
 async def admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
@@ -50,7 +52,7 @@ async def _admit(model: ServedModel, requests: Sequence[GenerateRequest], terms:
     if model.presence is not None:
         batches = Kept(model.presence, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
-    return Run(batches, tuple(warnings), admitted, _opening(model, jobs[0]))
+    return Run(batches, tuple(warnings), admitted, _opening(model, jobs[0]), tuple(jobs))
 
 
 def _opening(model: ServedModel, job: Job) -> tuple[int, ...] | None:

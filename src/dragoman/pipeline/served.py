@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
-from ..core.engine import Capabilities, Embedder, Encoder, Engine, Scorer, TokenEngine, Tokenizer
+from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..prompts.render import Renderer
+from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
 from .text import Vocabulary
 
@@ -20,6 +21,7 @@ class TokenBackend:
 
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
     knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
+    cache: what the engine keeps of prompts, where it tells.
     """
 
     engine: TokenEngine
@@ -30,6 +32,7 @@ class TokenBackend:
     renderer: Renderer | None = None
     trust_templates: bool = False
     embedder: Embedder | None = None
+    cache: PrefixCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class ServedModel:
     """max_model_len: prompt and answer together, in tokens. created: Unix seconds.
 
     presence: held by whoever uses it, that it may not be let go meanwhile; None for one that always stays.
+    tokenizer_info: what a client needs to know to do the tokenizer's work itself, where it is known.
     """
 
     name: str
@@ -75,6 +79,7 @@ class ServedModel:
     reasoning: ReasoningFormat | None = None
     tools: ToolFormat | None = None
     presence: AbstractContextManager[None] | None = None
+    tokenizer_info: TokenizerInfo | None = None
 
     @property
     def capabilities(self) -> Capabilities:

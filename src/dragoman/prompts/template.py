@@ -117,6 +117,28 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
     return None if source is None else ChatTemplate(source, config.special_tokens())
 
 
+class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
+    """What a tokenizer_config.json says that clients ask for, under its own names."""
+
+    tokenizer_class: str
+    bos_token: str | None = None
+    eos_token: str | None = None
+    unk_token: str | None = None
+    pad_token: str | None = None
+    sep_token: str | None = None
+    cls_token: str | None = None
+    mask_token: str | None = None
+    chat_template: str | None = None
+
+
+def load_tokenizer_info(directory: Path, template: ChatTemplate | None = None) -> TokenizerInfo:
+    """template: the one that is served. Raises ValueError for a broken configuration."""
+    path = directory / "tokenizer_config.json"
+    config = _config(path.read_bytes()) if path.is_file() else _Config()
+    source = None if template is None else template.source
+    return TokenizerInfo(config.tokenizer_class, **config.special_tokens(), chat_template=source)
+
+
 class _Named(Struct):
     name: str
     template: str
@@ -129,6 +151,7 @@ class _Token(Struct):
 class _Config(Struct):
     """The part of a tokenizer_config.json that templates need."""
 
+    tokenizer_class: str = "PreTrainedTokenizerFast"
     chat_template: str | list[_Named] | None = None
     bos_token: str | _Token | None = None
     eos_token: str | _Token | None = None

@@ -17,11 +17,13 @@ from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
 from ..pipeline.models import Models
+from ..pipeline.recent import RecentPrompts
 from ..store import Store
 from . import batches, files, message_batches, reading, threads, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
+from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
 from .lifespan import clean, lifespan
@@ -33,6 +35,7 @@ from .responses.count import count_input_tokens
 from .responses.socket import ResponsesSocket
 from .seals import Seals
 from .service import Service, ServingOptions
+from .vllm import routes as vllm_routes
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
@@ -47,6 +50,8 @@ def routes() -> Table:
         "/v1/messages": (user, {"POST": threads.create}),
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         **reading.routes(),
+        **vllm_routes(),
+        **explain_routes(),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
         "/tokenize": (user, {"POST": utility.tokenize}),
@@ -93,6 +98,7 @@ def create_app(
         fingerprint=f"dragoman-{__version__}",
         store=store,
         background=background,
+        recent=RecentPrompts() if options.explain else None,
     )
 
     envelope = _envelopes(options.profile)

@@ -14,6 +14,7 @@ from ..core.errors import RequestError
 from ..core.request import GenerateRequest
 from ..dialects.base import Call, Header, ReaderOptions, Writer
 from ..pipeline.admission import Terms
+from ..pipeline.prepare import TokenJob
 from ..pipeline.run import Run, admit
 from .answer import Answer, Batches, GeneratedAnswer, Patience, RawHeaders
 from .auth import Caller
@@ -87,6 +88,17 @@ def new_header(party: Party, call: Call) -> Header:
 
 async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
     """Raises RequestError for all that can be told before the engine is asked."""
+    admitted = await prepare_call(party, call, header)
+    recent = party.service.recent
+    if recent is not None:
+        for job in admitted.run.jobs:
+            if isinstance(job, TokenJob):
+                recent.remember(party.caller.owner, header.model, job.prompt)
+    return admitted
+
+
+async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
+    """The same for a call that need not run: nothing is remembered of it."""
     options = party.service.options
     refuse_unknown(call.unknown, strict=options.strict)
     if options.strict and call.warnings:

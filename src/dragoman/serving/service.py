@@ -11,6 +11,7 @@ from msgspec import Struct
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.sealing import Check
 from ..pipeline.models import Models
+from ..pipeline.recent import RecentPrompts
 from ..store import Store
 from .answer import Patience
 from .auth import Keyring
@@ -40,6 +41,7 @@ class ServingOptions(Struct, frozen=True):
     max_logprobs: int = 20
     max_file_bytes: int = 200 * 1024 * 1024
     batch_concurrency: int = 16
+    explain: bool = False
     reasoning_check: Check = Check.LENIENT
     max_background: int = 64
     max_sockets: int = 1024
@@ -48,7 +50,9 @@ class ServingOptions(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """store: None on a server that keeps nothing. new_work: set when a job was put into it."""
+    """store: None on a server that keeps nothing. new_work: set when a job was put into it. recent: None on a server
+    that explains no prompts.
+    """
 
     models: Models
     clock: Clock
@@ -62,3 +66,4 @@ class Service:
     store: Store | None = None
     background: Background | None = None
     new_work: asyncio.Event = field(default_factory=asyncio.Event)
+    recent: RecentPrompts | None = None

@@ -221,6 +221,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["openai", "vllm"], Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds.")
     ] = "openai"
     strict: Annotated[bool, Option("API", "Refuse parameters that would be ignored, instead of warning.")] = False
+    explain: Annotated[
+        bool,
+        Option(
+            "API",
+            "Tell callers what became of their prompts: /v1/chat/completions/render and .../explain. The last prompts "
+            "of each key are kept in memory for it.",
+        ),
+    ] = False
     max_logprobs: Annotated[
         int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
     ] = 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 BLOCK_SIZE = 16
@@ -26,6 +26,14 @@ def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
 def root_hash(cache_salt: str) -> bytes:
     """The parent of a first block: blocks are shared only among equal salts."""
     return blake2b(cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def prefix_hashes(tokens: Sequence[int], cache_salt: str) -> Iterator[bytes]:
+    """The names of the blocks that can be found for a prompt: the last token is computed in any case."""
+    name = root_hash(cache_salt)
+    for begin in range(0, (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
+        name = block_hash(name, tokens[begin : begin + BLOCK_SIZE])
+        yield name
 
 
 class BlockPool:
@@ -99,6 +107,11 @@ class BlockPool:
         if name not in self._cached and block not in self._hashes:
             self._cached[name] = block
             self._hashes[block] = name
+
+    def forget(self) -> None:
+        """Nothing that was cached is found any more. What is held stays held."""
+        self._cached.clear()
+        self._hashes.clear()
 
     def clear(self) -> None:
         """As it was at the beginning: nothing held, nothing cached."""

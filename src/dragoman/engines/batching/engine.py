@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ from .sampling import Draws
 from .scheduler import SchedulerConfig
 from .sequence import Sequence
 from .stepper import Output, Stepper
-from .worker import Abort, Add, Worker
+from .worker import Abort, Add, Forget, Worker
 
 _FEATURES = frozenset(
     {
@@ -131,6 +132,15 @@ class BatchingEngine:
             reason = f"no step for {silent:.0f} s"
             return Health(ready=False, reason=reason, waiting=live - running, running=running)
         return Health(waiting=live - running, running=running)
+
+    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.cached_tokens."""
+        return 0 if self._worker is None else self._worker.cached_tokens(prompt, cache_salt)
+
+    def reset_prefix_cache(self) -> None:
+        """As PrefixCache.reset_prefix_cache; before the next step."""
+        if self._worker is not None:
+            self._worker.submit(Forget())
 
     def add(self, request: TokenRequest, deliver: Deliver) -> None:
         """As TokenEngine.add. RequestError if a token id is not of this vocabulary, ContextTooLong if the

@@ -8,10 +8,11 @@ is computed again later (preemption by recompute). Knows nothing of models or ti
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
 
-from .blocks import BLOCK_SIZE, BlockPool
+from .blocks import BLOCK_SIZE, BlockPool, prefix_hashes
 from .sequence import Sequence
 
 
@@ -93,6 +94,16 @@ class Scheduler:
             self._free(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
+
+    def forget(self) -> None:
+        """Find nothing any more of what was computed so far."""
+        self._pool.forget()
+
+    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """How many tokens of a prompt would be found now. May be asked on any thread: it reads, and no more."""
+        if not self._config.enable_prefix_caching:
+            return 0
+        return len(self._pool.find(prefix_hashes(prompt, cache_salt))) * BLOCK_SIZE
 
     def reset(self) -> list[Sequence]:
         """After a step that failed: everything that ran is out, and nothing about the pool is trusted."""

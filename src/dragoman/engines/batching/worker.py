@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
 
@@ -28,6 +29,13 @@ class Abort(Struct, frozen=True):
     key: int
 
 
+class Forget(Struct, frozen=True):
+    """Of the prefix cache, everything."""
+
+
+Order = Add | Abort | Forget
+
+
 class Worker:
     """Steps until it is told to stop. post: called on the thread, once a step, with all that came of it.
 
@@ -39,7 +47,7 @@ class Worker:
         self._stepper = stepper
         self._post = post
         self._clock = clock
-        self._inbox: deque[Add | Abort] = deque()
+        self._inbox: deque[Order] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._sequences: dict[int, Sequence] = {}
@@ -56,10 +64,14 @@ class Worker:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(self, order: Add | Abort) -> None:
+    def submit(self, order: Order) -> None:
         """Obeyed before the next step. Never blocks."""
         self._inbox.append(order)
         self._wake.set()
+
+    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As `core.engine.PrefixCache`. May be asked on any thread."""
+        return self._stepper.scheduler.cached_tokens(prompt, cache_salt)
 
     def stop(self) -> None:
         """End after the present step."""
@@ -86,7 +98,7 @@ class Worker:
             self._obey(self._inbox.popleft())
         return self._stepper.step() if self._stepper.scheduler.has_work else []
 
-    def _obey(self, order: Add | Abort) -> None:
+    def _obey(self, order: Order) -> None:
         match order:
             case Add(sequence):
                 self._sequences[sequence.key] = sequence
@@ -95,6 +107,8 @@ class Worker:
                 sequence = self._sequences.pop(key, None)
                 if sequence:
                     self._stepper.scheduler.remove(sequence)
+            case Forget():
+                self._stepper.scheduler.forget()
 
     def _report(self, outputs: list[Output]) -> None:
         for output in outputs:

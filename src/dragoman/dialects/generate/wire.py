@@ -1,0 +1,31 @@
+"""A body of /inference/v1/generate as it comes: shapes and bounds alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from ..fields import AtLeastOne, CountOrRest, Decoding, Int64, Logprobs, RequestId, StreamOptions, TokenId
+
+
+class SamplingParams(Decoding, frozen=True, kw_only=True):
+    """vLLM's own object of that name, as far as it means something on the wire."""
+
+    n: AtLeastOne | None = None
+    max_tokens: CountOrRest | None = None
+    stop: str | list[str] | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+
+
+class GenerateBody(Struct, frozen=True, kw_only=True):
+    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
+    sampling_params: Raw = Raw()
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    request_id: RequestId | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    priority: Int64 | None = None
+    kv_transfer_params: Raw = Raw()

@@ -1,0 +1,130 @@
+"""vLLM's utility routes, for the tools that are written against it: evaluation, load generators, RL trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from .. import __version__
+from ..core.errors import NotFound, RequestError
+from ..dialects.generate import read_generate
+from ..pipeline.models import ServedModel, TokenBackend
+from .answer import Answer
+from .auth import Access
+from .endpoint import Handler, Http, Whole
+from .generate import generation
+
+
+def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+    """What tells of the server as a whole, or changes something for everybody, is for administrators."""
+    user, admin = Access.USER, Access.ADMIN
+    return {
+        "/inference/v1/generate": (user, {"POST": generation(read_generate)}),
+        "/tokenizer_info": (user, {"GET": tokenizer_info}),
+        "/load": (user, {"GET": load}),
+        "/get_world_size": (user, {"GET": world_size}),
+        "/server_info": (admin, {"GET": server_info}),
+        "/reset_prefix_cache": (admin, {"POST": reset_prefix_cache}),
+    }
+
+
+async def tokenizer_info(http: Http) -> Whole | Answer:
+    """The default model's, as there is no place for another one's name but the query."""
+    model = await _model(http)
+    if model.tokenizer_info is None:
+        raise NotFound("This model's engine does not lend its tokenizer.", code="unsupported_endpoint")
+    return Whole(msgspec.json.encode(model.tokenizer_info))
+
+
+async def _model(http: Http) -> ServedModel:
+    models = http.service.models
+    return await models.ready(http.query.get("model") or models.places[0].name)
+
+
+class _Load(Struct, frozen=True):
+    server_load: int
+
+
+async def load(http: Http) -> Whole | Answer:
+    """Requests that wait or run, over all models."""
+    states = [engine.health() for model in http.service.models for engine in model.engines]
+    return Whole(msgspec.json.encode(_Load(sum(state.waiting + state.running for state in states))))
+
+
+async def world_size(_: Http) -> Whole | Answer:
+    """Processes that hold a part of the model: this one."""
+    return Whole(b'{"world_size":1}')
+
+
+class _ModelInfo(Struct, frozen=True):
+    model: str
+    served_model_name: tuple[str, ...]
+    max_model_len: int
+    features: tuple[str, ...]
+
+
+class _Parallel(Struct, frozen=True):
+    world_size: int = 1
+    data_parallel_size: int = 1
+
+
+class _Config(Struct, frozen=True):
+    """The parts of vLLM's configuration that mean something here, by their names there."""
+
+    model_config: _ModelInfo
+    parallel_config: _Parallel
+    weight_transfer_config: None = None
+
+
+class _Server(Struct, frozen=True):
+    """No keys, no paths, no environment."""
+
+    version: str
+    profile: str
+    strict: bool
+    max_logprobs: int
+    max_body_bytes: int
+    models: tuple[_ModelInfo, ...]
+
+
+class _ServerInfo(Struct, frozen=True):
+    vllm_config: _Config | str
+    dragoman: _Server
+
+
+async def server_info(http: Http) -> Whole | Answer:
+    """config_format: `text`, the default, or `json`."""
+    form = http.query.get("config_format") or "text"
+    if form not in ("text", "json"):
+        raise RequestError("`config_format` is `text` or `json`.", param="config_format")
+    config = _Config(_info(await _model(http)), _Parallel())
+    told = config if form == "json" else msgspec.json.encode(config).decode()
+    return Whole(msgspec.json.encode(_ServerInfo(told, _server(http))))
+
+
+def _server(http: Http) -> _Server:
+    options = http.service.options
+    return _Server(
+        __version__,
+        options.profile.value,
+        options.strict,
+        options.max_logprobs,
+        options.max_body_bytes,
+        tuple(map(_info, http.service.models)),
+    )
+
+
+def _info(model: ServedModel) -> _ModelInfo:
+    features = sorted(feature.value for feature in model.capabilities.features)
+    return _ModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
+
+
+async def reset_prefix_cache(http: Http) -> Whole | Answer:
+    """As vLLM: an empty 200. What runs goes on; nothing that was computed before is found any more."""
+    caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
+    for cache in caches:
+        if cache is not None:
+            cache.reset_prefix_cache()
+    return Whole(b"")

@@ -1,0 +1,165 @@
+"""vLLM's utility routes on the embedded model, and what became of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+
+CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Count to 12."}]
+
+
+@asynccontextmanager
+async def serving(model: str = "tiny", **options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(model=model), SystemClock())
+    app = create_app(models, options=ServingOptions(**options))
+    await models.start()
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
+        yield client
+    await models.stop()
+
+
+@pytest_asyncio.fixture
+async def http() -> AsyncGenerator[httpx2.AsyncClient]:
+    async with serving(explain=True) as client:
+        yield client
+
+
+async def post(http: httpx2.AsyncClient, path: str, **fields: object) -> Any:
+    answer = await http.post(path, json=fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClient):
+    told = (await http.get("/tokenizer_info")).json()
+    assert told["eos_token"]
+    assert "messages" in told["chat_template"]
+    assert told["tokenizer_class"]
+    ids = (await post(http, "/tokenize", prompt=told["eos_token"], add_special_tokens=False))["tokens"]
+    assert len(ids) == 1
+    assert (await http.get("/tokenizer_info?model=nobody")).status_code == 404
+
+
+async def test_load_world_size_and_the_cache_answer(http: httpx2.AsyncClient):
+    assert (await http.get("/load")).json() == {"server_load": 0}
+    assert (await http.get("/get_world_size")).json() == {"world_size": 1}
+    assert (await http.head("/load")).status_code == 200
+    assert (await http.get("/reset_prefix_cache")).status_code == 405
+
+
+async def test_what_tells_of_the_whole_server_is_for_administrators_and_shows_no_key():
+    async with serving(api_keys=("user-secret",), admin_keys=("admin-secret",)) as http:
+        for key, status in (("user-secret", 403), ("admin-secret", 200), ("none", 401)):
+            headers = {"Authorization": f"Bearer {key}"}
+            told = await http.get("/server_info?config_format=json", headers=headers)
+            assert told.status_code == status
+            assert (await http.post("/reset_prefix_cache", headers=headers)).status_code == status
+            assert "secret" not in told.text
+        headers = {"Authorization": "Bearer admin-secret"}
+        told = (await http.get("/server_info?config_format=json", headers=headers)).json()
+        assert told["vllm_config"]["weight_transfer_config"] is None
+        assert told["vllm_config"]["model_config"]["max_model_len"] > 1000
+        assert isinstance((await http.get("/server_info", headers=headers)).json()["vllm_config"], str)
+        assert (await http.get("/server_info?config_format=xml", headers=headers)).status_code == 400
+
+
+async def test_a_prefix_is_cached_until_the_cache_is_reset(http: httpx2.AsyncClient):
+    long = " ".join(["Count to 12."] * 30)
+
+    async def cached() -> int:
+        made = await post(http, "/v1/completions", model="tiny", prompt=long, max_tokens=1)
+        return made["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert await cached() == 0
+    assert await cached() > 100
+    assert (await post(http, "/v1/completions/explain", prompt=long))["cached_tokens"] == await cached()
+    assert (await http.post("/reset_prefix_cache")).status_code == 200
+    assert await cached() == 0
+
+
+async def test_tokens_in_tokens_out_say_what_the_text_says(http: httpx2.AsyncClient):
+    asked = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
+    chat = await post(http, "/v1/chat/completions", **asked)
+    params = {"temperature": 0, "max_tokens": 12, "logprobs": 0}
+    made = await post(http, "/inference/v1/generate", token_ids=chat["prompt_token_ids"], sampling_params=params)
+    (choice,) = made["choices"]
+    assert choice["token_ids"] == chat["choices"][0]["token_ids"]
+    assert [entry["token_id"] for entry in choice["logprobs"]["content"]] == choice["token_ids"]
+    assert {entry["token"] for entry in choice["logprobs"]["content"]} == {
+        f"token_id:{id}" for id in choice["token_ids"]
+    }
+    refused = await http.post("/inference/v1/generate", json={"token_ids": [10**6]})
+    assert refused.status_code == 400
+
+
+async def test_a_rendered_chat_is_a_body_that_generates_the_same(http: httpx2.AsyncClient):
+    asked = {"messages": CHAT, "temperature": 0.9, "seed": 5, "max_tokens": 10, "n": 2}
+    chat = await post(http, "/v1/chat/completions", **asked, return_token_ids=True)
+    body = await post(http, "/v1/chat/completions/render", **asked)
+    assert body["token_ids"] == chat["prompt_token_ids"]
+    assert body["features"] is None
+    made = await post(http, "/inference/v1/generate", **body)
+    assert [each["token_ids"] for each in made["choices"]] == [each["token_ids"] for each in chat["choices"]]
+    several = await post(http, "/v1/completions/render", prompt=["a", "b"])
+    assert len(several) == 2
+
+
+async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
+    told = await post(http, "/v1/chat/completions/explain", messages=CHAT)
+    tokens = await post(http, "/tokenize", messages=CHAT)
+    assert told["tokens"] == tokens["tokens"]
+    assert told["prompt_tokens"] == len(told["tokens"])
+    assert "Count to 12." in told["prompt"]
+    assert "".join(told["token_strs"]) == told["prompt"]
+    assert told["previous"] is None, "nothing was generated yet"
+    messages = await post(http, "/v1/messages/explain", messages=CHAT, max_tokens=5)
+    assert messages["tokens"] == told["tokens"]
+
+
+async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2.AsyncClient):
+    system = [{"role": "system", "content": "It is 12:01. Be brief."}]
+    await post(http, "/v1/chat/completions", messages=[*system, *CHAT], max_tokens=1)
+    turn = [*CHAT, {"role": "assistant", "content": "1, 2"}, {"role": "user", "content": "Go on."}]
+    same = (await post(http, "/v1/chat/completions/explain", messages=[*system, *turn]))["previous"]
+    assert same["common_tokens"] > 10
+    moved = [{"role": "system", "content": "It is 12:02. Be brief."}]
+    told = (await post(http, "/v1/chat/completions/explain", messages=[*moved, *turn]))["previous"]
+    assert told["at"] == told["common_tokens"] < same["common_tokens"]
+    assert told["before"].endswith("12:0")
+    assert told["previous"].startswith("1")
+    assert told["now"].startswith("2")
+
+
+async def test_nobody_sees_what_another_key_has_sent():
+    async with serving(explain=True, api_keys=("one", "two")) as http:
+        first, second = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+        asked = {"messages": CHAT, "max_tokens": 1}
+        await http.post("/v1/chat/completions", json=asked, headers=first)
+        own = await http.post("/v1/chat/completions/explain", json=asked, headers=first)
+        other = await http.post("/v1/chat/completions/explain", json=asked, headers=second)
+    assert own.json()["previous"] is not None
+    assert other.json()["previous"] is None
+    assert other.json()["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions/explain", "/v1/chat/completions/render"])
+async def test_nothing_is_explained_unless_the_server_was_told_to(path: str):
+    async with serving() as http:
+        assert (await http.post(path, json={"messages": CHAT})).status_code == 404
+
+
+async def test_an_engine_that_makes_its_own_prompts_explains_none():
+    async with serving("scripted", explain=True) as http:
+        refused = await http.post("/v1/chat/completions/explain", json={"messages": CHAT})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
