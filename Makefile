@@ -3,6 +3,7 @@
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
 #   make test-long                                    the properties alone, searched for long, and what takes long
+#   make test-clients                                 lm-eval and TRL against a server (installs them, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
@@ -27,7 +28,7 @@ INPUT := pyproject.toml requirements/build.in
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long check bench lock clean
+.PHONY: help serve test test-long test-clients check bench lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -36,10 +37,16 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest -m "not torch and not mlx and not long" $(TEST_ARGS)
+	$(BIN)/pytest -m "not torch and not mlx and not clients and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+
+# The locked packages stay as they are: what does not fit beside them is not installed.
+test-clients: $(VENV)/.check
+	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl
+	$(BIN)/pytest -m clients $(TEST_ARGS)
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .

@@ -1,0 +1,45 @@
+"""Clients as their users run them: in a process of their own, with an empty home, against a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ..docs.house import Server
+
+PATIENCE = 240.0
+"""Seconds: to import what they import takes some of them half a minute on a small machine."""
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    """Skips, and says so, where a client is not installed."""
+    missing = [module for module in modules if find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+@contextmanager
+def serving(arguments: str, folder: Path) -> Generator[str]:
+    """The address of `dragoman serve ARGUMENTS`."""
+    server = Server(arguments, folder)
+    try:
+        yield server.address
+    finally:
+        server.close()
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Python with these arguments; what it says. Nothing is looked up on any hub."""
+    home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout

@@ -1,0 +1,103 @@
+"""lm-eval's two clients of local servers, on a task made here: what it reads is what the model said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .running import needs, run, serving
+
+pytestmark = [pytest.mark.clients, needs("lm_eval", "datasets")]
+
+ROWS = [
+    {"question": "The capital of Japan is", "choices": ["Tokyo", "seven"], "answer": 0},
+    {"question": "1, 2, 3, 4,", "choices": [" 5", " blue", " 99"], "answer": 0},
+    {"question": "Hello! How", "choices": [" can I help you?", " purple"], "answer": 0},
+]
+CHOOSING = """task: choosing
+dataset_path: json
+dataset_kwargs: {data_files: {test: ROWS}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+target_delimiter: ""
+metric_list: [{metric: acc}]
+"""
+SAYING = """task: saying
+dataset_path: json
+dataset_kwargs: {data_files: {test: ROWS}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{choices[answer]}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 8}
+metric_list: [{metric: exact_match}]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("lm-eval")
+    rows = made / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for name, task in (("choosing", CHOOSING), ("saying", SAYING)):
+        (made / f"{name}.yaml").write_text(task.replace("ROWS", str(rows)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with serving("tiny", folder) as where:
+        yield where
+
+
+def evaluate(folder: Path, client: str, task: str, *extra: str, **options: object) -> list[dict[str, Any]]:
+    """The samples that lm-eval wrote down."""
+    out = folder / f"out-{client}-{task}"
+    told = ",".join(f"{name}={value}" for name, value in options.items())
+    asked = ["-m", "lm_eval", "run", "--model", client, "--model_args", told, "--tasks", task]
+    run(folder, *asked, "--include_path", str(folder), "--output_path", str(out), "--log_samples", *extra)
+    (samples,) = out.rglob("samples_*.jsonl")
+    return [json.loads(line) for line in samples.read_text().splitlines()]
+
+
+def likelihood(address: str, prompt: str, answer: str) -> float:
+    """The same by another route: the log-probability of the answer's tokens behind the prompt."""
+
+    def tokens(text: str) -> list[int]:
+        return httpx2.post(f"{address}/tokenize", json={"prompt": text, "add_special_tokens": False}).json()["tokens"]
+
+    before, whole = len(tokens(prompt)), tokens(prompt + answer)
+    body = {"token_ids": whole, "sampling_params": {"max_tokens": 1, "prompt_logprobs": 0}}
+    scores = httpx2.post(f"{address}/inference/v1/generate", json=body).json()["prompt_logprobs"]
+    return sum(score[str(id)]["logprob"] for score, id in zip(scores[before:], whole[before:], strict=True))
+
+
+def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, address: str):
+    url = f"{address}/v1/completions"
+    options = {"model": "tiny", "base_url": url, "tokenizer_backend": "remote", "num_concurrent": 4}
+    samples = evaluate(folder, "local-completions", "choosing", "--batch_size", "2", **options)
+    assert len(samples) == len(ROWS)
+    for sample in samples:
+        prompt = sample["doc"]["question"]
+        for answer, told in zip(sample["doc"]["choices"], sample["filtered_resps"], strict=True):
+            assert float(told[0]) == pytest.approx(likelihood(address, prompt, answer), abs=1e-5)
+
+
+def test_local_chat_completions_generates(folder: Path, address: str):
+    url = f"{address}/v1/chat/completions"
+    samples = evaluate(
+        folder, "local-chat-completions", "saying", "--apply_chat_template", model="tiny", base_url=url, num_concurrent=2
+    )
+    assert len(samples) == len(ROWS)
+    for sample in samples:
+        asked = {"messages": [{"role": "user", "content": sample["doc"]["question"]}], "temperature": 0}
+        answer = httpx2.post(url, json={**asked, "max_tokens": 8, "stop": ["\n"], "seed": 1234}).json()
+        assert sample["resps"][0][0] == answer["choices"][0]["message"]["content"]

@@ -1,0 +1,74 @@
+"""TRL's VLLMClient, as its trainers use it: tokens in, tokens out, and what each of them weighed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .running import needs, run, serving
+
+pytestmark = [pytest.mark.clients, needs("trl", "torch", "requests")]
+
+SCRIPT = """
+import json, sys
+from trl.generation import vllm_client
+from trl.generation.vllm_client import VLLMClient
+
+# It wants vLLM beside it for sending weights, which is not done here.
+vllm_client.is_vllm_available = lambda: True
+client = VLLMClient(base_url=sys.argv[1], connection_timeout=10)
+out = {}
+out["ids"] = client.generate([[5, 6, 7], [8, 9]], n=2, max_tokens=4, temperature=0.0, logprobs=2)
+out["text"] = client.generate(["Count to 12."], max_tokens=4)
+out["chat"] = client.chat([[{"role": "user", "content": "Count to 12."}]], max_tokens=4, logprobs=1)
+out["features"] = client.generate([[5, 6, 7]], features=[None], max_tokens=4, temperature=0.0)
+sequence = [5, 6, 7] + out["ids"]["completion_ids"][0]
+out["scored"] = client.get_sequence_logprobs([sequence], [3], top_logprobs=2)
+out["info"] = client.get_server_info()
+out["world"] = client.get_world_size()
+client.reset_prefix_cache()
+print(json.dumps(out))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tmp_path_factory.mktemp("trl")
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    with serving("tiny", folder) as address:
+        return json.loads(run(folder, str(script), address).splitlines()[-1])
+
+
+def test_every_choice_has_its_tokens_and_their_logprobs(told: Any):
+    made = told["ids"]
+    assert made["prompt_ids"] == [[5, 6, 7], [8, 9]]
+    assert [len(ids) for ids in made["completion_ids"]] == [4] * 4
+    for ids, logprobs, named in zip(made["completion_ids"], made["logprobs"], made["logprob_token_ids"], strict=True):
+        assert len(logprobs) == len(named) == len(ids)
+        assert all(id in names for id, names in zip(ids, named, strict=True))
+        assert all(values == sorted(values, reverse=True) for values in logprobs)
+
+
+def test_text_and_chat_say_the_ids_of_their_prompts(told: Any):
+    assert told["text"]["prompt_ids"][0]
+    assert len(told["chat"]["prompt_ids"][0]) > len(told["text"]["prompt_ids"][0])
+    assert len(told["chat"]["logprobs"][0]) == len(told["chat"]["completion_ids"][0])
+
+
+def test_tokens_in_tokens_out_gives_the_same_greedy_tokens(told: Any):
+    assert told["features"]["completion_ids"] == told["ids"]["completion_ids"][:1]
+
+
+def test_a_sequence_that_was_generated_is_scored_alike(told: Any):
+    scored = [value for (value,) in told["scored"]["actual_logprobs"][0]]
+    best = [max(values) for values in told["ids"]["logprobs"][0]]
+    assert scored == pytest.approx(best, abs=1e-4)
+
+
+def test_the_server_tells_of_itself(told: Any):
+    assert told["info"]["weight_transfer_config"] is None
+    assert told["world"] == 1
