@@ -94,7 +94,13 @@ def test_local_completions_scores_answers_by_echo_and_logprobs(folder: Path, add
 def test_local_chat_completions_generates(folder: Path, address: str):
     url = f"{address}/v1/chat/completions"
     samples = evaluate(
-        folder, "local-chat-completions", "saying", "--apply_chat_template", model="tiny", base_url=url, num_concurrent=2
+        folder,
+        "local-chat-completions",
+        "saying",
+        "--apply_chat_template",
+        model="tiny",
+        base_url=url,
+        num_concurrent=2,
     )
     assert len(samples) == len(ROWS)
     for sample in samples:

@@ -78,7 +78,8 @@ class ReaderOptions(Struct, frozen=True):
     """What the server's settings change about reading, and who sent what is read.
 
     max_stop: most stop strings of a request. default_model: the model when a body names none; None makes `model`
-    required. sealing: the server's key in the caller's hands; None is a server without one.
+    required. sealing: the server's key in the caller's hands; None is a server without one. drop_nonces: leave out
+    what agents are known to put in front of a prompt anew with every request.
     """
 
     profile: Profile = Profile.OPENAI
@@ -86,3 +87,4 @@ class ReaderOptions(Struct, frozen=True):
     max_stop: int = 16
     max_n: int = 128
     sealing: Sealing | None = None
+    drop_nonces: bool = True

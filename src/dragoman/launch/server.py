@@ -128,6 +128,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         profile=Profile(settings.profile),
         strict=settings.strict,
         explain=settings.explain,
+        drop_nonces=settings.drop_agent_nonces,
         max_body_bytes=settings.max_body_bytes,
         bind=None if settings.uds is not None else settings.host,
         allowed_hosts=settings.allowed_hosts,

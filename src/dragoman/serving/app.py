@@ -93,7 +93,7 @@ def create_app(
         options=options,
         keyring=Keyring(options.api_keys, options.admin_keys),
         allowed_hosts=allowed_hosts(options.bind, options.allowed_hosts),
-        reading=ReaderOptions(profile=options.profile, default_model=models.default),
+        reading=ReaderOptions(profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces),
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
         store=store,

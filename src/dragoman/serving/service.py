@@ -42,6 +42,7 @@ class ServingOptions(Struct, frozen=True):
     max_file_bytes: int = 200 * 1024 * 1024
     batch_concurrency: int = 16
     explain: bool = False
+    drop_nonces: bool = True
     reasoning_check: Check = Check.LENIENT
     max_background: int = 64
     max_sockets: int = 1024

@@ -229,6 +229,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             "of each key are kept in memory for it.",
         ),
     ] = False
+    drop_agent_nonces: Annotated[
+        bool,
+        Option(
+            "API",
+            "Keep what agents put in front of their prompts anew with every request (Claude Code's billing header), "
+            "although no prefix is ever cached then.",
+            flag="keep-agent-nonces",
+        ),
+    ] = True
     max_logprobs: Annotated[
         int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
     ] = 20

@@ -16,7 +16,16 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
-from dragoman.core.request import Extras, JsonSchema, Limits, ReasoningOptions, Regex, SamplingOptions, TemplateOptions
+from dragoman.core.request import (
+    Conversation,
+    Extras,
+    JsonSchema,
+    Limits,
+    ReasoningOptions,
+    Regex,
+    SamplingOptions,
+    TemplateOptions,
+)
 from dragoman.dialects.anthropic import ThreadUnsupported, count_tokens_answer, read_messages
 from dragoman.dialects.base import ReaderOptions
 
@@ -103,6 +112,9 @@ def test_a_billing_header_is_no_part_of_the_prompt():
         {"type": "text", "text": "You are Claude Code."},
     ]
     assert turns(*HELLO, system=blocks)[0].parts == (Text("You are Claude Code."),)
+    kept = messages(ReaderOptions(default_model="tiny", drop_nonces=False), system=blocks).requests[0].prompt
+    assert isinstance(kept, Conversation)
+    assert len(kept.messages[0].parts) == 2
 
 
 def test_a_last_message_of_the_assistant_is_continued():

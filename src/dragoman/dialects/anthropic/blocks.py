@@ -64,7 +64,8 @@ def read_content(content: str | list[ContentBlock] | None, role: str, at: str, t
         yield from _parts(block, f"{at}[{i}]", thoughts)
 
 
-def read_system(system: str | list[ContentBlock] | None) -> Iterator[Text]:
+def read_system(system: str | list[ContentBlock] | None, *, drop_nonces: bool) -> Iterator[Text]:
+    """drop_nonces: leave out what an agent puts there anew with every request."""
     if isinstance(system, str):
         if system:
             yield Text(system)
@@ -72,7 +73,7 @@ def read_system(system: str | list[ContentBlock] | None) -> Iterator[Text]:
     for i, block in enumerate(system or ()):
         one_of(block.type, ("text",), f"system[{i}].type")
         text = _given(block.text, f"system[{i}].text")
-        if text and not text.startswith(BILLING):
+        if text and not (drop_nonces and text.startswith(BILLING)):
             yield Text(text)
 
 

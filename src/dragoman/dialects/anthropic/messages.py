@@ -30,13 +30,17 @@ class History(Struct, frozen=True):
 
 
 def read_history(
-    messages: Sequence[WireMessage], system: str | list[ContentBlock] | None, thoughts: Thoughts
+    messages: Sequence[WireMessage],
+    system: str | list[ContentBlock] | None,
+    thoughts: Thoughts,
+    *,
+    drop_nonces: bool = True,
 ) -> History:
     """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.
 
-    Raises RequestError with the path of the offending field.
+    drop_nonces: as in ReaderOptions. Raises RequestError with the path of the offending field.
     """
-    told = tuple(read_system(system))
+    told = tuple(read_system(system, drop_nonces=drop_nonces))
     first = (Message(Role.SYSTEM, told),) if told else ()
     turns = tuple(_turns(_parts(messages, thoughts)))
     if not turns:

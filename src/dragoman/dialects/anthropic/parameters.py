@@ -17,7 +17,11 @@ _PROMPTING = (
         "results are replayed as far as they can be read; thinking and redacted_thinking that this server did not "
         "sign or seal for this key are a matter of --reasoning-check",
     ),
-    ("system", "a string or text blocks; Claude Code's billing header, which differs each time, is left out"),
+    (
+        "system",
+        "a string or text blocks; Claude Code's billing header, which differs each time, is left out unless the server "
+        "keeps it",
+    ),
     (
         "tools",
         "custom ones, and bash, text_editor, computer and memory as functions; hosted ones are left out with a "

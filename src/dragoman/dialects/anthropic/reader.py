@@ -47,7 +47,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> Call:
     warnings, unknown = MESSAGES.judge(parsed.others(_BODY.names, _PROMPTING.names))
     if body.service_tier is not None:
         one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
-    conversation = _conversation(prompting, options.sealing, warnings)
+    conversation = _conversation(prompting, options, warnings)
     request = _request(body, prompting, conversation, options)
     view = _view(request.limits.max_tokens, _omits_thinking(prompting), options.sealing)
     id = AnswerId(ID_PREFIX, body.request_id)
@@ -63,11 +63,11 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     parsed = Body(data)
     prompting = parsed.read(_PROMPTING)
     warnings, unknown = COUNT_TOKENS.judge(parsed.others(_PROMPTING.names))
-    conversation = _conversation(prompting, options.sealing, warnings)
+    conversation = _conversation(prompting, options, warnings)
     return CountCall(model_of(prompting.model, options), conversation, tuple(warnings), unknown)
 
 
-def _conversation(body: Prompting, sealing: Sealing | None, warnings: list[str]) -> Conversation:
+def _conversation(body: Prompting, options: ReaderOptions, warnings: list[str]) -> Conversation:
     if json_value(body.thread, "thread") is not None:
         raise ThreadUnsupported
     toolbox = Toolbox(body.tools or (), warnings)
@@ -76,7 +76,9 @@ def _conversation(body: Prompting, sealing: Sealing | None, warnings: list[str])
         _judge_edit(edit, f"context_management.edits[{i}]", warnings)
     if wants_citations(body.messages):
         warnings.append("citations: answers cite nothing here")
-    history = read_history(body.messages, body.system, Thoughts(sealing, warnings))
+    history = read_history(
+        body.messages, body.system, Thoughts(options.sealing, warnings), drop_nonces=options.drop_nonces
+    )
     choice = body.tool_choice
     return Conversation(
         history.messages,
