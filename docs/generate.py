@@ -5,19 +5,28 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->` in a page of th
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
+from examples import DIALECTS, REFUSES, body
+
 from dragoman.core.engine import Capabilities, Feature
+from dragoman.core.errors import RequestError
 from dragoman.core.request import Limits, SamplingOptions
+from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.parameters import SUPPORT
+from dragoman.dialects.support import Status, Support
 from dragoman.launch import build_models
 from dragoman.parsers.either import Either
 from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, THOUGHTS, Signs
 from dragoman.parsers.headed import Headed
 from dragoman.parsers.objects import Objects
+from dragoman.pipeline.admission import Terms, check
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Field, Settings
 
@@ -25,18 +34,41 @@ DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+ENGINES = ("tiny", "scripted")
+
+
 def parameters(dialect: str) -> Iterable[str]:
-    """Every parameter that a dialect knows, and what becomes of it."""
-    yield "| parameter | status | |"
-    yield "| --- | --- | --- |"
+    """Every parameter that a dialect knows, and what becomes of it: on every engine, where it generates."""
+    columns = {name: _capabilities(name) for name in ENGINES} if dialect in DIALECTS else {}
+    yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} |"
+    yield f"| --- | --- |{' --- |' * len(columns)} --- |"
     for row in SUPPORT:
         if row.dialect == dialect:
-            yield f"| `{row.name}` | {row.status} | {_cell(row.note)} |"
+            cells = "".join(f" {_on(can, row)} |" for can in columns.values())
+            yield f"| `{row.name}` | {row.status} |{cells} {_cell(row.note)} |"
+
+
+def _on(can: Capabilities, row: Support) -> str:
+    """What an engine with these capabilities makes of an example of the parameter, asked as a request would be."""
+    if row.status is not Status.HONOURED or row.name in REFUSES.get(row.dialect, ()):
+        return ""
+    call = DIALECTS[row.dialect].read(json.dumps(body(row.dialect, row.name)).encode(), READING)
+    said: list[str] = []
+    try:
+        for request in call.requests:
+            said += check(request, can, TERMS)
+    except RequestError:
+        return "refused"
+    return "warned" if said else "yes"
+
+
+READING = ReaderOptions(default_model="tiny")
+TERMS = Terms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
 def engines() -> Iterable[str]:
     """What each engine can do, from its own capabilities."""
-    can = {name: _capabilities(name) for name in ("tiny", "scripted")}
+    can = {name: _capabilities(name) for name in ENGINES}
     yield f"| | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
@@ -51,6 +83,7 @@ _PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
 """Honoured for every engine by the pipeline."""
 
 
+@cache
 def _capabilities(model: str) -> Capabilities:
     return next(iter(build_models(Settings(model=model), SystemClock()))).capabilities
 

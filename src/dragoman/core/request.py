@@ -170,7 +170,8 @@ class GenerateRequest(Struct, frozen=True):
     logprobs: how many alternatives a token shall carry; 0 is the sampled token alone, None is no logprobs.
     prompt_logprobs: the same for the prompt's tokens. return_prompt: emit PromptTokens.
     special_tokens_in_text: leave control tokens in the text (vLLM's skip_special_tokens=false).
-    add_special_tokens: begin a text prompt as the tokenizer's own post-processor would.
+    add_special_tokens: begin a prompt as the tokenizer's own post-processor would; a conversation too, on top of what
+    its template writes.
     priority: lower runs first. cache_salt: prefix-cache blocks are shared only among equal salts.
     """
 

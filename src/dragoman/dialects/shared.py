@@ -39,7 +39,10 @@ SHARED_HONOURED = (
     ("return_token_ids", "in both profiles"),
     ("return_tokens_as_token_ids", ""),
     ("skip_special_tokens", ""),
-    ("add_special_tokens", ""),
+    (
+        "add_special_tokens",
+        "what the tokenizer itself puts around a text; on top of the chat template where there is one",
+    ),
     ("priority", "lower runs first"),
     ("request_id", "becomes the end of the answer's id"),
     ("cache_salt", ""),

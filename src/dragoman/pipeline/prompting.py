@@ -48,7 +48,14 @@ async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Term
             raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
         return Prompted(tuple(ids), prompt)
     rendered = await render_conversation(backend, prompt, terms)
-    return Prompted(rendered.ids, rendered.text, rendered.tail, rendered.ignored)
+    ids = framed(backend, rendered.ids) if request.add_special_tokens else rendered.ids
+    return Prompted(ids, rendered.text, rendered.tail, rendered.ignored)
+
+
+def framed(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int, ...]:
+    """On top of what a chat template has written, what the tokenizer itself puts around a text (vLLM)."""
+    frame = backend.tokenizer.frame
+    return (*frame.before, *ids, *frame.after)
 
 
 def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:

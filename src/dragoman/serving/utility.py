@@ -11,7 +11,7 @@ from ..dialects.anthropic import count_tokens_answer, read_count_tokens
 from ..dialects.models import ModelCard, model_list, model_object
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
 from ..pipeline.models import Place, ServedModel, TokenBackend, is_pattern
-from ..pipeline.prompting import render_conversation
+from ..pipeline.prompting import framed, render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
 from .generate import reading, refuse_unknown, terms
@@ -61,7 +61,8 @@ async def tokenize(http: Http) -> Whole | Answer:
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
     elif isinstance(model.backend, TokenBackend):
-        ids = list((await render_conversation(model.backend, prompt, terms(http, http.id))).ids)
+        rendered = (await render_conversation(model.backend, prompt, terms(http, http.id))).ids
+        ids = list(framed(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
     strings = [_text(model, id) for id in ids] if call.return_token_strs else None

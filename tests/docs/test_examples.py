@@ -1,0 +1,100 @@
+"""Every parameter that is said to be honoured is asked for once, and that shows: below, or on the wire."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.events import (
+    Alternative,
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Token,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+from dragoman.core.reply import Fold
+from dragoman.dialects.base import Call, Header, Profile, ReaderOptions
+from dragoman.dialects.parameters import SUPPORT
+from dragoman.dialects.support import Status, Support
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+examples: Any = import_module("examples")
+
+READING = ReaderOptions(default_model="tiny", profile=Profile.VLLM)
+TOKEN = Token(5, "a", -0.5, (Alternative(5, "a", -0.5), Alternative(6, "b", -1.5)), rank=1)
+CONTROL = Token(2, "<end>", -1.0, special=True)
+EVENTS: tuple[Event, ...] = (
+    Started(2, 0),
+    PromptTokens(0, "hi", (Token(7, "hi"), TOKEN)),
+    ReasoningDelta(0, "hm", (TOKEN,)),
+    TextDelta(0, "a", (TOKEN,)),
+    ToolCallStart(0, "call_1", "weather"),
+    ToolCallDelta(0, "{}"),
+    ChoiceFinished(0, FinishReason.STOP, tokens=(CONTROL,)),
+    Finished(Usage(2, 3, 0, 1)),
+)
+GENERATING = [
+    row
+    for row in SUPPORT
+    if row.dialect in examples.DIALECTS
+    and row.status is Status.HONOURED
+    and row.name not in examples.REFUSES.get(row.dialect, ())
+]
+
+
+def ask(dialect: str, fields: dict[str, Any]) -> Call:
+    return examples.DIALECTS[dialect].read(json.dumps(fields).encode(), READING)
+
+
+def shown(call: Call) -> tuple[object, ...]:
+    """All that a call comes to: what is asked of the engine, what is warned of, and what is written."""
+    header = Header("id-1", 7, "m")
+    streamed = b"".join(map(call.writer(header).feed, EVENTS))
+    fold = Fold()
+    for event in EVENTS:
+        fold.feed(event)
+    return call.requests, call.stream, call.warnings, streamed, call.writer(header).full(fold.reply())
+
+
+def named(row: Support) -> str:
+    return f"{row.dialect}-{row.name}"
+
+
+@pytest.mark.parametrize("row", GENERATING, ids=named)
+def test_an_example_of_every_honoured_parameter_is_understood(row: Support):
+    call = ask(row.dialect, examples.body(row.dialect, row.name))
+    assert call.unknown == ()
+
+
+@pytest.mark.parametrize("row", GENERATING, ids=named)
+def test_what_is_honoured_shows(row: Support):
+    body = examples.body(row.dialect, row.name)
+    if row.name in examples.READ_ONLY[row.dialect]:
+        with pytest.raises(RequestError):
+            ask(row.dialect, {**body, row.name: 17.5})
+        return
+    without = {name: value for name, value in body.items() if name != row.name}
+    base = examples.DIALECTS[row.dialect].base
+    plain = ask(row.dialect, {**without, **({row.name: base[row.name]} if row.name in base else {})})
+    assert shown(ask(row.dialect, body)) != shown(plain)
+
+
+def test_no_example_is_of_something_else():
+    for name, dialect in examples.DIALECTS.items():
+        honoured = {row.name for row in SUPPORT if row.dialect == name and row.status is Status.HONOURED}
+        assert dialect.examples.keys() | examples.REFUSES.get(name, frozenset()) == honoured
+        assert examples.READ_ONLY[name] <= honoured
