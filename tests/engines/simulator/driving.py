@@ -58,6 +58,11 @@ class Driver:
         self._depth = depth
         self._known: set[tuple[int, ...]] = set()
         self._flights: deque[Step] = deque()
+        self._fetches: deque[Sequence] = deque()
+        self._kept: list[Sequence] = []
+        self._filled: set[Sequence] = set()
+        self.lost: frozenset[str] = frozenset()
+        """Ids of those whose prompt never comes from where it was computed."""
 
     def add(self, added: Sequence) -> None:
         self.scheduler.add(added)
@@ -71,6 +76,7 @@ class Driver:
 
     def step(self) -> None:
         """What the engine's loop does: end the oldest step, begin others."""
+        self._hear()
         if self._flights:
             ended = self._flights.popleft()
             sampled, finished = self.scheduler.update(ended)
@@ -80,17 +86,34 @@ class Driver:
                 self._learn(each, each.num_computed_tokens)
             self.got.update(each.id for each in sampled)
             self.finished += [each.id for each in finished]
+            self._kept += [each for each in finished if each.keeps_blocks]
         while len(self._flights) < self._depth:
             step = self.scheduler.schedule()
             self._check_step(step)
+            self._fetches.extend(fetch.sequence for fetch in step.fetching if fetch.num_tokens)
             if not step.num_tokens:
                 break
             self._flights.append(step)
         self._check()
 
+    def _hear(self) -> None:
+        """From other instances: one has fetched what was kept for it, one has filled (or lost) what we fetch."""
+        if self._kept:
+            self.scheduler.release(self._kept.pop(0))
+        if not self._fetches or self._fetches[0].status is not Status.FETCHING:
+            self._fetches = deque(each for each in self._fetches if each.status is Status.FETCHING)
+            return
+        heard = self._fetches.popleft()
+        if heard.id in self.lost:
+            self.scheduler.fetch_failed(heard)
+        else:
+            self.scheduler.fetched(heard)
+            self._filled.add(heard)
+            self._learn(heard, heard.num_computed_tokens)
+
     def run(self) -> None:
         for _ in range(20_000):
-            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights):
+            if not (self.scheduler.num_running or self.scheduler.num_waiting or self._flights or self._kept):
                 return
             self.step()
         raise AssertionError("this never ends")
@@ -116,7 +139,7 @@ class Driver:
             self._learn(each, each.num_computed_tokens)
         for chunk in step.chunks:
             begins = chunk.num_computed_tokens
-            if chunk.sequence in step.admitted and begins:
+            if chunk.sequence in step.admitted and begins and chunk.sequence not in self._filled:
                 assert begins % self.config.block_size == 0
                 assert begins < chunk.sequence.num_tokens, "the last token is never found"
                 assert tuple(known_tokens(chunk.sequence)[:begins]) in self._known
@@ -134,8 +157,11 @@ class Driver:
             assert each.status is Status.RUNNING
             assert len(each.blocks) == -(-each.num_computed_tokens // self.config.block_size)
         for each in self.scheduler.waiting():
-            assert each.status in (Status.WAITING, Status.PREEMPTED)
-            assert not each.blocks
+            if each.status in (Status.FETCHING, Status.FETCHED):
+                assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), "room for all that comes"
+            else:
+                assert each.status in (Status.WAITING, Status.PREEMPTED)
+                assert not each.blocks
         for event in self.pool.take_events():
             self._apply(event)
         assert self.index == self.pool.cached(), "an index that hears all events knows what the pool knows"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,12 +32,20 @@ Scenario = list[tuple[tuple[list[int], int, int], int, bool]]
 scenarios = st.lists(st.tuples(asked, pauses, st.sampled_from([False, False, True])), min_size=2, max_size=12)
 
 
-def drive(config: SchedulerConfig, depth: int, scenario: Scenario) -> Driver:
-    """Requests with some steps between them; some are aborted on the way."""
+parts = st.lists(st.sampled_from(["here", "fetched", "lost", "kept"]), min_size=12, max_size=12)
+
+
+def drive(config: SchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()) -> Driver:
+    """Requests with some steps between them; some are aborted on the way. parts: what another instance does for each:
+    its prompt comes from there, or is lost on the way, or its blocks are kept for it."""
     driver = Driver(config, depth)
+    driver.lost = frozenset(f"q{number}" for number, part in enumerate(parts) if part == "lost")
     doomed = None
     for number, ((prompt, max_tokens, priority), pause, dies) in enumerate(scenario):
         added = sequence(f"q{number}", prompt, max_tokens, priority=priority, arrival=float(number))
+        part = parts[number] if parts else "here"
+        added.num_remote_tokens = len(prompt) if part in ("fetched", "lost") else 0
+        added.keeps_blocks = part == "kept"
         try:
             driver.add(added)
         except RequestError:
@@ -61,6 +71,18 @@ def test_everyone_gets_their_tokens_and_all_blocks_come_back(
             assert driver.got[each.id] == each.max_tokens == each.num_output_tokens
         else:
             assert driver.got[each.id] < each.max_tokens, "only the aborted end early"
+    assert len(driver.finished) == len(set(driver.finished))
+
+
+@given(configs, st.sampled_from([1, 2]), scenarios, parts)
+def test_that_holds_too_where_other_instances_have_a_part(
+    config: SchedulerConfig, depth: int, scenario: Scenario, parts: list[str]
+) -> None:
+    driver = drive(config, depth, scenario, parts)
+    assert driver.pool.free == driver.pool.size
+    for each in driver.sequences:
+        assert each.status is Status.FINISHED
+        assert (each.id in driver.finished) == (driver.got[each.id] == each.max_tokens)
     assert len(driver.finished) == len(set(driver.finished))
 
 
