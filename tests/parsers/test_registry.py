@@ -132,3 +132,20 @@ def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
     schema = {"type": "object", "properties": {f"x{n}": {"type": "string"} for n in range(1000)}}
     with pytest.raises(Unsupported, match="arguments"):
         tool_format(name).call(FunctionTool("f", None, json.dumps(schema)))
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "properties"),
+    [
+        ("qwen3_coder", "f", {"a>b": {"type": "string"}}),
+        ("qwen3_coder", "f", {"a": {"enum": ["</parameter>"]}}),
+        ("pythonic", "f", {"a b": {"type": "string"}}),
+        ("gemma4", "f", {"a": {"const": '<|"|>'}}),
+        ("kimi_k2", "f g", {}),
+        ("pythonic", "f(", {}),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_enforced(name: str, tool: str, properties: dict[str, object]):
+    schema = json.dumps({"type": "object", "properties": properties})
+    with pytest.raises(Unsupported, match="cannot be written"):
+        tool_format(name).call(FunctionTool(tool, None, schema))

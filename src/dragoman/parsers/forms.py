@@ -88,6 +88,16 @@ def _whole(pattern: str) -> str:
     return f"(?s:.*)(?:{pattern})(?s:.*)"
 
 
+def plain(word: str, marks: Sequence[str]) -> str:
+    """The text, if none of these marks stands in it. Raises Unsupported."""
+    found = next((mark for mark in marks if mark in word), None)
+    if found is not None:
+        raise Unsupported(
+            f"{word[:100]!r} cannot be written in the form of this model's calls: it has {found!r} in it."
+        )
+    return word
+
+
 def one_of(options: Sequence[tuple[Piece, ...]]) -> tuple[Piece, ...]:
     return options[0] if len(options) == 1 else (OneOf(tuple(options)),)
 

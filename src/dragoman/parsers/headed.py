@@ -11,7 +11,7 @@ from ..core.syntax import FreeText, JsonValue, Piece, Verbatim
 from .base import Found, Lead
 from .calls import CallReader, HeadedCall
 from .json_text import Seen
-from .names import NameReader
+from .names import NameReader, written
 from .parameters import schema_of
 
 
@@ -47,11 +47,11 @@ class Headed(Struct, frozen=True):
         return HeadedReader(self, tools)
 
     def pieces(self, tool: Tool) -> tuple[Piece, ...]:
-        separator = self.separators[0].join(self.padding)
+        separator, name = self.separators[0].join(self.padding), written(tool.name)
         if self.numbered:
-            head = Verbatim(f"{self.prefix}functions.{tool.name}:"), FreeText(separator, pattern="[0-9]{1,2}")
+            head = Verbatim(f"{self.prefix}functions.{name}:"), FreeText(separator, pattern="[0-9]{1,2}")
         else:
-            head = (Verbatim(f"{self.prefix}{tool.name}{separator}"),)
+            head = (Verbatim(f"{self.prefix}{name}{separator}"),)
         return *head, JsonValue(schema_of(tool))
 
 

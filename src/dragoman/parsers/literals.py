@@ -15,11 +15,11 @@ from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, Many, Maybe, Piece, Verbatim
 from .base import Found, Lead
 from .calls import CallReader
-from .forms import Schema, alternatives, free_text, listed, one_of
+from .forms import Schema, alternatives, free_text, listed, one_of, plain
 from .json_text import PYTHON, Seen, StringReader
 from .marks import Marks, Until
 from .named import Named, named, quoted
-from .names import ARGUMENT, NameReader
+from .names import ARGUMENT, NameReader, written
 from .parameters import Parameter, enforceable
 from .values import decode, encode
 
@@ -75,17 +75,17 @@ class LiteralCalls:
         if known.open:
             any = FreeText(own.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
             said = (Maybe((*any, Many((comma, *any)))),)
-        return Verbatim(own.prefix + tool.name + own.open), *said, Verbatim(own.close)
+        return Verbatim(own.prefix + written(tool.name) + own.open), *said, Verbatim(own.close)
 
     def _argument(self, one: Parameter) -> tuple[Piece, ...]:
-        head = Verbatim(one.name + self.syntax.assign)
+        head = Verbatim(written(one.name, ARGUMENT) + self.syntax.assign)
         return head, *one_of([self._value(schema) for schema in alternatives(one.schema)])
 
     def _value(self, schema: Schema) -> tuple[Piece, ...]:
         mark = self.syntax.mark
         match schema:
             case {"const": str() as word} if mark:
-                return (Verbatim(mark + word + mark),)
+                return (Verbatim(mark + plain(word, (mark,)) + mark),)
             case {"type": "string"} if mark:
                 return Verbatim(mark), free_text(schema, mark)
             case {"type": "boolean"} if not mark:

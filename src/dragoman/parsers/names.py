@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 
+from ..core.errors import Unsupported
+
 FUNCTION = re.compile(r"[^\s<>(){}\[\]\"'=,]*")
 ARGUMENT = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")
+
+
+def written(name: str, chars: re.Pattern[str] = FUNCTION) -> str:
+    """The name, if it can be read back. Raises Unsupported."""
+    if chars.fullmatch(name) and name:
+        return name
+    raise Unsupported(f"The name {name[:100]!r} cannot be written in the form of this model's calls.")
 
 
 class NameReader:

@@ -14,11 +14,11 @@ from ..core.message import CustomTool, Tool
 from ..core.syntax import FreeText, JsonValue, Many, Maybe, Piece, Verbatim
 from .base import Found, Lead
 from .calls import CallReader
-from .forms import Schema, alternatives, free_text, one_of
+from .forms import Schema, alternatives, free_text, one_of, plain
 from .json_text import Seen, ValueReader
 from .marks import Marks, Until
 from .named import Named, named
-from .names import NameReader
+from .names import NameReader, written
 from .parameters import Parameter, Parameters, enforceable, parameters
 from .values import coerce, encode, guess, number
 
@@ -83,10 +83,11 @@ class TaggedCalls:
             for piece in (pieces if one.required else (Maybe(pieces),))
         )
         others = (Many(self._any_argument()),) if known.open else ()
-        return Verbatim(tool.name + own.head + own.lines), *said, *others, Verbatim(own.end)
+        return Verbatim(written(tool.name) + own.head + own.lines), *said, *others, Verbatim(own.end)
 
     def _argument(self, one: Parameter) -> tuple[Piece, ...]:
-        return Verbatim(self.syntax.key + one.name), *one_of(list(self._values(alternatives(one.schema))))
+        name = plain(one.name, [*self.key_ends, "\n"])
+        return Verbatim(self.syntax.key + name), *one_of(list(self._values(alternatives(one.schema))))
 
     def _values(self, schemas: list[Schema]) -> Iterator[tuple[Piece, ...]]:
         """How the key may end, and what may follow then."""
@@ -95,7 +96,7 @@ class TaggedCalls:
             for schema in schemas:
                 match schema:
                     case {"const": str() as word} if is_text is not False:
-                        yield (Verbatim(before + word + after),)
+                        yield (Verbatim(before + plain(word, self.never_in_values) + after),)
                     case {"const": str()} | {"type": "string"} if is_text is False:
                         pass
                     case {"type": "string"}:
