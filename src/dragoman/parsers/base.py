@@ -154,7 +154,7 @@ class Lead:
         self._possible = marks
         self.mark = ""
         """The longest mark that has been read whole."""
-        self.matched = 0
+        self.matched: int = 0
         """Characters of marks that have been read."""
 
     def read(self, text: str, at: int) -> tuple[int, Found]:
