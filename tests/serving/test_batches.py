@@ -7,14 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai.types import Batch, BatchRequestCounts
 
 from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
 from dragoman.store import Bounds, MemoryStore, SqliteStore
 from tests.serving.house import Still, house
+from tests.serving.responses.house import lifespan
 from tests.serving.working import working
 
 CHAT = "/v1/chat/completions"
@@ -117,6 +123,30 @@ async def test_other_endpoints_answer_as_they_do_otherwise(endpoint: str, body: 
         assert batch.usage.output_tokens > 0
 
 
+async def test_embeddings_are_made_too():
+    models = build_models(Settings(), SystemClock())
+    app = create_app(models, store=MemoryStore())
+    async with lifespan(app):
+        client = openai.AsyncOpenAI(
+            api_key="none",
+            base_url="http://localhost/v1",
+            http_client=httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost"),
+        )
+        asked = {"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "tiny", "input": "x"}}
+        batch = await until(client, (await begin(client, asked, endpoint="/v1/embeddings")).id, *ENDED)
+        rows = await results(client, batch.output_file_id)
+        assert rows["a"]["response"]["body"]["data"][0]["object"] == "embedding"
+
+
+async def test_a_line_that_is_too_long_is_told():
+    async with working(options=ServingOptions(max_body_bytes=2000)) as server:
+        client = server.openai()
+        batch = await until(client, (await begin(client, line("a", "x" * 3000))).id, *ENDED)
+        assert batch.errors is not None
+        assert batch.errors.data is not None
+        assert [error.code for error in batch.errors.data] == ["line_too_long"]
+
+
 @pytest.mark.parametrize(
     ("content", "codes"),
     [
@@ -154,6 +184,10 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
         assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
         batch = await until(client, batch.id, *ENDED)
         assert (batch.status, batch.error_file_id) == ("cancelled", None)
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 3, "completed": 1, "failed": 0}
+        assert batch.usage is not None
+        assert batch.usage.output_tokens > 0
         assert set(await results(client, batch.output_file_id)) == {"done"}
         assert server.engine.running == 0
 

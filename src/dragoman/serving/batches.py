@@ -21,6 +21,7 @@ from ..dialects.batches import (
     File,
     Status,
     Usage,
+    answer_in,
     read_batch_order,
     read_line,
     result_line,
@@ -29,7 +30,7 @@ from ..dialects.batches import (
 )
 from ..dialects.body import echo
 from ..dialects.pages import read_paging
-from ..store import NOBODY, Append, Change, Delete, Item, Key, Put, Record, Refused, Replace, Store, StoreFull
+from ..store import NOBODY, Append, Change, Delete, Entry, Item, Key, Put, Record, Refused, Replace, Store, StoreFull
 from . import files
 from .answer import Answer
 from .auth import Access
@@ -117,7 +118,8 @@ async def cancel(http: Http) -> Whole | Answer:
             raise Conflict(f"Cannot cancel a batch with status '{record.state}'.")
         now = int(http.service.clock.now())
         body = msgspec.json.encode(replace(_batch(record), status="cancelling", cancelling_at=now))
-        change = Replace(record.key, "cancelling", body, record.run, version=record.version)
+        # Not its version: that changes with every result. What was counted meanwhile is counted again at the end.
+        change = Replace(record.key, "cancelling", body, record.run, states=frozenset({record.state}))
         try:
             await store_of(http).commit(change)
         except Refused:
@@ -161,12 +163,16 @@ class _Job:
         self.batch = _batch(record)
 
     @property
+    def id(self) -> str:
+        return self._key.id
+
+    @property
     def owner(self) -> str:
         return self._key.owner
 
     async def validate(self) -> None:
         """In progress, if every line is a request; failed if not; as it is if it was cancelled meanwhile."""
-        found = await _validated(self._lines(), self.batch.endpoint)
+        found = await _validated(self._lines(), self.batch.endpoint, self._service.options.max_body_bytes)
         if found.errors:
             await self.fail(*found.errors)
             return
@@ -219,6 +225,7 @@ class _Job:
             await self._tell_the_rest()
             await self._end("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
+            await self._count_again()
             await self._end("cancelled", cancelled_at=self._now())
         else:
             await self._change(replace(self.batch, status="finalizing", finalizing_at=self._now()))
@@ -263,17 +270,28 @@ class _Job:
 
     async def _done(self) -> set[str]:
         """Ids of the requests that have a result."""
-        done: set[str] = set()
-        for id in (self.batch.output_file_id, self.batch.error_file_id):
-            after: int | None = None
-            while id is not None:
-                key = Key(self.owner, files.FILE, id)
-                entries = await self._store.entries(key, files.CONTENT, after=after, limit=100)
-                done.update(entry.id for entry in entries if entry.id is not None)
-                if not entries:
-                    break
-                after = entries[-1].position
-        return done
+        both = (self.batch.output_file_id, self.batch.error_file_id)
+        return {entry.id for id in both async for entry in self._results(id) if entry.id is not None}
+
+    async def _count_again(self) -> None:
+        well, badly, usage = 0, 0, Usage()
+        async for entry in self._results(self.batch.output_file_id):
+            well, usage = well + 1, usage.plus(usage_of(answer_in(entry.body)))
+        async for _ in self._results(self.batch.error_file_id):
+            badly += 1
+        counts = replace(self.batch.request_counts, completed=well, failed=badly)
+        self.batch = replace(self.batch, request_counts=counts, usage=usage if well else None)
+
+    async def _results(self, file: str | None) -> AsyncGenerator[Entry]:
+        after: int | None = None
+        while file is not None:
+            key = Key(self.owner, files.FILE, file)
+            entries = await self._store.entries(key, files.CONTENT, after=after, limit=100)
+            for entry in entries:
+                yield entry
+            if not entries:
+                return
+            after = entries[-1].position
 
     def _lines(self) -> AsyncGenerator[tuple[int, bytes]]:
         return files.lines(self._store, Key(self.owner, files.FILE, self.batch.input_file_id))
@@ -322,12 +340,15 @@ class _Found(Struct, frozen=True):
     errors: tuple[BatchError, ...]
 
 
-async def _validated(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str) -> _Found:
+async def _validated(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, longest: int) -> _Found:
+    """longest: bytes that a line may have."""
     errors: list[BatchError] = []
     model: str | None = None
     seen: set[str] = set()
     async for number, data in lines:
         try:
+            if len(data) > longest:
+                raise BadLine("line_too_long", f"This line has {len(data)} bytes; {longest} are allowed.")
             line = read_line(data, endpoint)
             if line.custom_id in seen:
                 raise BadLine(

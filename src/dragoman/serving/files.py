@@ -175,10 +175,10 @@ class Bare:
         raise error
 
 
-async def pieces(store: Store, key: Key) -> AsyncGenerator[bytes]:
+async def pieces(store: Store, key: Key, at_a_time: int = 16) -> AsyncGenerator[bytes]:
     """The content, a little at a time."""
     after: int | None = None
-    while entries := await store.entries(key, CONTENT, after=after, limit=16):
+    while entries := await store.entries(key, CONTENT, after=after, limit=at_a_time):
         yield b"".join(entry.body for entry in entries)
         after = entries[-1].position
 
@@ -186,7 +186,8 @@ async def pieces(store: Store, key: Key) -> AsyncGenerator[bytes]:
 async def lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
     """The lines that are not blank, with their numbers from 1."""
     number, rest = 0, b""
-    async for piece in pieces(store, key):
+    # What is done with the lines of one piece is done in one go.
+    async for piece in pieces(store, key, at_a_time=1):
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             number += 1

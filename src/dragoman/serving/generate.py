@@ -70,7 +70,12 @@ async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:
 
 async def read_body(party: Party, body: bytes, read: Callable[[bytes, ReaderOptions], T]) -> T:
     options = reading(party)
-    return await anyio.to_thread.run_sync(read, body, options) if len(body) > LARGE_BODY else read(body, options)
+    return await off_the_loop(lambda data: read(data, options), body)
+
+
+async def off_the_loop(read: Callable[[bytes], T], body: bytes) -> T:
+    """What `read` makes of a body, without others waiting for a large one."""
+    return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
 
 
 def reading(party: Party) -> ReaderOptions:

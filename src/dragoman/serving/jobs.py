@@ -42,6 +42,9 @@ class Job(Protocol):
     """One record in work."""
 
     @property
+    def id(self) -> str: ...
+
+    @property
     def owner(self) -> str: ...
 
     def tasks(self) -> AsyncGenerator[Task]:
@@ -111,17 +114,15 @@ class Jobs:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def do(self, job: Job) -> bool:
-        """All tasks of a job; False if it was stopped before they were done."""
-        stopped = False
+    async def do(self, job: Job) -> None:
+        """All tasks of a job, unless it is stopped before they are done."""
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_watch(job))
                 await self._all(job)
                 watching.cancel()
         except* (Stopped, Refused):
-            stopped = True
-        return not stopped
+            log.info("%s %s was stopped", self._kind, job.id)
 
     async def _all(self, job: Job) -> None:
         async with asyncio.TaskGroup() as group, aclosing(job.tasks()) as tasks:

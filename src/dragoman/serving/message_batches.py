@@ -29,7 +29,7 @@ from .answer import Answer, ReplayedAnswer
 from .auth import Access
 from .endpoint import Handler, Http, Whole
 from .files import Bare
-from .generate import refuse_unknown
+from .generate import off_the_loop, refuse_unknown
 from .jobs import Held, Jobs, Task
 from .perform import Performed, Performer
 from .service import Service
@@ -64,7 +64,7 @@ def chore(perform: Performer, room: asyncio.Semaphore) -> Callable[[Service, Sto
 
 async def create(http: Http) -> Whole | Answer:
     store = store_of(http)
-    requests, unknown = read_message_batch(await http.json())
+    requests, unknown = await off_the_loop(read_message_batch, await http.json())
     refuse_unknown(unknown, strict=http.service.options.strict)
     now = int(http.service.clock.now())
     batch = MessageBatch(
@@ -109,7 +109,9 @@ async def cancel(http: Http) -> Whole | Answer:
         now = timestamp(http.service.clock.now())
         body = msgspec.json.encode(replace(_batch(record), processing_status="canceling", cancel_initiated_at=now))
         try:
-            await store_of(http).commit(Replace(record.key, "canceling", body, record.run, version=record.version))
+            # Not its version: that changes with every result.
+            change = Replace(record.key, "canceling", body, record.run, states=frozenset({"in_progress"}))
+            await store_of(http).commit(change)
         except Refused:
             continue
         return Whole(body)
@@ -187,6 +189,10 @@ class _Job:
         self._service, self._store = service, store
         self._held = Held(store, record)
         self._writing = asyncio.Lock()
+
+    @property
+    def id(self) -> str:
+        return self._held.key.id
 
     @property
     def owner(self) -> str:

@@ -18,7 +18,7 @@ from ..dialects.base import Writer
 from ..store import Key, Put, Store
 from .answer import Answer
 from .endpoint import Http, Whole
-from .generate import admit_call, answer, new_header, read_body
+from .generate import admit_call, answer, new_header, off_the_loop, read_body
 from .keeping import keeping
 
 THREAD = "thread"
@@ -41,7 +41,7 @@ async def whole_conversation(http: Http, body: bytes) -> tuple[bytes, ThreadOrde
 
     Raises ThreadNotFound where a part of the conversation is missing, ThreadUnsupported on a server that keeps nothing.
     """
-    order = read_thread(body)
+    order = await off_the_loop(read_thread, body)
     if order is None:
         return body, None
     store = _store(http)

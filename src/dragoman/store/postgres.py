@@ -66,24 +66,36 @@ class PostgresStore:
 
     async def open(self) -> None:
         """Make the tables where they are not there. Raises StoreUnavailable, also for those of a newer version."""
+        try:
+            await self._connect()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _connect(self) -> None:
         async with _translated():
             self._pool = await _asyncpg.create_pool(
                 self._dsn, min_size=1, max_size=_CONNECTIONS, timeout=self._timeout, command_timeout=self._timeout
             )
-            self._alive = await _asyncpg.connect(self._dsn, timeout=self._timeout)
-            await self._alive.execute("SELECT pg_advisory_lock($1)", _lock_of(self._run))
+            await self._show_life()
             async with self._pool.acquire() as connection, connection.transaction():
                 await _migrate(connection)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
-        if pool is None:
-            return
-        async with _translated():
-            async with pool.acquire() as connection:
-                await _drive(connection, sql.touch(self._taken_touches()))
-            await pool.close()
-            await self._alive.close()
+        alive, self._alive = self._alive, None
+        try:
+            async with _translated():
+                if pool is not None:
+                    async with pool.acquire() as connection:
+                        await _drive(connection, sql.touch(self._taken_touches()))
+                    await pool.close()
+                if alive is not None:
+                    await alive.close()
+        except StoreUnavailable:
+            # Only when something was last read is lost; the connections are gone, or go now.
+            for broken in filter(None, (pool, alive)):
+                broken.terminate()
 
     async def commit(self, *changes: Change) -> None:
         now = self._now()
@@ -124,9 +136,17 @@ class PostgresStore:
         return tuple(found)
 
     async def clean(self, limit: int = 256) -> int:
+        async with _translated():
+            await self._show_life()
         now, touches = self._now(), self._taken_touches()
         await self._write(lambda: sql.touch(touches))
         return await self._write(lambda: sql.clean(limit, self._bounds, now))
+
+    async def _show_life(self) -> None:
+        """The lock goes with its connection: after a restart of the database it has to be taken again."""
+        if self._alive is None or self._alive.is_closed():
+            self._alive = await _asyncpg.connect(self._dsn, timeout=self._timeout)
+            await self._alive.execute("SELECT pg_advisory_lock($1)", _lock_of(self._run))
 
     async def _is_alive(self, run: str) -> bool:
         async with _translated(), self._lent() as connection, connection.transaction():

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -60,7 +61,11 @@ class SqliteStore:
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._reading = threading.local()
         self._connections: list[sqlite3.Connection] = []
-        writing = await self._in_thread(self._prepare)
+        try:
+            writing = await self._in_thread(self._prepare)
+        except StoreUnavailable:
+            self._readers.shutdown(wait=False)
+            raise
         self._writer = GroupWriter(writing, loop)
 
     async def close(self) -> None:
@@ -68,7 +73,9 @@ class SqliteStore:
         if writer is None:
             return
         touches = self._taken_touches()
-        await writer.write(lambda connection: drive(connection, sql.touch(touches)))
+        # Only when something was last read would be lost.
+        with suppress(StoreUnavailable):
+            await writer.write(lambda connection: drive(connection, sql.touch(touches)))
         await asyncio.to_thread(writer.stop)
         await asyncio.to_thread(self._readers.shutdown)
         for connection in self._connections:
@@ -146,6 +153,14 @@ class SqliteStore:
 
     def _migrated(self) -> sqlite3.Connection:
         connection = self._connect()
+        try:
+            self._migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             # Only possible before the first table is made.
@@ -156,7 +171,6 @@ class SqliteStore:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
-            connection.close()
             raise StoreUnavailable(
                 f"The store {self._path} was made by a newer version of this server (schema {version}; "
                 f"this one knows {sql.SCHEMA_VERSION})."
@@ -165,7 +179,6 @@ class SqliteStore:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {sql.SCHEMA_VERSION:d}")
         connection.execute("COMMIT")
-        return connection
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)

@@ -85,6 +85,13 @@ def result_line(id: str, custom_id: str, status: int, request_id: str, body: byt
     return msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None)) + b"\n"
 
 
+def answer_in(line: bytes) -> bytes:
+    """The body of a request that was answered."""
+    response = msgspec.json.decode(line, type=_Result).response
+    assert response is not None, "only what was answered is asked for its answer"
+    return bytes(response.body)
+
+
 def unexecuted_line(id: str, custom_id: str, code: str, message: str) -> bytes:
     """A request that got no answer."""
     return msgspec.json.encode(_Result(id, custom_id, None, _Error(code, message))) + b"\n"

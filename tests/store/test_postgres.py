@@ -1,0 +1,69 @@
+"""What only a database server has: that it is away, and comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+
+from dragoman.store import Key, Put, StoreUnavailable
+from dragoman.store.postgres import PostgresStore
+
+from .backends import put
+
+
+async def opened(dsn: str) -> PostgresStore:
+    store = PostgresStore(dsn)
+    await store.open()
+    return store
+
+
+async def run_sql(dsn: str, statement: str) -> None:
+    driver: Any = asyncpg
+    connection = await driver.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()
+
+
+async def test_a_server_that_is_not_there_is_told_without_its_address():
+    with pytest.raises(StoreUnavailable) as caught:
+        await opened("postgresql://somebody:secret@127.0.0.1:1/nothing")
+    assert "secret" not in caught.value.message
+    assert "127.0.0.1" not in caught.value.message
+
+
+async def test_tables_of_a_newer_version_are_refused(postgres: str):
+    await (await opened(postgres)).close()
+    await run_sql(postgres, "UPDATE dragoman_schema SET version = 99")
+    with pytest.raises(StoreUnavailable, match="newer version"):
+        await opened(postgres)
+
+
+async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgres: str):
+    store = await opened(postgres)
+    await put(store, "a")
+    ours = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'dragoman'"
+    )
+    await run_sql(postgres, ours)
+    lost = 0
+    for id in "bcdefghi":
+        try:
+            await store.commit(Put(Key("me", "response", id), 0, b""))
+        except StoreUnavailable:
+            lost += 1
+    assert lost <= 1
+    await store.close()
+
+
+async def test_who_loses_the_database_for_a_moment_is_soon_seen_to_live_again(postgres: str):
+    one, two = await opened(postgres), await opened(postgres)
+    await put(one, "a", run=one.run)
+    alive: Any = one._alive  # pyright: ignore[reportPrivateUsage]
+    await alive.close()
+    assert len(await two.lapsed("response")) == 1
+    await one.clean()
+    assert await two.lapsed("response") == ()
+    await one.close()
+    await two.close()
