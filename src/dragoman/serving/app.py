@@ -12,14 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .. import __version__
 from ..dialects.anthropic import anthropic_error, anthropic_status
 from ..dialects.base import Profile, ReaderOptions
-from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from . import batches, files, message_batches, reading, threads, utility
+from . import batches, files, message_batches, reading, stored_chat, threads, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
@@ -44,7 +43,7 @@ def routes() -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
     table: Table = {
-        "/v1/chat/completions": (user, {"POST": generation(read_chat)}),
+        **_chat(user),
         "/v1/completions": (user, {"POST": generation(read_completions)}),
         **_responses(user),
         "/v1/messages": (user, {"POST": threads.create}),
@@ -126,6 +125,18 @@ def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
         return responses if path.startswith("/v1/responses") else openai
 
     return of
+
+
+def _chat(user: Access) -> Table:
+    completion = "/v1/chat/completions/{id}"
+    return {
+        "/v1/chat/completions": (user, {"POST": stored_chat.create, "GET": stored_chat.list_all}),
+        completion: (
+            user,
+            {"GET": stored_chat.show, "POST": stored_chat.update, "DELETE": stored_chat.delete},
+        ),
+        f"{completion}/messages": (user, {"GET": stored_chat.list_messages}),
+    }
 
 
 def _responses(user: Access) -> Table:

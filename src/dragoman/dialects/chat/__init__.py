@@ -1,6 +1,7 @@
 """OpenAI Chat Completions, with vLLM's extensions."""
 
-from .reader import read_chat
+from .reader import read_chat, read_chat_call
+from .stored import ChatCall
 from .writer import REASONING_FIELDS, ChatView, ChatWriter
 
-__all__ = ["REASONING_FIELDS", "ChatView", "ChatWriter", "read_chat"]
+__all__ = ["REASONING_FIELDS", "ChatCall", "ChatView", "ChatWriter", "read_chat", "read_chat_call"]

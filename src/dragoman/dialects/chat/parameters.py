@@ -26,6 +26,7 @@ _HONOURED = (
     ("add_generation_prompt", ""),
     ("continue_final_message", "needs a last message of the assistant"),
     ("return_prompt_text", ""),
+    ("store", "true stores the completion; a warning where the server has no store"),
     ("verbosity", "checked; low and high give a warning, since no model here is told"),
 )
 
@@ -34,7 +35,6 @@ _OTHERS = (
     *accepted(
         DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"
     ),
-    *warned(DIALECT, "store", "the completion is not stored", False),
     *warned(DIALECT, "prediction", "the prediction was not used; the answer is the same without"),
     *refused(DIALECT, "modalities", "only text comes out", ["text"], []),
     *refused(DIALECT, "audio", "only text comes out"),

@@ -16,6 +16,7 @@ from ..fields import alternatives, check_metadata, check_service_tier, model_of
 from ..thinking import thinking_switch
 from .messages import read_messages
 from .parameters import CHAT
+from .stored import ChatCall, ToKeep, metadata_json
 from .tools import read_functions, read_tool_choice, read_tools
 from .wire import ChatBody, Prompting, WireTool
 from .writer import REASONING_FIELDS, ChatView, ChatWriter
@@ -27,6 +28,13 @@ _BODY, _PROMPTING = Shape(ChatBody), Shape(Prompting)
 
 
 def read_chat(data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS) -> Call:
+    """The call alone; see `read_chat_call`."""
+    return read_chat_call(data, options, reasoning_fields=reasoning_fields).call
+
+
+def read_chat_call(
+    data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+) -> ChatCall:
     """reasoning_fields: the names under which reasoning goes out. Raises RequestError, and nothing else."""
     parsed = Body(data)
     require_messages(parsed.fields)
@@ -38,12 +46,20 @@ def read_chat(data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[st
     conversation = _conversation(body, prompting, warnings)
     request = _request(body, options, conversation)
     view = _view(body, options, conversation.tool_choice, reasoning_fields)
-    id = AnswerId(ID_PREFIX, body.request_id)
+    id = AnswerId(ID_PREFIX, None if body.store else body.request_id)
+    if body.store and body.request_id is not None:
+        warnings.append("request_id: the id of a stored completion is the server's")
 
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.over(header), view)
 
-    return Call((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    call = Call((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    return ChatCall(call, _kept(body, parsed.fields) if body.store else None)
+
+
+def _kept(body: ChatBody, fields: dict[str, Raw]) -> ToKeep:
+    """`messages` has been read before, so it is a list."""
+    return ToKeep(msgspec.json.decode(fields["messages"], type=tuple[Raw, ...]), metadata_json(body.metadata))
 
 
 def require_messages(fields: dict[str, Raw]) -> None:

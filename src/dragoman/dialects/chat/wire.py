@@ -159,3 +159,4 @@ class ChatBody(Generation, frozen=True, kw_only=True):
     include_reasoning: bool | None = None
     return_prompt_text: bool | None = None
     verbosity: str | None = None
+    store: bool | None = None
