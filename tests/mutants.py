@@ -548,6 +548,39 @@ MUTANTS = (
         "feed, send, now = self._writer.feed, self._send, self._now\n        await self._begin()\n",
         (SERVING,),
     ),
+    # What is stored.
+    Mutant(
+        "a response is acknowledged before it is stored (vllm-mlx loses turns)",
+        "serving/keeping.py",
+        """            await keep(fold.reply())
+            yield batch[-1:]
+""",
+        """            yield batch[-1:]
+            await keep(fold.reply())
+""",
+        ("tests/serving/responses/test_stored.py",),
+    ),
+    Mutant(
+        "what was deleted in the middle of a conversation is left out of it in silence",
+        "serving/responses/past.py",
+        "if not chain.whole:",
+        "if False:",
+        ("tests/serving/responses",),
+    ),
+    Mutant(
+        "a stream that is resumed begins with the event that the client has already",
+        "dialects/responses/log.py",
+        "for event in events(log) if number(event) > last)",
+        "for event in events(log) if number(event) >= last)",
+        ("tests/serving/responses/test_background.py", RESPONSES),
+    ),
+    Mutant(
+        "what a dead process left behind is in progress for ever",
+        "serving/responses/background.py",
+        "        await self.settle_lapsed()\n        self._watch",
+        "        self._watch",
+        ("tests/serving/responses/test_background.py",),
+    ),
     Mutant(
         "the engine keeps running after the client left (LightLLM's middleware)",
         "serving/answer.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,8 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.base import Header
-from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter
+from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter, log
+from dragoman.dialects.responses.kept import Kept, settled
 from dragoman.dialects.responses.tools import Name
 from dragoman.dialects.text import printable
 
@@ -159,3 +161,61 @@ def test_every_write_is_whole_events(case: Case):
     for event in case.events:
         said = writer.feed(event)
         assert not said or said.endswith(b"\n\n")
+
+
+# What is kept.
+
+
+def queued(case: Case, view: ResponsesView) -> tuple[ResponsesWriter, list[bytes]]:
+    """All events of a response in the background, those of each canonical event together."""
+    writer = ResponsesWriter(HEADER, view, ECHO)
+    return writer, [writer.queue(), *(said for event in case.events if (said := writer.feed(event)))]
+
+
+@given(one_answer, views)
+def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesView):
+    writer, said = queued(case, view)
+    events = grammar.check_stream(b"".join(said) + writer.end)
+    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
+    assert events[-1]["response"] == json.loads(writer.full(case.reply))
+
+
+@given(one_answer, views)
+def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view: ResponsesView):
+    """Seals and times differ each time they are made."""
+    seals = (f"seal {i}" for i in range(1_000_000))
+    view = msgspec.structs.replace(view, seal=lambda _: next(seals))
+    writer = ResponsesWriter(HEADER, view, ECHO)
+    *before, last = case.events
+    for event in before:
+        writer.feed(event)
+    whole = writer.full(case.reply)
+    assert writer.feed(last).endswith(b'"response":%s}\n\n' % whole)
+    assert writer.full(case.reply) == whole
+    lone = ResponsesWriter(HEADER, view, ECHO)
+    assert lone.full(case.reply) == lone.full(case.reply)
+
+
+@given(one_answer, views, st.data())
+def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesView, data: st.DataObject):
+    whole = b"".join(queued(case, view)[1])
+    events = list(log.events(whole))
+    assert b"".join(events) == whole
+    assert [log.number(event) for event in events] == list(range(len(events)))
+    last = data.draw(st.integers(-1, len(events)))
+    assert log.after(whole, last) == b"".join(events[last + 1 :])
+    assert log.last_event(whole) == events[-1]
+    assert [log.ends(event) for event in events] == [False] * (len(events) - 1) + [True]
+
+
+@given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())
+def test_a_response_may_be_ended_from_outside_at_any_point(
+    case: Case, view: ResponsesView, error: EngineError | None, data: st.DataObject
+):
+    writer, said = queued(case, view)
+    told = b"".join(said[: data.draw(st.integers(1, len(said) - 1))])
+    end = settled(Kept(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).waiting())), told, error)
+    assert end.number == log.number(log.last_event(told)) + 1 == log.number(end.events)
+    last = grammar.check_stream(told + end.events + writer.end)[-1]["response"]
+    assert last == json.loads(end.whole)
+    assert last["status"] == end.status == ("cancelled" if error is None else "failed")

@@ -25,7 +25,7 @@ EVENTS = "events"
 
 TICK = 1.0
 """Seconds after which this process sees what others did to its runs: a cancellation, a deletion."""
-LAPSE_TICKS = 5
+LAPSE_TICKS = 2
 """Ticks after which it looks for runs of processes that have died."""
 POLL, LOCAL_POLL = 0.25, 5.0
 """Seconds after which a follower looks for events of another process, and of this one, which tells of them."""

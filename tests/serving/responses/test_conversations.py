@@ -1,0 +1,136 @@
+"""The Conversations API, through the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+
+from dragoman.engines.scripted import Entry, Say
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import house
+
+from .house import remembering
+
+ANSWER = Entry((Say("Yes."),), repeat=True)
+LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
+
+
+async def test_a_conversation_is_made_read_changed_and_deleted() -> None:
+    client = remembering(ANSWER).openai()
+    made = await client.conversations.create(metadata={"topic": "demo"})
+    assert (made.object, made.metadata) == ("conversation", {"topic": "demo"})
+    assert await client.conversations.retrieve(made.id) == made
+    changed = await client.conversations.update(made.id, metadata={"topic": "other"})
+    assert changed.metadata == {"topic": "other"}
+    assert await client.conversations.retrieve(made.id) == changed
+    deleted = await client.conversations.delete(made.id)
+    assert (deleted.id, deleted.object, deleted.deleted) == (made.id, "conversation.deleted", True)
+    with pytest.raises(openai.NotFoundError):
+        await client.conversations.retrieve(made.id)
+
+
+async def test_of_twenty_deletions_one_succeeds() -> None:
+    it = remembering(ANSWER)
+    made = await it.openai().conversations.create()
+    async with it.http() as http:
+        answers = await asyncio.gather(*(http.delete(f"/v1/conversations/{made.id}") for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [404] * 19
+
+
+async def test_its_items_are_added_listed_read_and_deleted() -> None:
+    client = remembering(ANSWER).openai()
+    made = await client.conversations.create(items=LINES[:2])
+    added = await client.conversations.items.create(made.id, items=LINES[2:])
+    assert len(added.data) == 3
+    items = [item async for item in client.conversations.items.list(made.id, limit=2)]
+    assert [item.content[0].text for item in items] == [f"line {i}" for i in (4, 3, 2, 1, 0)]  # type: ignore
+    one = items[1].id or ""
+    assert await client.conversations.items.retrieve(one, conversation_id=made.id) == items[1]
+    assert (await client.conversations.items.delete(one, conversation_id=made.id)).id == made.id
+    left = [item.id async for item in client.conversations.items.list(made.id, order="asc")]
+    assert left == [item.id for item in reversed(items) if item.id != one]
+    with pytest.raises(openai.NotFoundError):
+        await client.conversations.items.delete(one, conversation_id=made.id)
+
+
+async def test_items_keep_their_kind_and_get_ids() -> None:
+    client = remembering(ANSWER).openai()
+    given: Any = [
+        {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "3"},
+        {"type": "reasoning", "id": "rs_mine", "summary": [{"type": "summary_text", "text": "Hmm."}]},
+        {"role": "assistant", "content": "3"},
+    ]
+    made = await client.conversations.create(items=given)
+    items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert [item.type for item in items] == ["function_call", "function_call_output", "reasoning", "message"]
+    assert [(item.id or "").partition("_")[0] for item in items] == ["fc", "fco", "rs", "msg"]
+    assert items[2].id == "rs_mine"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"items": LINES * 5}, "items"),
+        ({"items": [{"type": "item_reference", "id": "msg_1"}]}, "items[0].type"),
+        ({"items": [{"role": "nobody", "content": "x"}]}, "items[0].role"),
+        ({"items": [{"role": "user"}]}, "items[0].content"),
+        ({"items": "hi"}, "items"),
+        ({"metadata": {f"{i}": "" for i in range(17)}}, "metadata"),
+        ({"metadata": {"k": "v" * 513}}, "metadata"),
+    ],
+)
+async def test_a_conversation_that_cannot_be_is_refused_by_name(body: Any, param: str) -> None:
+    answer = await remembering(ANSWER).post("/v1/conversations", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_item_cannot_come_twice() -> None:
+    client = remembering(ANSWER).openai()
+    item: Any = {"id": "msg_mine", "role": "user", "content": "hi"}
+    made = await client.conversations.create(items=[item])
+    with pytest.raises(openai.ConflictError):
+        await client.conversations.items.create(made.id, items=[item])
+    assert len((await client.conversations.items.list(made.id)).data) == 1
+
+
+async def test_what_is_anothers_looks_as_what_is_not_there() -> None:
+    it = remembering(ANSWER, options=ServingOptions(api_keys=("a", "b")))
+    made = await it.openai("a").conversations.create(items=LINES)
+    other = it.openai("b")
+
+    async def is_said(id: str) -> list[str]:
+        uses: tuple[Any, ...] = (
+            other.conversations.retrieve(id),
+            other.conversations.delete(id),
+            other.conversations.update(id, metadata={}),
+            other.conversations.items.list(id),
+            other.conversations.items.create(id, items=LINES),
+            other.responses.create(model="m", input="hi", conversation=id),
+        )
+        told: list[str] = []
+        for use in uses:
+            with pytest.raises(openai.NotFoundError) as refused:
+                await use
+            told.append(refused.value.message.replace(id, "ID"))
+        return told
+
+    assert await is_said(made.id) == await is_said(f"conv_{'0' * 32}")
+
+
+async def test_turns_at_the_same_time_do_not_mix() -> None:
+    it = remembering(ANSWER)
+    client = it.openai()
+    made = await client.conversations.create()
+    ask = [client.responses.create(model="m", input=f"{i}", conversation=made.id) for i in range(10)]
+    await asyncio.gather(*ask)
+    items = [item async for item in client.conversations.items.list(made.id, order="asc")]
+    assert [item.role for item in items] == ["user", "assistant"] * 10  # type: ignore[union-attr]
+
+
+async def test_without_a_store_there_are_none() -> None:
+    answer = await house(ANSWER).post("/v1/conversations", {})
+    assert answer.status_code == 400

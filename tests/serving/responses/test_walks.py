@@ -1,0 +1,91 @@
+"""Walks through the operations: every prompt is what a plain model of the memory says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.message import Text
+from dragoman.core.request import Conversation
+from dragoman.engines.scripted import Entry, Say
+from tests.serving.house import House
+
+from .house import remembering
+
+CREATE, CREATE_UNSTORED, DELETE, READ = "create", "create, not stored", "delete", "read"
+steps = st.lists(
+    st.tuples(st.sampled_from((CREATE, CREATE, CREATE_UNSTORED, DELETE, READ)), st.none() | st.integers(0, 20)),
+    max_size=15,
+)
+
+
+@dataclass
+class Turn:
+    """What a response was asked, and what it continued."""
+
+    id: str
+    text: str
+    parent: Turn | None
+    stored: bool = True
+
+    def history(self) -> list[str] | None:
+        """None where something of it is gone."""
+        if not self.stored:
+            return None
+        before = [] if self.parent is None else self.parent.history()
+        return None if before is None else [*before, self.text, "Yes."]
+
+
+@dataclass
+class Walk:
+    it: House = field(default_factory=lambda: remembering(Entry((Say("Yes."),), repeat=True)))
+    turns: list[Turn] = field(default_factory=list[Turn])
+
+    async def take(self, step: str, place: int | None) -> None:
+        turn = self.turns[place % len(self.turns)] if place is not None and self.turns else None
+        if step in (CREATE, CREATE_UNSTORED):
+            await self.create(turn, step == CREATE)
+        elif turn is not None:
+            await (self.delete(turn) if step == DELETE else self.read(turn))
+
+    async def create(self, parent: Turn | None, store: bool) -> None:
+        text, calls = f"question {len(self.turns)}", self.it.engine.calls
+        previous = None if parent is None else parent.id
+        body: dict[str, object] = {"model": "m", "input": text, "store": store, "previous_response_id": previous}
+        answer = await self.it.post("/v1/responses", body)
+        history = [] if parent is None else parent.history()
+        if history is None:
+            assert answer.json()["error"]["code"] == "previous_response_not_found"
+            assert self.it.engine.calls == calls
+            return
+        assert prompt(self.it) == [*history, text]
+        self.turns.append(Turn(answer.json()["id"], text, parent, store))
+
+    async def delete(self, turn: Turn) -> None:
+        async with self.it.http() as http:
+            answer = await http.delete(f"/v1/responses/{turn.id}")
+        assert answer.status_code == (200 if turn.stored else 404)
+        turn.stored = False
+
+    async def read(self, turn: Turn) -> None:
+        answer = await self.it.get(f"/v1/responses/{turn.id}")
+        assert answer.status_code == (200 if turn.stored else 404)
+
+
+def prompt(it: House) -> list[str]:
+    asked = it.engine.seen[-1].prompt
+    assert isinstance(asked, Conversation)
+    return [part.text for message in asked.messages for part in message.parts if isinstance(part, Text)]
+
+
+@given(steps)
+def test_every_prompt_is_what_the_memory_holds(taken: list[tuple[str, int | None]]):
+    async def walk() -> None:
+        it = Walk()
+        for step, place in taken:
+            await it.take(step, place)
+
+    asyncio.run(walk())
