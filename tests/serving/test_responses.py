@@ -52,14 +52,21 @@ async def test_nothing_is_said_to_be_stored_that_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}, {"background": True}]
+    ("field", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"id": "msg_1"}]}, "input[0]"),
+    ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], streamed: bool) -> None:
+async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], param: str, streamed: bool) -> None:
     it = house(ANSWER)
     answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
     assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == next(iter(field))
+    assert answer.json()["error"]["param"] == param
     assert it.engine.calls == 0
 
 

@@ -198,7 +198,7 @@ async def test_what_a_dead_process_left_behind_has_failed(tmp_path: Path) -> Non
     await store.close()
     after = remembering(STORY, store=SqliteStore(tmp_path / "store.db"))
     async with lifespan(after.app):
-        whole = await ended(after, id)
+        whole = (await after.get(f"/v1/responses/{id}")).json()
         assert whole["status"] == "failed"
         assert check_stream(await stream_of(after, id))[-1]["response"] == whole
 
@@ -244,3 +244,22 @@ async def test_what_is_not_stored_cannot_run_in_the_background() -> None:
 async def until(so: Callable[[], bool]) -> None:
     while not so():  # noqa: ASYNC110 - the test's own limit ends it
         await asyncio.sleep(0)
+
+
+async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> None:
+    store = MemoryStore()
+    it = remembering(STORY, store=store, sleep=(gate := Gate()))
+    leaving = asyncio.create_task(it.post("/v1/responses", {**ASK, "stream": True}))
+    await until(lambda: it.engine.running == 1)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    (record,) = await store.page("", "response")
+    gate.open()
+    assert (await ended(it, record.key.id))["status"] == "completed"
+
+
+@pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])
+async def test_what_a_replay_cannot_do_is_refused_by_name(query: str) -> None:
+    it = remembering(Entry((Say("Yes."),)))
+    answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import RandomIds, SystemClock
+from dragoman.settings import Settings
+from dragoman.store import MemoryStore
 from tests.serving.house import House
 
-from .house import remembering
+from .house import lifespan, remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 
@@ -171,3 +177,25 @@ async def test_a_conversation_and_a_previous_response_exclude_each_other() -> No
     it = remembering(Entry((Say("x"),)))
     with pytest.raises(openai.BadRequestError, match="together"):
         await it.openai().responses.create(model="m", input="1", conversation="conv_1", previous_response_id="resp_1")
+
+
+async def test_tokens_are_counted_with_all_that_comes_before() -> None:
+    models = build_models(Settings(), SystemClock())
+    app = create_app(models, ids=RandomIds(), store=MemoryStore())
+    async with (
+        lifespan(app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
+    ):
+        first = (await client.post("/v1/responses", json={"input": "Hello there.", "max_output_tokens": 16})).json()
+        body = {"input": "And now?", "previous_response_id": first["id"]}
+        counted = (await client.post("/v1/responses/input_tokens", json=body)).json()["input_tokens"]
+        second = (await client.post("/v1/responses", json={**body, "max_output_tokens": 16})).json()
+    assert counted == second["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+
+
+async def test_what_is_compacted_is_all_that_comes_before() -> None:
+    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("They asked for the capital of Japan."),)))
+    first = await it.openai().responses.create(model="m", input="capital of Japan?")
+    compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
+    assert "Tokyo." in [text for _, text in said(it)]
+    assert [item.type for item in compacted.output] == ["message", "compaction"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from hypothesis import settings
 
 from dragoman.conformance.responses import check_stream
 
@@ -89,8 +90,9 @@ class Memory:
                         continue
             except (httpx2.HTTPError, ValueError):
                 return
-            previous = json.loads(answer)["id"]
-            self.whole[previous] = answer
+            told: dict[str, Any] = json.loads(answer)
+            previous = told["id"]
+            self.whole[told["id"]] = answer
 
     async def check(self, client: httpx2.AsyncClient, most: int) -> None:
         """Nothing is lost, nothing is damaged, nothing is made for ever. most: how many of each to look at."""
@@ -140,6 +142,7 @@ async def test_a_killed_server_loses_nothing_that_it_acknowledged(tmp_path: Path
 
 @pytest.mark.long
 async def test_a_server_killed_fifty_times_under_load_loses_nothing(tmp_path: Path) -> None:
-    memory = await survive(50, tmp_path)
-    assert len(memory.whole) > 100
-    assert len(memory.runs) > 50
+    kills = 15 if settings.get_current_profile_name() == "ci" else 50
+    memory = await survive(kills, tmp_path)
+    assert len(memory.whole) > 2 * kills
+    assert len(memory.runs) > kills

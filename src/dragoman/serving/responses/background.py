@@ -47,13 +47,15 @@ class Background:
         self._watch = asyncio.create_task(self._look_after())
 
     async def close(self) -> None:
-        """What still runs has failed."""
+        """What still runs has failed. What cannot be told so now, the next process to look will find."""
         if self._watch is not None:
             self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
         keys = list(self._runs)
         await self._stop(*keys)
-        for key in keys:
-            await self.settle(key, EngineError("The server was stopped before the response was finished."))
+        with suppress(StoreUnavailable):
+            for key in keys:
+                await self.settle(key, EngineError("The server was stopped before the response was finished."))
 
     def check_room(self) -> None:
         """Raises RateLimited."""
@@ -111,8 +113,10 @@ class Background:
     async def _wait(self, key: Key, news: asyncio.Event) -> None:
         if await self._store.get(key) is None:
             raise no_such_response(key.id)
+        # `wait_for` of Python 3.11 forgets that it was cancelled if what it waits for comes at the same moment.
         with suppress(TimeoutError):
-            await asyncio.wait_for(news.wait(), LOCAL_POLL if key in self._runs else POLL)
+            async with asyncio.timeout(LOCAL_POLL if key in self._runs else POLL):
+                await news.wait()
 
     def tell(self, key: Key) -> None:
         """Wake those who follow: something was stored."""

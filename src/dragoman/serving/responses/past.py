@@ -57,13 +57,13 @@ async def resolve(store: Store | None, owner: str, input: Sequence[InputItem], p
     """The input with its references replaced. One to something that comes before already adds nothing."""
     if not any(item.type == "item_reference" for item in input):
         return tuple(input)
-    if store is None:
-        raise _needs_store("input")
     known = {item_id(item) for item in past.items}
     resolved: list[InputItem] = []
     for i, item in enumerate(input):
         if item.type != "item_reference":
             resolved.append(item)
+        elif store is None:
+            raise _needs_store(f"input[{i}]")
         elif item.id not in known:
             resolved.append(await _referred(store, owner, item.id or "", f"input[{i}].id"))
     return tuple(resolved)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ...core.errors import RequestError
-from ...dialects.body import echo, invalid
+from ...core.errors import RequestError, Unsupported
+from ...dialects.body import echo, invalid, one_of
 from ...dialects.pages import cut, read_paging
 from ...dialects.responses.kept import read_kept
 from ...dialects.responses.normal import item_id
@@ -21,7 +21,11 @@ async def show(http: Http) -> Whole | Answer:
     record = await _record(http)
     warnings = _included(http)
     after = _starting_after(http)
-    if http.query.get("stream") in ("true", "1", "True"):
+    if _is_true(http, "include_obfuscation"):
+        raise Unsupported(
+            "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
+        )
+    if _is_true(http, "stream"):
         background = http.service.background
         if background is None or not read_kept(record.body).told().background:
             raise RequestError(
@@ -76,6 +80,10 @@ async def _record(http: Http) -> Record:
     if record is None:
         raise no_such_response(key.id)
     return record
+
+
+def _is_true(http: Http, name: str) -> bool:
+    return one_of(http.query.get(name) or "false", ("true", "false"), name) == "true"
 
 
 def _starting_after(http: Http) -> int | None:
