@@ -40,7 +40,13 @@ _MIGRATING = 0x64726167
 _CONNECTIONS = 8
 _RETRIES = 5
 _TRANSIENT: Any = (_asyncpg.DeadlockDetectedError, _asyncpg.SerializationError)
-_FAILURES: Any = (_asyncpg.PostgresError, _asyncpg.InterfaceError, OSError, TimeoutError)
+_FAILURES: Any = (
+    _asyncpg.PostgresError,
+    _asyncpg.InterfaceError,
+    _asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 class PostgresStore:
