@@ -185,6 +185,17 @@ async def test_too_many_frames_at_once_end_the_connection():
         assert raw.close_code == 1008
 
 
+async def test_large_frames_that_wait_end_the_connection():
+    slow = Entry((Say("Well."),), repeat=True, delay=60)
+    options = ServingOptions(max_body_bytes=100_000)
+    async with served(slow, options=options) as where, raw_connection(where) as raw:
+        for _ in range(3):
+            await raw.send(json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000}))
+        with pytest.raises(ConnectionClosed):
+            await end_of(raw)
+        assert raw.close_code == 1008
+
+
 async def end_of(raw: ClientConnection) -> None:
     while True:
         await raw.recv()

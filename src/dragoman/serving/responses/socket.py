@@ -32,7 +32,7 @@ from .turn import Turn, open_turn
 log = logging.getLogger("dragoman.access")
 
 WAITING = 8
-"""Frames that may wait for those before them."""
+"""Frames that may wait for those before them; together they may be as large as one body."""
 LIMIT = "websocket_connection_limit_reached"
 
 
@@ -86,6 +86,7 @@ class Connection:
         self._http, self._receive, self._send = http, receive, send
         self._heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._gone = asyncio.Event()
+        self._waiting = 0
         self._memory: Past | None = None
 
     async def __call__(self) -> None:
@@ -103,17 +104,22 @@ class Connection:
     async def _hear(self) -> None:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
-                if self._heard.qsize() >= WAITING:
-                    await self._say({"type": "websocket.close", "code": 1008, "reason": "too many frames at once"})
+                data = message.get("bytes") or (message.get("text") or "").encode()
+                self._waiting += len(data)
+                most = self._http.service.options.max_body_bytes
+                if self._heard.qsize() >= WAITING or (self._waiting > most and not self._heard.empty()):
+                    await self._say({"type": "websocket.close", "code": 1008, "reason": "too much at once"})
                     return
-                self._heard.put_nowait(message.get("bytes") or (message.get("text") or "").encode())
+                self._heard.put_nowait(data)
         finally:
             self._leave()
 
     async def _next(self, until: float) -> bytes | None:
         try:
             async with asyncio.timeout_at(until):
-                return await self._heard.get()
+                data = await self._heard.get()
+            self._waiting -= len(data or b"")
+            return data
         except TimeoutError:
             error = RequestError(
                 "Responses websocket connection limit reached (60 minutes). Create a new websocket connection to "
