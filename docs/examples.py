@@ -112,6 +112,7 @@ CHAT: dict[str, Any] = {
     "continue_final_message": Asked(True, {"messages": PREFILL, "add_generation_prompt": False}),
     "return_prompt_text": True,
     "verbosity": "medium",
+    "store": True,
 }
 COMPLETIONS: dict[str, Any] = {
     **SHARED,
@@ -187,12 +188,12 @@ REFUSES: dict[str, frozenset[str]] = {"messages": frozenset({"thread"})}
 """Honoured by being refused in the form that a client understands. Nothing of them reaches an engine."""
 
 READ_ONLY: dict[str, frozenset[str]] = {
-    "chat": frozenset({"metadata", "verbosity"}),
+    "chat": frozenset({"metadata", "store", "verbosity"}),
     "completions": frozenset({"metadata"}),
     "responses": frozenset({"max_tool_calls", "stream_options"}),
     "messages": frozenset({"metadata", "service_tier"}),
 }
-"""Of no effect, as the tables say: that they are read shows when a wrong value is refused."""
+"""Of no effect on the answer, as the tables say: that they are read shows when a wrong value is refused."""
 
 
 def body(dialect: str, parameter: str | None = None) -> dict[str, Any]:
