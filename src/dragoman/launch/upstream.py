@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import msgspec
 
 from ..core.errors import EngineError
@@ -47,6 +49,8 @@ def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
 
 
 def _upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
+    for url in urls:
+        _check(url)
     weights, keys = settings.upstream_weight, settings.upstream_api_key
     if weights and len(weights) != len(urls):
         raise ValueError(f"there are {len(urls)} upstreams and {len(weights)} upstream weights")
@@ -55,6 +59,20 @@ def _upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
     each_key = keys if len(keys) == len(urls) else (keys or (None,)) * len(urls)
     each_weight = [_weight(weight) for weight in weights] or [1.0] * len(urls)
     return tuple(Upstream(*one) for one in zip(urls, each_weight, each_key, strict=True))
+
+
+def _check(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an upstream's key belongs into DRAGOMAN_UPSTREAM_API_KEY, not into its URL")
+    if (
+        any(character.isspace() for character in url)
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+    ):
+        raise ValueError(f"an upstream is http://HOST:PORT/v1, not {url}")
 
 
 def _weight(text: str) -> float:

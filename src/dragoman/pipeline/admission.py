@@ -31,6 +31,7 @@ class Terms(Struct, frozen=True):
     """What the server grants a call. answer_id: the header's id; sequences are named after it.
 
     new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
+    background: the priority is the server's own, and no wish of the client's.
     strict: an ignored parameter is an error. max_logprobs: most alternatives a token.
     """
 
@@ -38,6 +39,7 @@ class Terms(Struct, frozen=True):
     new_id: Callable[[], str]
     now: datetime
     cache_salt: str = ""
+    background: bool = False
     strict: bool = False
     max_logprobs: int = 20
 
@@ -65,7 +67,7 @@ def check(
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
-    told = set(_parameters(request)) | set(() if rendered_here else _of_the_prompt(request))
+    told = set(_parameters(request)) | set(() if rendered_here else _of_the_prompt(request, terms))
     ignored = sorted(told - capabilities.parameters - _HONOURED_BY_THE_PIPELINE)
     if ignored and terms.strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
@@ -125,9 +127,9 @@ def _parameters(request: GenerateRequest) -> Iterator[str]:
             yield name
 
 
-def _of_the_prompt(request: GenerateRequest) -> Iterator[str]:
+def _of_the_prompt(request: GenerateRequest, terms: Terms) -> Iterator[str]:
     """What else was asked for, of those who do everything themselves."""
-    if request.priority:
+    if request.priority and not terms.background:
         yield "priority"
     if request.cache_salt:
         yield "cache_salt"

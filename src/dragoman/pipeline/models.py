@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -22,6 +23,8 @@ __all__ = [
     "State",
     "TokenBackend",
 ]
+
+log = logging.getLogger(__name__)
 
 LOOK = 0.25
 """Seconds between two looks at each engine."""
@@ -127,7 +130,11 @@ class Models:
     async def _look(self, place: Place) -> None:
         while True:
             await self._sleep(LOOK)
-            await self.tend(place)
+            try:
+                await self.tend(place)
+            except Exception:
+                # Whatever it was, the next look must come.
+                log.exception("looking after %s failed", place.name)
 
     async def _bring(self, place: Place) -> None:
         async with self._moving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from ..constraints.matcher import Compiled
-from ..core.engine import Engine, Feature, TokenEngine, TokenRequest
+from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext
@@ -93,7 +94,15 @@ def _event_job(model: ServedModel, engine: Engine, request: GenerateRequest, ter
         parser = registry.parser(reasoning, tools, context) if reasoning or tools else None
         return Strand(parser, None if "stop" in native.parameters else _stop_stage(request, choice))
 
-    return EventJob(engine, request, reasoning is not None, strand)
+    return EventJob(engine, _salted(request, native, terms), reasoning is not None, strand)
+
+
+def _salted(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> GenerateRequest:
+    """Different owners share no prefix cache, wherever it is. The salt tells nobody there who they are."""
+    if not terms.cache_salt or "cache_salt" not in capabilities.parameters:
+        return request
+    salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
+    return msgspec.structs.replace(request, cache_salt=salt)
 
 
 def _stops(request: GenerateRequest) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class Place:
             await self.start()
         except (DragomanError, OSError, ValueError) as error:
             log.exception("%s cannot be loaded", self.name)
-            self._fall_ill()
+            await self._give_up()
             raise EngineError(f"The model `{self.name}` could not be loaded; the server's log says why.") from error
         self.traits = Traits.of(made)
         self._expected = self._waiting
@@ -197,6 +197,9 @@ class Place:
     async def bury(self) -> None:
         """Ends what its dead engine was doing: those who wait for it get their error now."""
         log.error("%s: its engine died", self.name)
+        await self._give_up()
+
+    async def _give_up(self) -> None:
         self._fall_ill()
         try:
             async with asyncio.timeout(STOPPING):
@@ -213,7 +216,7 @@ class Place:
             await self.start()
         except Exception:
             log.exception("%s: its engine could not be started again", self.name)
-            self._fall_ill()
+            await self._give_up()
         else:
             log.info("%s: its engine was started again", self.name)
 

@@ -150,6 +150,7 @@ def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
         cache_salt=party.caller.owner,
+        background=party.caller.background,
         strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
     )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, ScriptedEngine, Think
@@ -136,3 +137,18 @@ async def test_the_embedded_model_says_the_same_through_another_server(
     path, body = ASKED[asked]
     limit = {"max_output_tokens": 24} if path == "/v1/responses" else {"max_tokens": body.get("max_tokens", 24)}
     await compare(lambda: embedded, path, {**body, **limit, "temperature": 1.0, "seed": 5, "stream": streamed})
+
+
+async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenizer) -> None:
+    behind = scripted(lent, Say("Hi"))
+    (model,) = behind
+    assert isinstance(model.backend.engine, ScriptedEngine)
+    options = msgspec.structs.replace(VLLM, api_keys=("one", "two"))
+    async with relay(behind, options) as client:
+        for key in ("one", "two", "two"):
+            path, body = chat(cache_salt="mine")
+            answer = await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+            assert answer.status_code == 200
+    first, second, third = (request.cache_salt for request in model.backend.engine.seen)
+    assert first != second == third
+    assert "mine" not in first

@@ -178,8 +178,11 @@ class UpstreamEngine:
                 raise _unanswered(error) from None
             raise
         self._pool.running[index] -= 1
-        log.warning("%s answers with HTTP %d", upstream.url, response.status_code)
-        raise refusal(response.status_code, body, response.headers.get("retry-after"))
+        # What a client did wrong is told to the client.
+        status = response.status_code
+        level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
+        log.log(level, "%s answers with HTTP %d", upstream.url, status)
+        raise refusal(status, body, response.headers.get("retry-after"))
 
     async def _chunks(self, response: httpx2.Response) -> AsyncGenerator[Chunk]:
         """All chunks of a stream up to its end; the one object of an answer that is not streamed."""

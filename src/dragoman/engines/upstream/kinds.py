@@ -90,7 +90,8 @@ _ALL = (
     Kind(
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
-        _VLLM,
+        # A priority is an error there unless its scheduler goes by them.
+        _VLLM - {"priority"},
         ("vllm",),
         rest=b"null",
         thoughts=("reasoning", "reasoning_content"),

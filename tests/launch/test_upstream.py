@@ -1,0 +1,38 @@
+"""From settings to an upstream."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.engines.upstream import UpstreamEngine
+from dragoman.launch import build_models
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Secret, Settings, SettingsError
+
+TOLD = Settings(model="http://a/v1,http://b/v1/", upstream_kind="vllm", upstream_model="m", max_model_len=99)
+
+
+def test_nobody_is_asked_what_the_settings_say() -> None:
+    (model,) = build_models(TOLD, SystemClock())
+    assert isinstance(model.backend.engine, UpstreamEngine)
+    assert (model.name, model.max_model_len) == ("m", 99)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model": "http://a b/v1"}, "cannot serve"),
+        ({"model": "http:///v1"}, "an upstream is http"),
+        ({"model": "http://key@a/v1"}, "UPSTREAM_API_KEY"),
+        ({"upstream_weight": ("1",)}, "2 upstreams and 1 upstream weights"),
+        ({"upstream_weight": ("1", "-1")}, "above 0"),
+        ({"upstream_weight": ("1", "many")}, "many"),
+        ({"upstream_api_key": (Secret("a"), Secret("b"), Secret("c"))}, "2 upstreams and 3 upstream keys"),
+        ({"model": "http://127.0.0.1:1/v1", "upstream_kind": "auto"}, "cannot be reached"),
+        ({"tool_call_parser": "hermse"}, "hermes"),
+    ],
+)
+def test_what_cannot_be_is_said(changed: dict[str, object], words: str) -> None:
+    told = {"model": TOLD.model, "upstream_kind": "vllm", "upstream_model": "m", **changed}
+    with pytest.raises(SettingsError, match=words):
+        build_models(Settings(**told), SystemClock())  # pyright: ignore[reportArgumentType]
