@@ -62,6 +62,42 @@ MUTANTS = (
         "self.retry_at = now",
         ("tests/pipeline/test_models.py",),
     ),
+    # Embeddings, and what passes through.
+    Mutant(
+        "base64 is ignored: vectors of a quarter of their dimensions (litellm#42426)",
+        "dialects/embeddings/reader.py",
+        'body.encoding_format == "base64",',
+        "False,",
+        ("tests/dialects/embeddings",),
+    ),
+    Mutant(
+        "a shortened vector is not normalised again",
+        "engines/arrays/vectors.py",
+        "_finished(vector[:dimensions], normalize)",
+        "_finished(vector, normalize)[:dimensions]",
+        ("tests/engines/encoder",),
+    ),
+    Mutant(
+        "a call with a thousand texts keeps one with a single text waiting",
+        "engines/arrays/batcher.py",
+        "                self._calls.append(call)",
+        "                self._calls.appendleft(call)",
+        ("tests/engines/arrays",),
+    ),
+    Mutant(
+        "a caller is shown what another one has sent",
+        "pipeline/recent.py",
+        "self._kept.get((owner, model), ())",
+        "next(iter(self._kept.values()), ())",
+        ("tests/pipeline/test_recent.py",),
+    ),
+    Mutant(
+        "kv_transfer_params are lost behind a parser",
+        "parsers/base.py",
+        "msgspec.structs.replace(event, tokens=(*self._settle(), *tokens))",
+        "msgspec.structs.replace(event, kv_transfer_params=None, tokens=(*self._settle(), *tokens))",
+        ("tests/serving/test_kv_transfer.py",),
+    ),
     # The simulator offline, and recordings.
     Mutant(
         "blocks that were fetched stay held for ever",

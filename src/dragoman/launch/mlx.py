@@ -16,4 +16,6 @@ def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
     directory = Path(path)
     engine = mlx.load(directory, limits(settings), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
     name = directory.resolve().name
-    return serve_tokens(settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len)
+    return serve_tokens(
+        settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len, cache=engine
+    )

@@ -105,14 +105,11 @@ async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
 async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
     """The same for a call that need not run: nothing is remembered of it."""
     options = party.service.options
-    refuse_unknown(call.unknown, strict=options.strict)
-    if options.strict and call.warnings:
-        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
+    ignored = what_is_ignored(call, strict=options.strict)
     requests = [_placed(request, header.model, party.caller) for request in call.requests]
     model = await party.service.models.ready(header.model)
     run = await admit(model, requests, terms(party, header.id, call.tool_prefix))
-    unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
-    return Admitted(header, run, (*call.warnings, *unknown, *run.warnings))
+    return Admitted(header, run, (*ignored, *run.warnings))
 
 
 def answer(http: Http, writer: Writer, admitted: Admitted, batches: Batches, *, stream: bool) -> Answer:
@@ -135,6 +132,24 @@ def patience_for(service: Service, admitted: Admitted) -> Patience:
 
 def stream_head(http: Http, warnings: tuple[str, ...] = ()) -> RawHeaders:
     return http.head(EVENT_STREAM, warnings) + UNBUFFERED
+
+
+class Ignoring(Protocol):
+    """What a reader made of a body: with warnings, and the names of fields that nobody knows."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+    @property
+    def unknown(self) -> tuple[str, ...]: ...
+
+
+def what_is_ignored(call: Ignoring, *, strict: bool) -> tuple[str, ...]:
+    """Warnings for the client. Raises RequestError where the server is strict, and there is something to warn of."""
+    refuse_unknown(call.unknown, strict=strict)
+    if strict and call.warnings:
+        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
+    return (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown))
 
 
 def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import anyio.to_thread
 
-from ..core.errors import NotFound, RequestError
+from ..core.errors import NotFound
 from ..dialects.base import Header
 from ..dialects.embeddings import embeddings_answer, read_embeddings
 from ..dialects.scoring import read_rerank, read_score, rerank_answer, score_answer
@@ -17,31 +17,25 @@ from ..pipeline.scoring import score
 from .answer import Answer
 from .auth import Access
 from .endpoint import Handler, Http, Whole
-from .generate import read_call, refuse_unknown
+from .generate import Ignoring, read_call, what_is_ignored
 from .leaving import unless_gone
-
-T = TypeVar("T")
 
 LARGE_ANSWER = 4096
 """Numbers from which an answer is written in a thread, so that others do not wait for it."""
 
 
-class ReadingCall(Protocol):
+class ReadingCall(Ignoring, Protocol):
     """What the readers of all these routes make."""
 
     @property
     def model(self) -> str: ...
-    @property
-    def warnings(self) -> tuple[str, ...]: ...
-    @property
-    def unknown(self) -> tuple[str, ...]: ...
 
 
 async def embeddings(http: Http) -> Whole | Answer:
     call = await read_call(http, read_embeddings)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await while_there(http, embed(model, call.texts, call.dimensions, call.normalize))
+        made = await unless_gone(http.receive, embed(model, call.texts, call.dimensions, call.normalize))
     header, profile = new_header(http, "embd-", model), http.service.options.profile
 
     def write() -> bytes:
@@ -54,16 +48,22 @@ async def rerank(http: Http) -> Whole | Answer:
     call = await read_call(http, read_rerank)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await while_there(http, score(model, call.texts))
+        made = await unless_gone(http.receive, score(model, call.texts))
     documents = call.texts.documents if call.return_documents else None
-    return Whole(rerank_answer(made, new_header(http, "rerank-", model), documents, call.top_n), warnings=warnings)
+    header = new_header(http, "rerank-", model)
+
+    def write() -> bytes:
+        return rerank_answer(made, header, documents, call.top_n)
+
+    characters = 0 if documents is None else sum(map(len, documents))
+    return Whole(await _written(write, characters // 16), warnings=warnings)
 
 
 async def scores(http: Http) -> Whole | Answer:
     call = await read_call(http, read_score)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await while_there(http, score(model, call.texts))
+        made = await unless_gone(http.receive, score(model, call.texts))
     profile = http.service.options.profile
     return Whole(score_answer(made, new_header(http, "score-", model), profile), warnings=warnings)
 
@@ -96,21 +96,13 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 async def admitted(http: Http, call: ReadingCall) -> tuple[ServedModel, tuple[str, ...]]:
     """The model, and all that is ignored. Raises RequestError under `strict` where anything is."""
-    strict = http.service.options.strict
-    refuse_unknown(call.unknown, strict=strict)
-    if strict and call.warnings:
-        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
-    unknown = (f"{name} is ignored: unknown field" for name in call.unknown)
-    return await http.service.models.ready(call.model), (*call.warnings, *unknown)
+    ignored = what_is_ignored(call, strict=http.service.options.strict)
+    return await http.service.models.ready(call.model), ignored
 
 
 def new_header(http: Http, prefix: str, model: ServedModel) -> Header:
     service = http.service
     return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.fingerprint)
-
-
-async def while_there(http: Http, work: Coroutine[Any, Any, T]) -> T:
-    return await unless_gone(http.receive, work)
 
 
 async def _written(write: Callable[[], bytes], numbers: int) -> bytes:

@@ -13,10 +13,10 @@ import pytest
 
 from dragoman.core.embed import EmbedRequest, Pair, Pooling, ScoreRequest
 from dragoman.core.errors import EngineError, RequestError, Unsupported
-from dragoman.engines.encoder import BertEmbedder, BertScorer, is_encoder, load
+from dragoman.engines.encoder import BertEmbedder, BertScorer, load
 from dragoman.engines.encoder.engine import pooled
 
-from .directories import PLAIN, SCORER, WORDS, Shape, config, write_encoder, write_modules
+from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
 
 RANDOM = np.random.default_rng(1)
 TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 7, 3, 24, 2))
@@ -183,10 +183,3 @@ async def test_a_token_of_another_vocabulary_is_refused(tmp_path: Path):
     async with running(write_encoder(tmp_path)) as engine:
         with pytest.raises(RequestError, match="99"):
             await engine.embed(EmbedRequest("m", ((5, 99),)))
-
-
-def test_an_encoder_is_known_by_its_architecture(tmp_path: Path):
-    assert is_encoder(write_encoder(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({**config(PLAIN), "architectures": ["LlamaForCausalLM"]}))
-    assert not is_encoder(tmp_path)
-    assert not is_encoder(tmp_path / "nowhere")

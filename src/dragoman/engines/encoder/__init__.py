@@ -1,6 +1,5 @@
 """Encoders of the BERT and RoBERTa families in numpy: they read texts, and write none."""
 
-from .config import is_encoder
 from .engine import BertEmbedder, BertScorer, load
 
-__all__ = ["BertEmbedder", "BertScorer", "is_encoder", "load"]
+__all__ = ["BertEmbedder", "BertScorer", "load"]

@@ -28,7 +28,6 @@ _FAMILIES = {
     "XLMRobertaForSequenceClassification": _ROBERTA,
 }
 _CLASSIFIES = "ForSequenceClassification"
-ARCHITECTURES = frozenset(_FAMILIES)
 
 T = TypeVar("T")
 
@@ -109,19 +108,6 @@ class _Transformer(Struct):
     do_lower_case: bool = False
 
 
-def is_encoder(directory: Path) -> bool:
-    """Whether config.json names an architecture that is read here."""
-    try:
-        named = _decode(directory / "config.json", _Architectures).architectures
-    except EngineError:
-        return False
-    return any(name in ARCHITECTURES for name in named or ())
-
-
-class _Architectures(Struct):
-    architectures: list[str] | None = None
-
-
 def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | ScoringConfig]:
     """The encoder, and what stands on it. Raises EngineError."""
     path = directory / "config.json"
@@ -153,7 +139,7 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
 def _refusal(file: _File, architecture: str) -> str | None:
     labels = 2 if file.id2label is None else len(file.id2label)
     wrong = (
-        (architecture not in ARCHITECTURES, f"architecture {architecture!r}"),
+        (architecture not in _FAMILIES, f"architecture {architecture!r}"),
         (file.hidden_act not in ("gelu", "relu"), f"hidden_act {file.hidden_act!r}"),
         (
             file.position_embedding_type not in (None, "absolute"),
