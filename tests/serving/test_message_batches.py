@@ -11,7 +11,7 @@ import pytest
 from anthropic.types.messages import MessageBatch
 
 from dragoman.serving.service import ServingOptions
-from dragoman.store import SqliteStore
+from dragoman.store import Change, MemoryStore, Replace, SqliteStore
 from tests.serving.house import House, Still
 from tests.serving.test_batches import Passing
 from tests.serving.working import working
@@ -80,6 +80,26 @@ async def test_a_canceled_batch_tells_of_all_its_requests():
         assert batch.request_counts.canceled == 3
         assert {row.type for row in (await results(client, made.id)).values()} == {"canceled"}
         assert server.engine.running == 0
+
+
+class Meddling(MemoryStore):
+    """A client cancels in the very moment in which the batch ends."""
+
+    cancelled = False
+
+    async def commit(self, *changes: Change) -> None:
+        if not self.cancelled and any(isinstance(change, Replace) and change.state == "ended" for change in changes):
+            self.cancelled = True
+            record = await self.get(changes[-1].key)
+            assert record is not None
+            await super().commit(Replace(record.key, "canceling", record.body, record.run))
+        await super().commit(*changes)
+
+
+async def test_a_batch_that_is_cancelled_in_its_last_moment_ends_all_the_same():
+    async with working(store=Meddling(now=Still().now)) as server:
+        made = await sdk(server).messages.batches.create(requests=[request("a")])
+        assert (await ended(sdk(server), made.id)).request_counts.succeeded == 1
 
 
 async def test_what_is_not_done_in_time_expires():

@@ -145,7 +145,7 @@ class Jobs:
 
     def _ready(self) -> bool:
         """A server that is stopping answers with errors that are not the requests' own."""
-        return all(model.backend.engine.health().ready for model in self._service.models)
+        return any(engine.health().ready for model in self._service.models for engine in model.engines)
 
     async def _taken(self, most: int) -> list[Record]:
         """Of several processes that want one, one gets it."""
@@ -167,17 +167,29 @@ class Jobs:
         return taken
 
     async def _guarded(self, work: Callable[[Record, Jobs], Awaitable[None]], record: Record) -> None:
-        """A job that fails for a reason of ours is let go of after a while, and tried again by whoever looks next."""
+        """A job that fails for a reason of ours is let go of, and tried again by whoever looks next."""
         try:
             await work(record, self)
         except Refused:
-            log.warning("%s %s is in another process's hands", self._kind, record.key.id)
+            log.info("%s %s was changed by somebody else", self._kind, record.key.id)
+            await self._let_go(record.key)
         except Exception:
             log.exception("%s %s failed, and will be tried again", self._kind, record.key.id)
             await asyncio.sleep(LONGEST_PAUSE)
-            now = await self._store.get(record.key)
-            if now is not None and now.run == self._store.run:
-                await self._store.commit(Replace(now.key, now.state, now.body, NOBODY, version=now.version))
+            await self._let_go(record.key)
+
+    async def _let_go(self, key: Key) -> None:
+        """If it is still ours. Until that is written down nobody else would take it."""
+        while True:
+            try:
+                now = await self._store.get(key)
+                if now is not None and now.run == self._store.run:
+                    await self._store.commit(Replace(key, now.state, now.body, NOBODY, version=now.version))
+                return
+            except Refused:
+                continue
+            except DragomanError:
+                await asyncio.sleep(LONGEST_PAUSE)
 
 
 async def _watch(job: Job) -> None:
