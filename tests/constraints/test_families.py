@@ -138,7 +138,7 @@ def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, t
 
 def finite(number: str) -> float:
     """The validator takes what is too large for a float for no number at all."""
-    return min(float(number), 1e300)
+    return max(-1e300, min(float(number), 1e300))
 
 
 FAMILIES = [*(family.names[0] for family in CALLS), HARMONY_CALLS[0]]
