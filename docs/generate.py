@@ -34,7 +34,7 @@ DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-ENGINES = ("tiny", "scripted")
+ENGINES = ("tiny", "scripted", "sim")
 
 
 def parameters(dialect: str) -> Iterable[str]:

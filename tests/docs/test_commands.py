@@ -73,7 +73,7 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
         (part("1", "", "output"), "no python before"),
         (part("x", "rust", "test: none"), "rust cannot be run"),
         (part("x", "", "file: ../outside"), "outside of the folder"),
-        (part("print(1)", "python", "test: tiny --profile x"), "did not say where it listens(.|\n)*Error: --profile"),
+        (part("print(1)", "python", "test: tiny --api-profile x"), "not say where it listens(.|\n)*--api-profile"),
     ],
 )
 def test_a_wrong_page_fails(page: list[Block], why: str, house: House):

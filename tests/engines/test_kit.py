@@ -98,9 +98,15 @@ def documented() -> Models:
         return build_models(Settings(model="python:parrot:create", max_model_len=4096), SystemClock())
 
 
+def simulated() -> Models:
+    settings = Settings(model="sim", max_model_len=4096, time_scale=1000.0, sim_output_tokens="lognormal:40,0.5")
+    return build_models(settings, SystemClock())
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(lambda: started(scripted()), id="scripted"),
+    pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
     pytest.param(in_mlx, id="mlx", marks=pytest.mark.mlx),
     pytest.param(upstream, id="upstream"),

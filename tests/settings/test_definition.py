@@ -15,7 +15,7 @@ from dragoman.settings.values import read
 EXAMPLES: dict[object, str] = {
     bool: "yes",
     int: "512",
-    float: "2.5",
+    float: "1.0",
     str: "text",
     Secret: "text",
     GenerationConfig: '{"top_k": 4}',

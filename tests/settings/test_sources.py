@@ -16,10 +16,10 @@ def written(folder: Path, text: str, name: str = "config.toml") -> str:
 
 
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
-    file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\nprofile = 'vllm'\n")
+    file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\napi_profile = 'vllm'\n")
     environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_WAITING": "2", "HOME": "/"}
     settings = load({"port": "3", "strict": False, "uds": None}, environment)
-    assert (settings.port, settings.max_waiting, settings.profile, settings.strict) == (3, 2, "vllm", False)
+    assert (settings.port, settings.max_waiting, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
     assert settings.config == file
 
 
@@ -101,7 +101,7 @@ def test_switches_know_the_usual_words(text: str):
         ({"max_model_len": "8t"}, {}, "may end in k, m, g"),
         ({"keepalive_interval": "nan"}, {}, "--keepalive-interval: must be a number, not 'nan'"),
         ({"keepalive_interval": "1e999"}, {}, "must be a number"),
-        ({"profile": "azure"}, {}, "--profile: must be one of openai, vllm, not 'azure'"),
+        ({"api_profile": "azure"}, {}, "--api-profile: must be one of openai, vllm, not 'azure'"),
         ({"model": " "}, {}, "--model: must be text"),
         ({"override_generation_config": "{"}, {}, "--override-generation-config: .*JSON object of temperature"),
         ({"override_generation_config": '{"temp": 1}'}, {}, "unknown field `temp`"),
@@ -149,7 +149,7 @@ def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: di
         ("port: [", "c.yaml", "c.yaml: "),
         ("port: !!python/object:os.system x", "c.yaml", "c.yaml: "),
         ("3: 4", "c.yaml", "3: there is no such setting"),
-        ("profile: [openai]", "c.yaml", "must be one of"),
+        ("api_profile: [openai]", "c.yaml", "must be one of"),
     ],
 )
 def test_a_fault_in_a_file_is_told_with_its_key(tmp_path: Path, text: str, name: str, why: str):

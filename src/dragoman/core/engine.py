@@ -127,6 +127,8 @@ class TokenRequest(Struct, frozen=True):
     max_tokens: at least 1. stop_token_ids: sampling one of them ends the sequence (the token is delivered);
     it is not allowed before min_tokens. logprobs, prompt_logprobs: as in GenerateRequest.
     A matcher belongs to this request alone. Extras: JSON text by name.
+    asked, choice: what the client asked for, and which of its choices this is: for engines that look at words and
+    tools (a simulator, a script). One that computes has no use for them.
     """
 
     id: str
@@ -142,6 +144,8 @@ class TokenRequest(Struct, frozen=True):
     priority: int = 0
     cache_salt: str = ""
     extras: tuple[tuple[str, str], ...] = ()
+    asked: GenerateRequest | None = None
+    choice: int = 0
 
 
 class Scheduled(Struct, frozen=True):
@@ -186,10 +190,14 @@ class Ended(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The last output of a sequence that the engine could not finish."""
+    """The last output of a sequence that the engine could not finish.
+
+    cut: the connection is to break off without a word, since that failure was asked for.
+    """
 
     id: str
     message: str
+    cut: bool = False
 
 
 TokenOutput = Scheduled | PromptScored | Sampled | Ended | Failed
@@ -228,8 +236,11 @@ class PrefixCache(Protocol):
         """How many of these tokens would not have to be computed now. Asking changes nothing."""
         ...
 
-    def reset_prefix_cache(self) -> None:
-        """Find nothing any more of what was computed so far. What runs goes on undisturbed."""
+    def reset_prefix_cache(self) -> bool | None:
+        """Find nothing any more of what was computed so far. What runs goes on undisturbed.
+
+        False where that cannot be while something is in use (as in vLLM): then nothing has changed.
+        """
         ...
 
 

@@ -17,6 +17,7 @@
      +-- EngineError             500  the engine failed; never the client's fault
           +-- Overloaded         503  no capacity now, see `retry_after`
           +-- EngineTimeout      504  the engine took longer than it may
+          +-- ConnectionCut      500  asked for by a plan of faults: a stream breaks off without a word
 
 An error raised before `Started` becomes an HTTP status; after it, the dialect's own terminal event.
 """
@@ -123,3 +124,9 @@ class Overloaded(EngineError):
 
 class EngineTimeout(EngineError):
     status, code = 504, "timeout"
+
+
+class ConnectionCut(EngineError):
+    """Not a terminal event but none: the connection is closed, as by a crash between client and server."""
+
+    code = "connection_cut"

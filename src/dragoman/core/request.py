@@ -152,11 +152,14 @@ class Extras(Struct, frozen=True):
     """Things that only some engines know, passed to them untouched. Values are JSON text.
 
     An engine names in its capabilities the ones it honours; the others are refused or warned about.
+    reply, fault: what an engine that can be told is to say, or how it is to fail.
     """
 
     kv_transfer_params: str | None = None
     vllm_xargs: str | None = None
     lora: str | None = None
+    reply: str | None = None
+    fault: str | None = None
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""

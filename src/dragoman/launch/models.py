@@ -50,8 +50,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
         raise ValueError(
             "MODEL is a directory with a model in it, which can be told by what to serve it "
             "(`transformers:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
-            "embedded model, the default), `scripted` or `scripted:FILE`, the URL of another server, as "
-            "http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
+            "embedded model, the default), `sim` or `sim:PROFILE` (a simulated vLLM), `scripted` or `scripted:FILE`, "
+            "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
         )
     return model
 
@@ -64,13 +64,15 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             from .scripted import build_scripted  # noqa: PLC0415 - see above
 
             return build_scripted(settings, clock, rest)
+        case "sim":
+            from .simulator import build_simulator  # noqa: PLC0415 - see above
+
+            return build_simulator(settings, clock, rest)
         case "http" | "https":
             from .upstream import build_upstream  # noqa: PLC0415 - see above
 
             return build_upstream(settings, clock, settings.model)
-        case "tiny" if settings.model == "tiny":
-            return _in_directory("tiny", settings, clock, "")
-        case "tiny" | "transformers" | "mlx" | "encoder" if rest:
+        case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
             return _in_directory(kind, settings, clock, rest)
         case _ if (Path(settings.model) / "config.json").is_file():
             return _in_directory(engine_of(Path(settings.model)), settings, clock, settings.model)

@@ -125,7 +125,7 @@ def listen(settings: Settings) -> socket.socket:
 
 def serving_options(settings: Settings) -> ServingOptions:
     return ServingOptions(
-        profile=Profile(settings.profile),
+        profile=_api_profile(settings),
         strict=settings.strict,
         explain=settings.explain,
         drop_nonces=settings.drop_agent_nonces,
@@ -142,6 +142,12 @@ def serving_options(settings: Settings) -> ServingOptions:
         batch_concurrency=settings.batch_concurrency,
         reasoning_check=Check(settings.reasoning_check),
     )
+
+
+def _api_profile(settings: Settings) -> Profile:
+    """A simulated vLLM answers as one, unless told otherwise."""
+    is_simulated = settings.model.partition(":")[0] == "sim"
+    return Profile(settings.api_profile or ("vllm" if is_simulated else "openai"))
 
 
 def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:

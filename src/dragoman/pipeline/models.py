@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ..core.errors import EngineError, ModelNotFound
+from ..core.errors import EngineError, ModelNotFound, RequestError
+from .adapters import Adapter
 from .residence import Offer, Place, State
 from .served import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
@@ -72,7 +73,7 @@ class Models:
 
     def place(self, name: str) -> Place:
         """Raises ModelNotFound."""
-        place = self._by_name.get(name)
+        place = self._by_name.get(name) or self._adapted(name)
         if place is None:
             place = next((place for pattern, place in self._patterns if fnmatchcase(name, pattern)), None)
         if place is None:
@@ -82,6 +83,11 @@ class Models:
                 param="model",
             )
         return place
+
+    def _adapted(self, name: str) -> Place | None:
+        """Where an adapter of this name is loaded."""
+        loaded = ((place, place.model) for place in self._places if place.model is not None)
+        return next((place for place, model in loaded if model.adapters is not None and name in model.adapters), None)
 
     def find(self, name: str) -> ServedModel:
         """One that is loaded. Raises ModelNotFound, and Overloaded where it is not here now."""
@@ -101,6 +107,23 @@ class Models:
                 loading.add_done_callback(lambda done: self._loaded(place.name, done))
             await place.wait(loading)
         return place.use()
+
+    def load_adapter(self, base: ServedModel, adapter: Adapter, *, again: bool = False) -> None:
+        """Raises RequestError for a name that something else has, and where the engine takes no adapters."""
+        if base.adapters is None:
+            raise RequestError("This model's engine takes no adapters.", param="base_model_name")
+        if adapter.name in self._by_name:
+            raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
+        base.adapters.load(adapter, again=again)
+
+    def unload_adapter(self, name: str) -> None:
+        """Raises NotFound."""
+        self.find(name)
+        for model in self:
+            if model.adapters is not None and name in model.adapters:
+                model.adapters.unload(name)
+                return
+        raise RequestError(f"`{name}` is no adapter.", param="lora_name")
 
     async def start(self) -> None:
         for place in self._places:

@@ -194,6 +194,7 @@ class _TokenPreparation:
             priority=request.priority,
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._extras(),
+            asked=request,
         )
         return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
 
@@ -214,6 +215,7 @@ class _TokenPreparation:
             id=f"{self.terms.answer_id}-{self.index}-{choice}",
             sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
             prompt_logprobs=None,
+            choice=choice,
             matcher=None if compiled is None else compiled.matcher(),
         )
 

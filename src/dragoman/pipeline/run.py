@@ -10,6 +10,7 @@ from ..core.request import GenerateRequest
 from ..prompts.spelling import since_control
 from .admission import Terms
 from .merge import best, merge
+from .meter import Meters, Tally, counted
 from .models import ServedModel, TokenBackend
 from .prepare import Job, TokenJob, prepare
 from .relay import EventRun
@@ -34,20 +35,28 @@ class Run:
     jobs: tuple[Job, ...] = ()
 
 
-async def admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
-    """requests: one a prompt. Raises RequestError for anything that can be told before the engine is asked."""
+async def admit(
+    model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms, meters: Meters | None = None
+) -> Run:
+    """requests: one a prompt. meters: where they are counted, if anywhere.
+
+    Raises RequestError for anything that can be told before the engine is asked.
+    """
+    tallies = [None if meters is None else meters.tally(model) for _ in requests]
     with model.held():
-        return await _admit(model, requests, terms)
+        return await _admit(model, requests, terms, tallies)
 
 
-async def _admit(model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms) -> Run:
+async def _admit(
+    model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms, tallies: Sequence[Tally | None]
+) -> Run:
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
     for index, request in enumerate(requests):
         job, said = await prepare(model, request, terms, index)
         jobs.append(job)
         warnings |= dict.fromkeys(said)
-    streams = [_stream(job, request) for job, request in zip(jobs, requests, strict=True)]
+    streams = [_stream(*each) for each in zip(jobs, requests, tallies, strict=True)]
     batches = merge(streams)
     if model.presence is not None:
         batches = Kept(model.presence, batches)
@@ -61,7 +70,8 @@ def _opening(model: ServedModel, job: Job) -> tuple[int, ...] | None:
     return since_control(job.prompt, model.backend.tokenizer.control_ids)
 
 
-def _stream(job: Job, request: GenerateRequest) -> AsyncGenerator[list[Event]]:
-    batches = TokenRun(job).batches() if isinstance(job, TokenJob) else EventRun(job).batches()
+def _stream(job: Job, request: GenerateRequest, tally: Tally | None) -> AsyncGenerator[list[Event]]:
+    run = TokenRun(job) if isinstance(job, TokenJob) else EventRun(job)
+    batches = run.batches() if tally is None else counted(run.batches(), tally)
     candidates = request.best_of or 0
     return best(batches, request.choices) if candidates > request.choices else batches

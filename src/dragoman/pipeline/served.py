@@ -6,12 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
+from ..core.control import Control
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
+from ..core.metrics import Monitored
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..prompts.render import Renderer
 from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
+from .adapters import Adapters
 from .text import Vocabulary
 
 
@@ -63,6 +66,8 @@ class ScorerBackend:
 class ServedModel:
     """max_model_len: prompt and answer together, in tokens. created: Unix seconds.
 
+    monitored: an engine that counts its own work; the pipeline counts that of the others. control: an engine that
+    administrators can steer. adapters: those that can be named instead of the model; None for one that knows none.
     presence: held by whoever uses it, that it may not be let go meanwhile; None for one that always stays.
     tokenizer_info: what a client needs to know to do the tokenizer's work itself, where it is known.
     """
@@ -78,8 +83,15 @@ class ServedModel:
     max_new_tokens: int | None = None
     reasoning: ReasoningFormat | None = None
     tools: ToolFormat | None = None
+    monitored: Monitored | None = None
+    control: Control | None = None
+    adapters: Adapters | None = None
     presence: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
+
+    def answering_name(self, asked: str) -> str:
+        """What an answer says that it comes from: an adapter is named, an alias is not."""
+        return asked if self.adapters is not None and asked in self.adapters else self.name
 
     @property
     def capabilities(self) -> Capabilities:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
-from ..core.errors import EngineError
+from ..core.errors import ConnectionCut, EngineError
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage
 from .mailbox import Mailbox
 from .prepare import TokenJob
@@ -22,6 +22,7 @@ class TokenRun:
         self._index = {request.id: choice for choice, request in enumerate(job.requests)}
         self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
         self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
+        self._failure: EngineError | None = None
         self._started = False
         self._cached: int | None = None
         self._unfinished = len(job.requests)
@@ -43,6 +44,8 @@ class TokenRun:
                 batch = self._read(outputs[0]) if len(outputs) == 1 else self._read_all(outputs)
                 if batch:
                     yield batch
+                if self._failure is not None:
+                    raise self._failure
             yield [Finished(self._usage())]
         finally:
             for id, choice in self._index.items():
@@ -61,8 +64,10 @@ class TokenRun:
             case PromptScored(_, scores):
                 held, self._held = self._held or [], None
                 return [self._prompt(scores), *(event for each in held for event in self._read(each))]
-            case Failed(_, message):
-                raise EngineError(message)
+            case Failed(_, message, cut):
+                # What was said before it goes out first, also where both came together.
+                self._failure = ConnectionCut(message) if cut else EngineError(message)
+                return []
             case Ended() if self._held is None:
                 return self._ended(output)
             case Sampled() | Ended():

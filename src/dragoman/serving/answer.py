@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 from starlette.types import Receive, Send
 
-from ..core.errors import DragomanError, EngineError
+from ..core.errors import ConnectionCut, DragomanError, EngineError
 from ..core.events import Event
 from ..core.reply import Fold
 from ..dialects.base import Writer
@@ -119,7 +119,10 @@ class Answer(ABC):
 
     async def _fail(self, error: DragomanError) -> None:
         self.outcome.error = error
-        if self._begun:
+        if self._begun and isinstance(error, ConnectionCut):
+            # The server closes a connection whose response is not complete.
+            self.outcome.cancelled = True
+        elif self._begun:
             await self._write(self._frame.error(error), more=False)
         else:
             await self._whole(*self._refuse(error))

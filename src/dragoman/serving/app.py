@@ -15,10 +15,11 @@ from ..dialects.base import Profile, ReaderOptions
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
+from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from . import batches, files, message_batches, reading, stored_chat, threads, utility
+from . import batches, files, message_batches, reading, steering, stored_chat, threads, utility
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
@@ -26,6 +27,7 @@ from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
 from .lifespan import clean, lifespan
+from .metrics import metrics
 from .perform import Performer
 from .responses import conversations, create, stored
 from .responses.background import Background
@@ -39,7 +41,7 @@ from .vllm import routes as vllm_routes
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes() -> Table:
+def routes(meters: Meters) -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
     table: Table = {
@@ -60,6 +62,8 @@ def routes() -> Table:
         "/version": (public, {"GET": utility.version}),
         **files.routes(),
         **message_batches.routes(),
+        **steering.routes(),
+        "/metrics": (public, {"GET": metrics(meters)}),
     }
     return {**table, **batches.routes(_posts(table))}
 
@@ -85,9 +89,10 @@ def create_app(
     """
     options = options or ServingOptions()
     background = None if store is None else Background(store, options.max_background)
+    clock = clock or SystemClock()
     service = Service(
         models=models,
-        clock=clock or SystemClock(),
+        clock=clock,
         ids=ids or RandomIds(),
         options=options,
         keyring=Keyring(options.api_keys, options.admin_keys),
@@ -95,13 +100,14 @@ def create_app(
         reading=ReaderOptions(profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces),
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
+        meters=Meters(models, clock.monotonic),
         store=store,
         background=background,
         recent=RecentPrompts() if options.explain else None,
     )
 
     envelope = _envelopes(options.profile)
-    table = routes()
+    table = routes(service.meters)
     perform, room = Performer(service, _posts(table), envelope), asyncio.Semaphore(options.batch_concurrency)
     endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in table.items()]
     router = Router(

@@ -9,11 +9,13 @@ from typing import Protocol, TypeVar
 
 import anyio.to_thread
 import msgspec
+from starlette.datastructures import Headers
 
 from ..core.errors import RequestError
 from ..core.request import GenerateRequest
 from ..dialects.base import Call, Header, ReaderOptions, Writer
 from ..pipeline.admission import Terms
+from ..pipeline.models import ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import Run, admit
 from .answer import Answer, Batches, GeneratedAnswer, Patience, RawHeaders
@@ -42,6 +44,9 @@ class Party(Protocol):
 
     @property
     def caller(self) -> Caller: ...
+
+    @property
+    def headers(self) -> Headers: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,9 @@ def reading(party: Party) -> ReaderOptions:
 def new_header(party: Party, call: Call) -> Header:
     """Raises ModelNotFound."""
     service = party.service
-    name = service.models.place(call.requests[0].model).name
+    asked = call.requests[0].model
+    place = service.models.place(asked)
+    name = place.name if place.model is None else place.model.answering_name(asked)
     return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
 
 
@@ -104,11 +111,12 @@ async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
 
 async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
     """The same for a call that need not run: nothing is remembered of it."""
-    options = party.service.options
+    options, meters = party.service.options, party.service.meters
     ignored = what_is_ignored(call, strict=options.strict)
-    requests = [_placed(request, header.model, party.caller) for request in call.requests]
     model = await party.service.models.ready(header.model)
-    run = await admit(model, requests, terms(party, header.id, call.tool_prefix))
+    placed = [_placed(request, header.model, model, party.caller) for request in call.requests]
+    requests = [_steered(request, party.headers) for request in placed]
+    run = await admit(model, requests, terms(party, header.id, call.tool_prefix), meters)
     return Admitted(header, run, (*ignored, *run.warnings))
 
 
@@ -171,9 +179,33 @@ def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
     )
 
 
-def _placed(request: GenerateRequest, name: str, caller: Caller) -> GenerateRequest:
-    """An engine hears the model's own name, not the alias that the client used; and what can wait."""
-    priority = request.priority + BACKGROUND if caller.background else request.priority
-    if request.model == name and request.priority == priority:
+def _steered(request: GenerateRequest, headers: Headers) -> GenerateRequest:
+    """Headers by which a client tells an engine that can be told what to say, or how to fail. Their values are JSON."""
+    told = {name: _json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
+    if not any(told.values()):
         return request
-    return msgspec.structs.replace(request, model=name, priority=priority)
+    return msgspec.structs.replace(request, extras=msgspec.structs.replace(request.extras, **told))
+
+
+def _json_header(headers: Headers, name: str) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    try:
+        text = value.encode("latin-1").decode()
+        msgspec.json.decode(text)
+    except (UnicodeError, msgspec.DecodeError) as error:
+        raise RequestError(f"{name}: {error}", code="invalid_header") from None
+    return text
+
+
+def _placed(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:
+    """An engine hears the model's own name and not the alias that the client used, is told of its adapter, and of what
+    can wait."""
+    extras = request.extras
+    if name != model.name:
+        extras = msgspec.structs.replace(extras, lora=msgspec.json.encode(name).decode())
+    priority = request.priority + BACKGROUND if caller.background else request.priority
+    if request.model == name and request.priority == priority and extras is request.extras:
+        return request
+    return msgspec.structs.replace(request, model=name, priority=priority, extras=extras)

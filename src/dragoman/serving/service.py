@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.sealing import Check
+from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
@@ -64,6 +65,7 @@ class Service:
     reading: ReaderOptions
     seals: Seals
     fingerprint: str
+    meters: Meters
     store: Store | None = None
     background: Background | None = None
     new_work: asyncio.Event = field(default_factory=asyncio.Event)

@@ -22,6 +22,8 @@ async def list_models(http: Http) -> Whole | Answer:
     """Patterns are no names that a client could ask for."""
     places = http.service.models.places
     names = [(place, name) for place in places for name in (place.name, *place.aliases) if not is_pattern(name)]
+    adapted = ((place, place.model.adapters) for place in places if place.model is not None)
+    names += [(place, adapter.name) for place, adapters in adapted for adapter in adapters or ()]
     cards = [_card(place, name) for place, name in names]
     return Whole(model_list(cards, http.service.options.profile))
 
@@ -38,13 +40,19 @@ def _card(place: Place, name: str) -> ModelCard:
         id=name,
         created=place.created,
         owned_by="dragoman" if model is None else model.owned_by,
-        root=place.name if model is None else model.root or model.name,
+        root=place.name if model is None else _root(model, name),
         parent=None if name == place.name else place.name,
         max_model_len=None if traits is None else traits.max_model_len,
         state=place.state.value,
         aliases=place.aliases,
         abilities=None if traits is None else traits.abilities,
     )
+
+
+def _root(model: ServedModel, name: str) -> str:
+    """Of an adapter: where it lies."""
+    path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
+    return path or model.root or model.name
 
 
 async def tokenize(http: Http) -> Whole | Answer:

@@ -115,7 +115,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Model",
             "What to serve: `tiny`, the model that comes with this package; a directory with a model in "
             "safetensors, by the engine that fits (or `transformers:DIRECTORY`, `mlx:DIRECTORY`, "
-            "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `scripted`, which says what a prompt's directives tell; "
+            "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a vLLM without a GPU (see --profile); `scripted`, which "
+            "says what a prompt's directives tell; "
             "`scripted:FILE`, which says what the FILE tells; or `http://HOST:PORT/v1`, another server that "
             "speaks OpenAI's API (several: with commas between them).",
         ),
@@ -149,7 +150,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
     ] = False
     directives: Annotated[
-        bool, Option("Model", "Let prompts tell the scripted engine what to say, by directives in double brackets.")
+        bool, Option("Model", "Let prompts tell `scripted` or `sim` what to say, by directives in double brackets.")
     ] = False
     upstream_model: Annotated[
         str | None, Option("Upstream", "Which of the upstream's models to serve; by default the first that it lists.")
@@ -217,9 +218,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
     ] = 2048
-    profile: Annotated[
-        Literal["openai", "vllm"], Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds.")
-    ] = "openai"
+    api_profile: Annotated[
+        Literal["openai", "vllm"] | None,
+        Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds (as `sim` does by itself)."),
+    ] = None
     strict: Annotated[bool, Option("API", "Refuse parameters that would be ignored, instead of warning.")] = False
     explain: Annotated[
         bool,
@@ -297,6 +299,70 @@ class Settings(Struct, frozen=True, kw_only=True):
         int | None,
         Option("Server", "Bytes that the models which are not pinned may take together.", least=1, sized=True),
     ] = None
+    profile: Annotated[
+        str | None,
+        Option("Simulator", "Hardware and model: the name of a shipped profile, or a file's path.", metavar="PROFILE"),
+    ] = None
+    tokenizer: Annotated[
+        str | None, Option("Simulator", "A model's directory, or a tokenizer.json, to count in.", metavar="PATH")
+    ] = None
+    time_scale: Annotated[
+        float, Option("Simulator", "How fast time passes: 10 is ten times as fast.", least=0.001, metavar="FACTOR")
+    ] = 1.0
+    warm_up: Annotated[float, Option("Simulator", "Seconds after the start until it is ready.", least=0, most=3600)] = (
+        0.0
+    )
+    block_size: Annotated[int | None, Option("Simulator", "Tokens of a block of the KV cache.", least=1)] = None
+    num_gpu_blocks_override: Annotated[
+        int | None, Option("Simulator", "Blocks of the KV cache, instead of what the profile has.", least=2)
+    ] = None
+    enable_chunked_prefill: Annotated[bool, Option("Simulator", "Compute each prompt in one piece.")] = True
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"] | None, Option("Simulator", "Who runs first: first come, or the lowest priority.")
+    ] = None
+    data_parallel_size: Annotated[
+        int, Option("Simulator", "Copies of the engine that share the requests.", least=1, most=1024)
+    ] = 1
+    kv_events_config: Annotated[
+        str | None,
+        Option("Simulator", "Publish what the prefix cache holds, over ZeroMQ: vLLM's JSON.", metavar="JSON"),
+    ] = None
+    lora_modules: Annotated[
+        tuple[str, ...], Option("Simulator", "An adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
+    ] = ()
+    seed: Annotated[int, Option("Simulator", "Where chance begins: the same seed, the same server.")] = 0
+    sim_mode: Annotated[
+        Literal["random", "echo"], Option("Simulator", "Say words at random, or what the last message says.")
+    ] = "random"
+    sim_replies: Annotated[
+        str | None, Option("Simulator", "A script of replies, as `scripted:FILE` takes it.", metavar="FILE")
+    ] = None
+    sim_dataset: Annotated[
+        str | None, Option("Simulator", "Recorded replies: JSON lines of `prompt` and `reply`.", metavar="FILE")
+    ] = None
+    sim_output_tokens: Annotated[
+        str,
+        Option(
+            "Simulator",
+            "Lengths of answers: a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA.",
+            metavar="LENGTHS",
+        ),
+    ] = "lognormal:128,0.6"
+    sim_reasoning_tokens: Annotated[
+        str, Option("Simulator", "Lengths of thoughts, written likewise.", metavar="LENGTHS")
+    ] = "lognormal:48,0.5"
+    sim_tool_calls: Annotated[
+        float,
+        Option("Simulator", "How probable a call is where tools may be called.", least=0, most=1, metavar="SHARE"),
+    ] = 0.5
+    sim_reasoning: Annotated[
+        float,
+        Option("Simulator", "How probable a thought is where nobody decides.", least=0, most=1, metavar="SHARE"),
+    ] = 0.0
+    sim_embedding_size: Annotated[int, Option("Simulator", "Numbers of an embedding.", least=1, most=16384)] = 1024
+    sim_faults: Annotated[str | None, Option("Simulator", "A plan of failures, in YAML or JSON.", metavar="FILE")] = (
+        None
+    )
     config: Annotated[
         str | None,
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),

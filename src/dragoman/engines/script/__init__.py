@@ -1,4 +1,4 @@
-"""Replies that are told beforehand: what a script is, which entry answers whom, files of them, directives in prompts.
+"""Replies that are told beforehand: what a script is, who is answered by which entry, files, directives in prompts.
 
 Shared by the engines that can be told what to say. Pure, but for reading a file; knows no engine and no token.
 """
@@ -7,7 +7,23 @@ from .cast import Cast
 from .directives import directed, undirected
 from .failure import error_of
 from .files import ScriptError, load_script, read_entry
-from .script import Call, Counts, Entry, Fail, Match, Part, Refuse, Say, Script, Subject, Think, Wait, subject_of
+from .obey import check, wanted
+from .script import (
+    Call,
+    Counts,
+    Entry,
+    Fail,
+    Match,
+    Part,
+    Refuse,
+    Say,
+    Script,
+    Subject,
+    Think,
+    Wait,
+    joined,
+    subject_of,
+)
 
 __all__ = [
     "Call",
@@ -24,10 +40,13 @@ __all__ = [
     "Subject",
     "Think",
     "Wait",
+    "check",
     "directed",
     "error_of",
+    "joined",
     "load_script",
     "read_entry",
     "subject_of",
     "undirected",
+    "wanted",
 ]

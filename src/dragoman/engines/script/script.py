@@ -21,6 +21,10 @@ Pieces = str | tuple[str, ...]
 """A text; as a tuple it is cut exactly so, whatever `Chunks` says."""
 
 
+def joined(pieces: Pieces) -> str:
+    return pieces if isinstance(pieces, str) else "".join(pieces)
+
+
 class Say(Struct, frozen=True):
     text: Pieces
 

@@ -8,8 +8,8 @@ from ...core.engine import Tokenizer
 from ...core.events import Event, Finished, PromptTokens, Started, Usage
 from ...core.message import CustomTool
 from ...core.request import Conversation, GenerateRequest
-from ..script.script import Entry, Fail, Part, Think, Wait
-from .obey import check
+from ..script.obey import check, wanted
+from ..script.script import Entry, Fail, Wait
 from .prompt import Prompt
 from .speech import Rules, Speech, together
 from .spelling import token_of
@@ -25,7 +25,7 @@ def perform(
     max_model_len: int | None,
 ) -> Iterator[Event | Wait | Fail]:
     """Raises Unsupported, before anything else, if the entry is no answer to this request. A Fail is the last step."""
-    replies = [_allowed(entry.for_choice(choice), request) for choice in range(request.choices)]
+    replies = [wanted(entry.for_choice(choice), request) for choice in range(request.choices)]
     for reply in replies:
         check(reply, request)
     if entry.delay:
@@ -46,16 +46,6 @@ def perform(
         if isinstance(step, Fail):
             return
     yield Finished(_usage(entry, len(prompt.ids), speeches))
-
-
-def _allowed(reply: tuple[Part, ...], request: GenerateRequest) -> tuple[Part, ...]:
-    """Without its thoughts, if the client wants none."""
-    if not isinstance(request.prompt, Conversation):
-        return reply
-    wanted = request.prompt.reasoning
-    if wanted.enabled is False or wanted.effort == "none":
-        return tuple(part for part in reply if not isinstance(part, Think))
-    return reply
 
 
 def _rules(request: GenerateRequest, left: int | None) -> Rules:

@@ -19,8 +19,8 @@ from ...core.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from ..script.script import Call, Chunks, Fail, Part, Pieces, Refuse, Say, Think, Wait
-from .spelling import borders, joined, spell
+from ..script.script import Call, Chunks, Fail, Part, Pieces, Refuse, Say, Think, Wait, joined
+from .spelling import borders, spell
 
 Step = Delta | ChoiceFinished | Wait | Fail
 

@@ -45,10 +45,6 @@ class Spelling(Struct, frozen=True):
                 start, said = border, until
 
 
-def joined(pieces: Pieces) -> str:
-    return pieces if isinstance(pieces, str) else "".join(pieces)
-
-
 def spell(text: str, tokenizer: Tokenizer, logprobs: int | None) -> Spelling:
     """logprobs: None for none. What is certain has the probability 1, so the logarithm is 0 and it has no rival."""
     ids = tokenizer.encode(text, special=False)

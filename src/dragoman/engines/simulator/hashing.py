@@ -7,7 +7,7 @@ hashes agree. Whatever else the keys and values depend on (LoRA, images, a salt)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -34,11 +34,18 @@ def root_hash(*keys: str) -> bytes:
     return root.digest()
 
 
-class TokenContents:
-    """Real token ids. The caller appends to `tokens` what was sampled, before the next step is scheduled."""
+Noted = Callable[[bytes, bytes | None, Sequence[int]], None]
 
-    def __init__(self, block_size: int, tokens: list[int], root: bytes = b"") -> None:
+
+class TokenContents:
+    """Real token ids. The caller appends to `tokens` what was sampled, before the next step is scheduled.
+
+    noted: told of every block when it is hashed: its hash, that of the one before it (None for the first), its tokens.
+    """
+
+    def __init__(self, block_size: int, tokens: list[int], root: bytes = b"", noted: Noted | None = None) -> None:
         self.tokens = tokens
+        self._noted = noted
         self._block_size = block_size
         self._hashes = [root]
 
@@ -47,7 +54,10 @@ class TokenContents:
             tokens = self.tokens[block * self._block_size : (block + 1) * self._block_size]
             if len(tokens) < self._block_size:
                 raise ValueError(f"block {index} is not full yet")
-            self._hashes.append(block_hash(self._hashes[-1], tokens))
+            parent = self._hashes[-1]
+            self._hashes.append(block_hash(parent, tokens))
+            if self._noted is not None:
+                self._noted(self._hashes[-1], parent if block else None, tokens)
         return self._hashes[index + 1]
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from ...core.errors import Unsupported
 from ...core.message import FunctionTool
 from ...core.request import Choices, Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema
-from ..script.script import Call, Fail, Part, Refuse, Say
 from .schema import SchemaError
 from .schema import check as check_schema
-from .spelling import joined
+from .script import Call, Fail, Part, Refuse, Say, Think, joined
+
+
+def wanted(reply: tuple[Part, ...], request: GenerateRequest) -> tuple[Part, ...]:
+    """Without its thoughts, if the client wants none."""
+    if not isinstance(request.prompt, Conversation):
+        return reply
+    reasoning = request.prompt.reasoning
+    if reasoning.enabled is False or reasoning.effort == "none":
+        return tuple(part for part in reply if not isinstance(part, Think))
+    return reply
 
 
 def check(reply: tuple[Part, ...], request: GenerateRequest) -> None:
@@ -59,7 +68,7 @@ def _check_text(text: str, constraint: Constraint) -> None:
             if text not in options:
                 raise Unsupported("The scripted text is none of the choices that the request allows.")
         case _:
-            raise Unsupported("The scripted engine can follow no regular expression and no grammar.")
+            raise Unsupported("A scripted reply can follow no regular expression and no grammar.")
 
 
 def _check_json(text: str, schema: str, what: str) -> None:

@@ -1,0 +1,117 @@
+"""What an engine counts of its work, in vLLM's words: plain numbers, cheap to add to. Knows no exposition format.
+
+An engine that knows its own scheduler keeps these itself; for the others the pipeline does, as far as it can see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from .events import FinishReason
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+TTFT_BUCKETS = (*_TTFT, 160.0, 640.0, 2560.0)
+ITL_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10, 20, 40, 80)
+_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+LATENCY_BUCKETS = (*_LATENCY, 960.0, 1920.0, 7680.0)
+ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+LENGTH_BUCKETS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+CHOICE_BUCKETS = (1, 2, 5, 10, 20)
+
+
+class Histogram:
+    """counts: observations up to each of `bounds`, and one more for those beyond; not yet added up."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """The same value, so many times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class LoraState(Struct, frozen=True):
+    """Names of the adapters of those that wait and run. most: how many may run at once."""
+
+    waiting: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    most: int = 0
+
+
+class CacheConfig(Struct, frozen=True):
+    """What `vllm:cache_config_info` tells. num_gpu_blocks: of the whole pool."""
+
+    block_size: int
+    num_gpu_blocks: int
+    enable_prefix_caching: bool
+
+
+class EngineStats:
+    """One engine core's counters since the start, and gauges as of now.
+
+    asleep: level of sleep, 0 awake. faults: those that were planned and have struck, by kind. Seconds and tokens.
+    """
+
+    def __init__(self) -> None:
+        self.running = self.waiting = self.asleep = 0
+        self.kv_cache_usage: float | None = None
+        self.preemptions: int | None = None
+        self.prefix_cache_queries: int | None = None
+        self.prefix_cache_hits: int | None = None
+        self.external_cache_queries: int | None = None
+        self.external_cache_hits: int | None = None
+        self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.success = dict.fromkeys(_REASONS.values(), 0)
+        self.faults: dict[str, int] = {}
+        self.cache: CacheConfig | None = None
+        self.lora: LoraState | None = None
+        self.iteration_tokens = Histogram(ITERATION_BUCKETS)
+        self.ttft = Histogram(TTFT_BUCKETS)
+        self.inter_token = Histogram(ITL_BUCKETS)
+        self.per_output_token = Histogram(ITL_BUCKETS)
+        self.latency = Histogram(LATENCY_BUCKETS)
+        self.queue = Histogram(LATENCY_BUCKETS)
+        self.inference = Histogram(LATENCY_BUCKETS)
+        self.prefill = Histogram(LATENCY_BUCKETS)
+        self.decode = Histogram(LATENCY_BUCKETS)
+        self.request_prompt_tokens = Histogram(LENGTH_BUCKETS)
+        self.request_generation_tokens = Histogram(LENGTH_BUCKETS)
+        self.request_max_tokens = Histogram(LENGTH_BUCKETS)
+        self.request_choices = Histogram(CHOICE_BUCKETS)
+
+    def fault(self, kind: str) -> None:
+        self.faults[kind] = self.faults.get(kind, 0) + 1
+
+    def finished(self, reason: FinishReason | None) -> None:
+        """reason: None is a failure of the engine."""
+        self.success["error" if reason is None else _REASONS[reason]] += 1
+
+
+_REASONS: dict[FinishReason | None, str] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "abort",
+    FinishReason.CONTENT_FILTER: "content_filter",
+    None: "error",
+}
+
+
+class Monitored(Protocol):
+    """An engine that counts for itself."""
+
+    def stats(self) -> Sequence[EngineStats]:
+        """One for each of its cores (data-parallel ranks). Cheap: it is asked several times a second."""
+        ...

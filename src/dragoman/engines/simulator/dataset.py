@@ -1,0 +1,49 @@
+"""Recorded replies, found by what was asked: JSON lines, read once.
+
+    {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
+    {"prompt_sha256": "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
+
+prompt: the text of the last user or tool message, or a plain prompt. reply: as in a script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..script import Entry, ScriptError, read_entry
+from .composer import check_entry, prompt_key
+
+
+class _Row(Struct, frozen=True, forbid_unknown_fields=True):
+    reply: Any
+    prompt: str | None = None
+    prompt_sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) == (self.prompt_sha256 is None):
+            raise ValueError("a row has either `prompt` or `prompt_sha256`")
+
+    @property
+    def key(self) -> str:
+        return (self.prompt_sha256 or "").lower() if self.prompt is None else prompt_key(self.prompt)
+
+
+def read_dataset(lines: Iterable[str | bytes], place: str) -> dict[str, Entry]:
+    """The replies by `prompt_key`; of two for a prompt the later one. Raises ScriptError, with the line."""
+    replies: dict[str, Entry] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{place}, line {number}"
+        try:
+            row = msgspec.json.decode(line, type=_Row)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ScriptError(f"{where}: {error}") from None
+        entry = read_entry({"reply": row.reply, "repeat": True}, where)
+        check_entry(entry)
+        replies[row.key] = entry
+    return replies

@@ -1,0 +1,48 @@
+"""Vectors without a model: they follow from the tokens alone, after the time that a prefill takes."""
+
+from __future__ import annotations
+
+import math
+from hashlib import shake_256
+
+import numpy as np
+
+from ...core.embed import Embeddings, EmbedRequest, EmbedTraits
+from ...core.engine import Health
+from .engine import SimulatorEngine
+
+
+class SimulatorEmbedder:
+    """A `core.engine.Embedder` beside an engine that is started and stopped by itself."""
+
+    def __init__(self, engine: SimulatorEngine, dimensions: int) -> None:
+        self._engine = engine
+        self._traits = EmbedTraits(dimensions, engine.max_model_len, matryoshka=True)
+
+    @property
+    def traits(self) -> EmbedTraits:
+        return self._traits
+
+    async def start(self) -> None:
+        """Nothing of its own has to be."""
+
+    async def stop(self) -> None:
+        """Nothing of its own has to be."""
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """The first numbers of a long vector are, before it is normalised, those of a short one."""
+        self._traits.check(request.dimensions)
+        size = request.dimensions or self._traits.dimensions
+        tokens = await self._engine.read(request.inputs)
+        vectors = tuple(_vector(ids, size, request.normalize is not False) for ids in request.inputs)
+        return Embeddings(vectors, size, tokens)
+
+
+def _vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
+    raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
+    vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
+    length = math.sqrt(float(vector @ vector)) if normalize else 1.0
+    return (vector / (length or 1.0)).astype("<f4").tobytes()

@@ -1,0 +1,446 @@
+"""The simulator as an engine: cores on the event loop's clock, and everything that a server may ask of a vLLM.
+
+Knows nothing of HTTP. What a step does and how long it takes is told by `engine_core` and `latency`, what is said by
+`composer`; here they meet requests, a clock and orders from an administrator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from ...core.control import PauseMode
+from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenRequest
+from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
+from ...core.metrics import CacheConfig, EngineStats, LoraState
+from ...core.request import Limits, SamplingOptions
+from ..script import Fail, error_of
+from .blocks import BlockPool
+from .composer import Composer, entry_of
+from .config import SchedulerConfig
+from .draws import Draws
+from .engine_core import EngineCore
+from .faults import Fault, FaultPlan, read_faults
+from .hashing import TokenContents, root_hash
+from .kv_events import Event
+from .kv_publisher import KvEventsConfig, KvPublisher
+from .latency import LatencyModel, StepLoad, StepTime, faster, noisy
+from .rank import Live, Rank
+from .scheduler import Scheduler
+from .sequence import Sequence as Running
+from .timetable import Timetable
+
+_FEATURES = frozenset(
+    {
+        Feature.JSON_OBJECT,
+        Feature.JSON_SCHEMA,
+        Feature.REGEX,
+        Feature.CHOICE,
+        Feature.GRAMMAR,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+        Feature.LORA,
+    }
+)
+_EXTRAS = frozenset({"lora", "reply", "fault"})
+
+
+class SimulatorConfig(Struct, frozen=True):
+    """What is simulated, and how a server drives it.
+
+    time_scale: 10 is ten times as fast. warm_up: seconds after the start until work is taken. ranks: data-parallel
+    copies of the engine core.  max_loras: adapters that may run at once.
+    """
+
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.0
+    noise: float = 0.0
+    time_scale: float = 1.0
+    warm_up: float = 0.0
+    ranks: int = 1
+    seed: int = 0
+    max_num_waiting: int = 2048
+    max_loras: int = 8
+    faults: tuple[Fault, ...] = ()
+    kv_events: KvEventsConfig | None = None
+
+
+class SimulatorEngine:
+    """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control`."""
+
+    def __init__(
+        self, config: SimulatorConfig, composer: Composer, *, vocab_size: int, unix_time: Callable[[], float]
+    ) -> None:
+        """unix_time: the time of day, which events carry."""
+        self._unix_time = unix_time
+        self._publishers: list[KvPublisher] = []
+        self._config, self._composer, self._vocab_size = config, composer, vocab_size
+        self._faults = FaultPlan(config.faults, config.seed)
+        self._ranks: list[Rank] = []
+        self._live: dict[str, Live] = {}
+        self._rank_of: dict[str, Rank] = {}
+        self._arriving = 0
+        self._ordinal = 0
+        self._turn = 0
+        self._timetable: Timetable | None = None
+        self._moment: float | None = None
+        self._ready_at = 0.0
+        self._down: str | None = "the engine is not running"
+        self._asleep = 0
+        self._paused = False
+        self._struck: tuple[object, Fault | None] = (None, None)
+        self._capabilities = Capabilities(
+            features=_FEATURES,
+            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__) | _EXTRAS,
+            max_logprobs=vocab_size,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def max_model_len(self) -> int:
+        return self._config.scheduler.context
+
+    def faults(self) -> str:
+        """The plan in force, as JSON text."""
+        return msgspec.json.encode(self._faults.faults).decode()
+
+    def set_faults(self, faults: object) -> None:
+        """A new plan, which counts requests from 1 again. Raises RequestError."""
+        try:
+            self._faults.set(read_faults(faults))
+        except ValueError as error:
+            raise RequestError(str(error), code="invalid_fault") from None
+
+    def tell(self, reply: object) -> None:
+        """What the next request is answered, as a script has it. Raises RequestError."""
+        self._composer.tell(entry_of(reply, "reply"))
+
+    async def start(self) -> None:
+        self._timetable = timetable = Timetable()
+        self._ranks = [self._rank(number, timetable) for number in range(self._config.ranks)]
+        self._ready_at = timetable.now() + self._config.warm_up
+        self._down = None
+
+    def _rank(self, number: int, timetable: Timetable) -> Rank:
+        config = self._config
+        publish = None
+        if config.kv_events is not None and config.kv_events.publishes:
+            publisher = KvPublisher(config.kv_events, number)
+            self._publishers.append(publisher)
+            publish = partial(self._tell_of_cache, publisher)
+        pool = BlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
+        core = EngineCore(Scheduler(config.scheduler, pool), self._step_time(number))
+        return Rank(number, core, timetable.call_at, vocab_size=self._vocab_size, ended=self._forget, publish=publish)
+
+    def _tell_of_cache(self, publisher: KvPublisher, events: list[Event]) -> None:
+        publisher.publish(self._unix_time(), events)
+
+    def _step_time(self, rank: int) -> StepTime:
+        config = self._config
+        step_time: StepTime = config.latency.seconds
+        if config.noise:
+            step_time = noisy(step_time, config.noise, np.random.default_rng([config.seed, rank]))
+        return step_time if config.time_scale == 1 else faster(step_time, config.time_scale)
+
+    async def stop(self) -> None:
+        self._fail_all("The engine is shutting down.", "the engine is not running")
+        if self._timetable is not None:
+            self._timetable.close()
+        for publisher in self._publishers:
+            publisher.close()
+        self._publishers.clear()
+
+    def health(self) -> Health:
+        running = sum(rank.core.scheduler.num_running for rank in self._ranks)
+        waiting = self._arriving + sum(rank.core.scheduler.num_waiting for rank in self._ranks)
+        reason = self._down
+        if reason is None and self._now() < self._ready_at:
+            reason = "the engine is warming up"
+        return Health(reason is None, reason, waiting, running)
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        """As TokenEngine.add; raises as well whatever a script or a plan of faults says."""
+        state = self.health()
+        if not state.ready:
+            raise Overloaded(f"Not ready: {state.reason}.")
+        if request.id in self._live:
+            raise ValueError(f"a sequence {request.id!r} is already running")
+        _check(request, self._vocab_size, self.max_model_len)
+        if state.waiting >= self._config.max_num_waiting:
+            raise Overloaded(f"{state.waiting} sequences are waiting already.")
+        fault = self._fault(request)
+        rank = self._next_rank()
+        live = self._live_of(request, deliver, fault, rank)
+        rank.core.scheduler.check(live.sequence)
+        self._live[request.id], self._rank_of[request.id] = live, rank
+        self._arriving += 1
+        arrival = live.arrived + self._config.frontend_seconds / self._config.time_scale
+        self._clock.call_at(arrival, lambda at: self._arrive(live, rank, at))
+
+    def abort(self, id: str) -> None:
+        live = self._live.pop(id, None)
+        if live is None:
+            return
+        live.fall_silent()
+        self._rank_of.pop(id).drop(live, self._now())
+
+    def _arrive(self, live: Live, rank: Rank, at: float) -> None:
+        self._arriving -= 1
+        if live.request.id in self._live and self._live[live.request.id] is live:
+            rank.queue(live, at)
+
+    def _live_of(self, request: TokenRequest, deliver: Deliver, fault: Fault | None, rank: Rank) -> Live:
+        extras = dict(request.extras)
+        lora = msgspec.json.decode(extras["lora"], type=str) if "lora" in extras else ""
+        draws = self._draws(request)
+        composition = self._composer.compose(request, draws)
+        # A prompt that is scored is computed: the cache is not read for it.
+        alone = request.id if request.prompt_logprobs is not None else ""
+        block_size = self._config.scheduler.block_size
+        ledger = rank.ledger
+        contents = TokenContents(
+            block_size,
+            list(request.prompt),
+            root_hash(lora, request.cache_salt, alone),
+            None if ledger is None else partial(ledger.note, lora=lora),
+        )
+        sequence = Running(
+            request.id,
+            num_prompt_tokens=len(request.prompt),
+            max_tokens=request.max_tokens,
+            contents=contents,
+            priority=request.priority,
+        )
+        return Live(
+            request,
+            deliver,
+            sequence,
+            contents,
+            composition,
+            draws,
+            arrived=self._present(),
+            lora=lora,
+            fault=fault,
+        )
+
+    def _draws(self, request: TokenRequest) -> Draws:
+        """The same seed and request draw the same; without a seed, and warm, each request draws afresh."""
+        sampling, config = request.sampling, self._config
+        if sampling.seed is not None:
+            chance = f"seed {sampling.seed}"
+        elif sampling.temperature == 0:
+            chance = "greedy"
+        else:
+            self._ordinal += 1
+            chance = f"request {self._ordinal}"
+        return Draws(config.seed, chance, np.array(request.prompt, np.int64).tobytes())
+
+    def _fault(self, request: TokenRequest) -> Fault | None:
+        """What strikes this request: said by itself, or planned. Its choices share one fault."""
+        if self._struck[0] is None or self._struck[0] is not request.asked:
+            told = dict(request.extras).get("fault")
+            self._struck = (request.asked, self._faults.next() if told is None else _told_fault(told))
+        fault = self._struck[1]
+        if fault is None:
+            return None
+        for kind in fault.kinds:
+            self._ranks[0].stats.fault(kind)
+        if fault.crash is not None:
+            self.crash(fault.crash)
+            raise EngineError(fault.message)
+        if fault.status is not None:
+            raise _refusal(fault)
+        return fault
+
+    def _next_rank(self) -> Rank:
+        """The least loaded; of equals the next in turn."""
+        count = len(self._ranks)
+        turns = [self._ranks[(self._turn + step) % count] for step in range(count)]
+        chosen = min(turns, key=lambda rank: rank.load)
+        self._turn = (chosen.number + 1) % count
+        return chosen
+
+    @property
+    def _clock(self) -> Timetable:
+        if self._timetable is None:
+            raise EngineError("The engine is not running.")
+        return self._timetable
+
+    def _now(self) -> float:
+        return 0.0 if self._timetable is None else self._timetable.now()
+
+    def _present(self) -> float:
+        """What is added in one turn of the event loop arrives together, as in one message to vLLM's engine core."""
+        if self._moment is None:
+            self._moment = self._now()
+            asyncio.get_running_loop().call_soon(self._let_time_pass)
+        return self._moment
+
+    def _let_time_pass(self) -> None:
+        self._moment = None
+
+    def _forget(self, live: Live) -> None:
+        if self._live.get(live.request.id) is live:
+            del self._live[live.request.id], self._rank_of[live.request.id]
+
+    def _fail_all(self, message: str, why: str | None) -> None:
+        """Also those that have said all and wait with the rest of it."""
+        self._down = why
+        at = self._now()
+        for rank in self._ranks:
+            rank.fail(message, at)
+        for live in list(self._live.values()):
+            live.deliver(Failed(live.request.id, message))
+            live.fall_silent()
+        self._live.clear()
+        self._rank_of.clear()
+
+    # What an administrator may order.
+
+    def crash(self, seconds: float) -> None:
+        """Everything fails, and for so long nothing is taken; what was cached is gone."""
+        self._fail_all("The engine died.", "the engine died and is being restarted")
+        for rank in self._ranks:
+            rank.core.scheduler.pool.reset()
+        self._clock.call_at(self._now() + seconds, self._recover)
+
+    def _recover(self, _: float) -> None:
+        self._down = None
+
+    def pause(self, mode: PauseMode = "abort") -> None:
+        """No step begins until `resume`. abort: what runs ends now with what it has. keep: it goes on then."""
+        if mode == "abort":
+            for rank in self._ranks:
+                rank.end_all(self._now())
+        if not self._paused:
+            self._paused = True
+            self._clock.hold()
+
+    def resume(self) -> None:
+        if self._paused and not self._asleep:
+            self._paused = False
+            self._clock.go_on()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Give the accelerator's memory back: what is cached is lost. Requests wait until `wake_up`."""
+        self.pause(mode)
+        self._asleep = level
+        self.reset_prefix_cache()
+
+    def wake_up(self) -> None:
+        self._asleep = 0
+        self.resume()
+
+    @property
+    def sleep_level(self) -> int:
+        """0 is awake."""
+        return self._asleep
+
+    def reset_prefix_cache(self) -> bool:
+        """False where a block is still held: then nothing has changed, as in vLLM."""
+        done = all([rank.core.scheduler.pool.reset() for rank in self._ranks])
+        for rank in self._ranks:
+            rank.tell_of_cache()
+        return done
+
+    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
+        """As PrefixCache.cached_tokens; of the rank that has the most."""
+        if len(prompt) < 2:
+            return 0
+        block_size = self._config.scheduler.block_size
+        contents = TokenContents(block_size, list(prompt), root_hash("", cache_salt, ""))
+        probe = Running("", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents)
+        found = (len(rank.core.scheduler.cached_prefix(probe)) for rank in self._ranks)
+        return block_size * max(found, default=0)
+
+    async def read(self, inputs: Sequence[tuple[int, ...]]) -> int:
+        """Take the time that a prefill of these tokens takes; how many there were. Raises Overloaded, RequestError."""
+        state = self.health()
+        if not state.ready:
+            raise Overloaded(f"Not ready: {state.reason}.")
+        for ids in inputs:
+            _check_prompt(ids, self._vocab_size, self.max_model_len + 1)
+        tokens = sum(map(len, inputs))
+        load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
+        await self._rest(self._config.latency.seconds(load) / self._config.time_scale)
+        self._ranks[0].stats.prompt_tokens += tokens
+        return tokens
+
+    async def _rest(self, seconds: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def over(_: float) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self._clock.call_at(self._now() + seconds, over)
+        await done
+
+    def stats(self) -> Sequence[EngineStats]:
+        return [self._told(rank) for rank in self._ranks]
+
+    def _told(self, rank: Rank) -> EngineStats:
+        """Its counters, with the scheduler's state as of now."""
+        stats, scheduler = rank.stats, rank.core.scheduler
+        stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
+        stats.kv_cache_usage = scheduler.pool.usage
+        stats.preemptions = scheduler.stats.num_preemptions
+        stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
+        stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
+        stats.asleep = self._asleep
+        config = scheduler.config
+        stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
+        stats.lora = self._loras(rank)
+        return stats
+
+    def _loras(self, rank: Rank) -> LoraState:
+        running = {live.lora for live in rank.live if live.lora and live.scheduled is not None}
+        waiting = {live.lora for live in rank.live if live.lora and live.scheduled is None}
+        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), self._config.max_loras)
+
+
+def _told_fault(text: str) -> Fault:
+    """A request's own. It may not crash the engine of the others."""
+    try:
+        (fault,) = read_faults(msgspec.json.decode(text))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
+    if fault.crash is not None:
+        raise RequestError("x-dragoman-fault: only an administrator's plan can crash the engine", code="invalid_fault")
+    return fault
+
+
+def _refusal(fault: Fault) -> Exception:
+    assert fault.status is not None
+    return error_of(Fail(fault.status, fault.message, retry_after=fault.retry_after))
+
+
+def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+    _check_prompt(request.prompt, vocab, max_model_len)
+    if request.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1", param="max_tokens")
+
+
+def _check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
+    if not ids:
+        raise RequestError("The prompt is empty.", param="prompt")
+    if len(ids) >= max_model_len:
+        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
+    if min(ids) < 0 or max(ids) >= vocab:
+        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")

@@ -1,0 +1,104 @@
+"""KV events over ZeroMQ: a PUB socket for what happens, a ROUTER socket for what was missed. The only user of zmq."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .kv_events import Batch, Event, Journal
+
+END = (-1).to_bytes(8, "big", signed=True)
+"""The number behind the last batch of a replay."""
+
+
+class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's `--kv-events-config`. A rank listens on the port of its own number more. buffer_steps: batches kept."""
+
+    enable_kv_cache_events: bool = True
+    publisher: str = "zmq"
+    endpoint: str = "tcp://*:5557"
+    replay_endpoint: str | None = None
+    buffer_steps: int = 10_000
+    hwm: int = 100_000
+    max_queue_size: int = 100_000
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        if self.publisher not in ("zmq", "null"):
+            raise ValueError("publisher must be `zmq` or `null`")
+        if self.buffer_steps < 1 or self.hwm < 1:
+            raise ValueError("buffer_steps and hwm must be at least 1")
+
+    @property
+    def publishes(self) -> bool:
+        return self.enable_kv_cache_events and self.publisher == "zmq"
+
+
+def read_config(text: str) -> KvEventsConfig:
+    """Raises ValueError."""
+    try:
+        return msgspec.json.decode(text, type=KvEventsConfig)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"--kv-events-config: {error}") from None
+
+
+def for_rank(endpoint: str, rank: int) -> str:
+    """As vLLM: ports count up with the ranks, names in the process get a suffix."""
+    if endpoint.startswith("inproc"):
+        return endpoint if not rank else f"{endpoint}_dp{rank}"
+    base, colon, port = endpoint.rpartition(":")
+    return f"{base}{colon}{int(port) + rank}" if colon and port.isdigit() else endpoint
+
+
+class KvPublisher:
+    """Of one rank. Made and closed on the event loop; a subscriber that is slow loses batches, and may ask for them."""
+
+    def __init__(self, config: KvEventsConfig, rank: int) -> None:
+        """Raises ValueError where zmq is missing or an endpoint cannot be had."""
+        try:
+            import zmq  # noqa: PLC0415 - an extra, and only for those who publish
+            import zmq.asyncio  # noqa: PLC0415
+        except ImportError:
+            raise ValueError("KV events need pyzmq: install dragoman[kv-events]") from None
+        self._zmq: Any = zmq
+        self._rank, self._topic = rank, config.topic.encode()
+        self._journal = Journal(config.buffer_steps)
+        self._context: Any = zmq.asyncio.Context()
+        self._replay: asyncio.Task[None] | None = None
+        try:
+            self._out: Any = zmq.Socket(self._context, zmq.PUB)
+            self._out.set_hwm(config.hwm)
+            self._out.bind(for_rank(config.endpoint, rank))
+            if config.replay_endpoint is not None:
+                router: Any = self._context.socket(zmq.ROUTER)
+                router.bind(for_rank(config.replay_endpoint, rank))
+                self._replay = asyncio.get_running_loop().create_task(self._answer(router))
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ValueError(f"--kv-events-config: {error}") from None
+
+    def publish(self, now: float, events: list[Event]) -> None:
+        """now: Unix seconds. Never blocks."""
+        number, payload = self._journal.add(Batch(now, events, self._rank))
+        with suppress(self._zmq.Again):
+            self._out.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
+
+    async def _answer(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
+        """Whoever sends a number gets everything from there on, and an end."""
+        while True:
+            frames: list[bytes] = await router.recv_multipart()
+            if len(frames) != 3 or len(frames[2]) != 8:
+                continue
+            client = frames[0]
+            for number, payload in self._journal.since(int.from_bytes(frames[2], "big")):
+                await router.send_multipart((client, b"", number, payload))
+            await router.send_multipart((client, b"", END, b""))
+
+    def close(self) -> None:
+        if self._replay is not None:
+            self._replay.cancel()
+        self._context.destroy(linger=0)

@@ -1,0 +1,52 @@
+"""The adapters (LoRA) of a model: names that clients call it by, and that its engine hears. They come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import NotFound, RequestError
+
+
+class Adapter(Struct, frozen=True):
+    """path: where its weights lie, or would."""
+
+    name: str
+    path: str
+
+
+class Adapters:
+    """Those that are loaded now, in the order in which they came."""
+
+    def __init__(self, adapters: Iterator[Adapter] | tuple[Adapter, ...] = ()) -> None:
+        self._adapters = {adapter.name: adapter for adapter in adapters}
+
+    def __iter__(self) -> Iterator[Adapter]:
+        return iter(tuple(self._adapters.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._adapters
+
+    def load(self, adapter: Adapter, *, again: bool = False) -> None:
+        """again: replace one of this name. Raises RequestError where there is one, as vLLM does."""
+        if adapter.name in self._adapters and not again:
+            raise RequestError(
+                f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
+            )
+        self._adapters[adapter.name] = adapter
+
+    def unload(self, name: str) -> None:
+        if self._adapters.pop(name, None) is None:
+            raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
+
+
+def read_adapter(text: str) -> Adapter:
+    """`NAME=PATH`, or vLLM's JSON of `name` and `path`. Raises ValueError."""
+    if text.lstrip().startswith("{"):
+        return msgspec.json.decode(text, type=Adapter)
+    name, separator, path = text.partition("=")
+    if not separator or not name or not path:
+        raise ValueError(f"an adapter is NAME=PATH, not {text[:60]!r}")
+    return Adapter(name, path)

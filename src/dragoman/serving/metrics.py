@@ -1,0 +1,170 @@
+"""`/metrics`, as vLLM has it: the counters of every engine core, in Prometheus' formats. Counts nothing itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..core.metrics import EngineStats, Histogram
+from ..pipeline.meter import Meters
+from .answer import Answer
+from .endpoint import Handler, Http, Whole
+
+Cores = list[tuple[tuple[str, str], EngineStats]]
+"""(model name, number of the engine core) and its counters."""
+
+LABELS = ("model_name", "engine")
+
+_GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
+    ("num_requests_running", "Requests in the running batch.", lambda stats: stats.running),
+    ("num_requests_waiting", "Requests that wait to be scheduled.", lambda stats: stats.waiting),
+    (
+        "kv_cache_usage_perc",
+        "Share of the KV cache that is held; 1 is all.",
+        lambda stats: stats.kv_cache_usage,
+    ),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
+    ("num_preemptions", "Requests that had to give their blocks back.", lambda stats: stats.preemptions),
+    ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_cache_hits),
+    (
+        "external_prefix_cache_queries",
+        "Prompt tokens asked of another instance.",
+        lambda stats: stats.external_cache_queries,
+    ),
+    (
+        "external_prefix_cache_hits",
+        "Prompt tokens that came from another instance.",
+        lambda stats: stats.external_cache_hits,
+    ),
+    ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
+    ("prompt_tokens_cached", "Prompt tokens that need not be computed.", lambda stats: stats.prompt_tokens_cached),
+    ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
+)
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
+    ("iteration_tokens_total", "Tokens of a step.", lambda stats: stats.iteration_tokens),
+    ("time_to_first_token_seconds", "From arrival to the first token.", lambda stats: stats.ttft),
+    ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.inter_token),
+    ("request_time_per_output_token_seconds", "Mean of a request's gaps.", lambda stats: stats.per_output_token),
+    ("e2e_request_latency_seconds", "From arrival to the end.", lambda stats: stats.latency),
+    ("request_queue_time_seconds", "Waiting to be scheduled.", lambda stats: stats.queue),
+    ("request_inference_time_seconds", "From being scheduled to the end.", lambda stats: stats.inference),
+    ("request_prefill_time_seconds", "From being scheduled to the first token.", lambda stats: stats.prefill),
+    ("request_decode_time_seconds", "From the first token to the last.", lambda stats: stats.decode),
+    ("request_prompt_tokens", "Tokens of a prompt.", lambda stats: stats.request_prompt_tokens),
+    ("request_generation_tokens", "Tokens of an answer.", lambda stats: stats.request_generation_tokens),
+    ("request_params_max_tokens", "max_tokens of a request.", lambda stats: stats.request_max_tokens),
+    ("request_params_n", "n of a request.", lambda stats: stats.request_choices),
+)
+
+
+class EngineCollector(Collector):
+    """What is known at the time of a scrape. now: Unix seconds."""
+
+    def __init__(self, meters: Meters, now: Callable[[], float] = time.time) -> None:
+        self._meters, self._now = meters, now
+
+    def collect(self) -> Iterator[Metric]:
+        cores: Cores = [
+            ((model.name, str(number)), stats) for model, each in self._meters for number, stats in enumerate(each)
+        ]
+        for name, text, read in _GAUGES:
+            yield from _samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, text, read in _COUNTERS:
+            yield from _samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, text, of in _HISTOGRAMS:
+            yield _histogram(f"vllm:{name}", text, ((labels, of(stats)) for labels, stats in cores))
+        yield _successes(cores)
+        yield from _sleep(cores)
+        yield from _faults(cores)
+        yield from _caches(cores)
+        yield from _loras(cores, self._now())
+
+
+def _samples(
+    family: GaugeMetricFamily | CounterMetricFamily, cores: Cores, read: Callable[[EngineStats], float | None]
+) -> Iterator[Metric]:
+    """Nothing at all where nobody knows it."""
+    for labels, stats in cores:
+        value = read(stats)
+        if value is not None:
+            family.add_metric(labels, value)
+    if family.samples:
+        yield family
+
+
+def _histogram(name: str, text: str, observed: Iterable[tuple[tuple[str, str], Histogram]]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=LABELS)
+    for labels, histogram in observed:
+        total, buckets = 0, list[tuple[str, float]]()
+        for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), total))
+        family.add_metric(labels, buckets, histogram.sum)
+    return family
+
+
+def _successes(cores: Cores) -> Metric:
+    family = CounterMetricFamily("vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason"))
+    for labels, stats in cores:
+        for reason, count in stats.success.items():
+            family.add_metric((*labels, reason), count)
+    return family
+
+
+def _sleep(cores: Cores) -> Iterator[Metric]:
+    family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state it is in.", labels=(*LABELS, "sleep_state"))
+    for labels, stats in cores:
+        for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
+            family.add_metric((*labels, state), float(stats.asleep == level))
+    yield family
+
+
+def _faults(cores: Cores) -> Iterator[Metric]:
+    family = CounterMetricFamily("dragoman:faults", "Planned failures that have struck.", labels=(*LABELS, "kind"))
+    for labels, stats in cores:
+        for kind, count in stats.faults.items():
+            family.add_metric((*labels, kind), count)
+    if family.samples:
+        yield family
+
+
+def _caches(cores: Cores) -> Iterator[Metric]:
+    names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
+    family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=names)
+    for (_, engine), stats in cores:
+        cache = stats.cache
+        if cache is not None:
+            told = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
+            family.add_metric(told, 1.0)
+    if family.samples:
+        yield family
+
+
+def _loras(cores: Cores, now: float) -> Iterator[Metric]:
+    names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+    family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=names)
+    for _, stats in cores:
+        lora = stats.lora
+        if lora is not None:
+            family.add_metric((str(lora.most), ",".join(lora.waiting), ",".join(lora.running)), now)
+    if family.samples:
+        yield family
+
+
+def metrics(meters: Meters) -> Handler:
+    """The handler; what a scraper accepts decides the format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(meters))
+
+    async def handle(http: Http) -> Whole | Answer:
+        encode, kind = choose_encoder(http.headers.get("accept", ""))
+        return Whole(encode(registry), content_type=(b"content-type", kind.encode()))
+
+    return handle

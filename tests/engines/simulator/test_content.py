@@ -1,0 +1,224 @@
+"""What the simulator says, asked on the wire: repeatable, in the model's own syntax, and as it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from dragoman.engines.simulator.draws import Draws
+from dragoman.engines.simulator.lengths import Lengths, read_lengths
+from dragoman.engines.simulator.pretended import pretend
+
+from .serving import twin
+
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+async def test_the_same_seed_and_request_say_the_same_and_another_seed_does_not():
+    async with twin() as sim:
+        first, again, other = [await sim.said(seed=seed) for seed in (1, 1, 2)]
+    assert first == again != other
+
+
+async def test_a_server_of_the_same_seed_says_the_same_in_the_same_order():
+    async def answers() -> list[str | None]:
+        async with twin(seed=5) as sim:
+            return [await sim.said() for _ in range(3)]
+
+    first = await answers()
+    assert first == await answers()
+    assert len(set(first)) == 3
+
+
+async def test_echo_says_what_the_last_message_said():
+    async with twin(sim_mode="echo") as sim:
+        assert await sim.said("Say this: ünïcode & all.") == "Say this: ünïcode & all."
+
+
+@pytest.mark.parametrize(("asked", "count", "reason"), [({"ignore_eos": True, "max_tokens": 70}, 70, "length")])
+async def test_ignore_eos_says_max_tokens(asked: dict[str, Any], count: int, reason: str):
+    async with twin(sim_output_tokens="5") as sim:
+        answer = await sim.chat(**asked)
+    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (count, reason)
+
+
+async def test_lengths_are_drawn_and_min_tokens_honoured():
+    async with twin(sim_output_tokens="5") as sim:
+        # The stop token is one of the answer's.
+        assert (await sim.chat())["usage"]["completion_tokens"] == 6
+        assert (await sim.chat(min_tokens=30))["usage"]["completion_tokens"] == 31
+        assert (await sim.chat(max_tokens=3))["choices"][0]["finish_reason"] == "length"
+
+
+async def test_a_thought_comes_when_it_is_asked_for_and_keeps_its_budget():
+    async with twin() as sim:
+        thinks: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": True}}
+        message = (await sim.chat(**thinks))["choices"][0]["message"]
+        assert message["reasoning"]
+        assert message["content"]
+        assert not (await sim.chat())["choices"][0]["message"]["reasoning"]
+        usage = (await sim.chat(**thinks, thinking_token_budget=7))["usage"]
+        assert usage["completion_tokens_details"]["reasoning_tokens"] <= 9  # with its marks
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_required_call_satisfies_its_schema(seed: int):
+    async with twin() as sim:
+        answer = await sim.chat(tools=[WEATHER], tool_choice="required", seed=seed, max_tokens=400)
+    (call, *_) = answer["choices"][0]["message"]["tool_calls"]
+    jsonschema_rs.validate(WEATHER["function"]["parameters"], json.loads(call["function"]["arguments"]))
+
+
+@pytest.mark.parametrize(("share", "reason"), [(1.0, "tool_calls"), (0.0, "stop")])
+async def test_where_tools_may_be_called_the_configured_share_does(share: float, reason: str):
+    async with twin(sim_tool_calls=share) as sim:
+        answers = [await sim.chat(tools=[WEATHER], seed=seed) for seed in range(4)]
+    assert {answer["choices"][0]["finish_reason"] for answer in answers} == {reason}
+
+
+async def test_directives_and_headers_and_the_administrator_tell_what_is_said():
+    async with twin(directives=True) as sim:
+        assert await sim.said("[[say From the prompt.]]") == "From the prompt."
+        reply = json.dumps({"reply": [{"text": "From the header."}]})
+        assert await sim.said(headers={"x-dragoman-reply": reply}) == "From the header."
+
+
+async def test_a_directed_call_goes_through_the_models_own_syntax():
+    async with twin(directives=True) as sim:
+        told = '[[think Rome.]][[tool get_weather {"city": "Rome", "days": 2}]]'
+        message = (await sim.chat(told, tools=[WEATHER]))["choices"][0]["message"]
+    assert message["reasoning"] == "Rome."
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"city": "Rome", "days": 2}
+
+
+async def test_a_reply_that_breaks_the_request_is_refused_before_the_stream():
+    async with twin(directives=True) as sim:
+        messages = [{"role": "user", "content": "[[say no JSON]]"}]
+        body = {"messages": messages, "stream": True, "response_format": {"type": "json_object"}}
+        answer = await sim.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+
+
+async def test_a_script_and_a_data_set_answer_whom_they_know(tmp_path: Path):
+    script, dataset = tmp_path / "script.yaml", tmp_path / "data.jsonl"
+    script.write_text("- match: {contains: sun}\n  reply: It shines.\n- reply: Something else.\n  repeat: true\n")
+    dataset.write_text('{"prompt": "Who are you?", "reply": "A twin."}\n')
+    async with twin(sim_replies=str(script), sim_dataset=str(dataset)) as sim:
+        assert await sim.said("Who are you?") == "A twin."
+        assert await sim.said("Where is the sun?") == "It shines."
+        assert await sim.said("And the moon?") == "Something else."
+
+
+async def test_an_error_that_was_told_is_an_http_status():
+    async with twin(directives=True) as sim:
+        messages = [{"role": "user", "content": "[[error 429 Slowly.]]"}]
+        answer = await sim.post("/v1/chat/completions", {"messages": messages})
+    assert answer.status_code == 429
+
+
+async def test_forbidden_and_forced_tokens_are_obeyed():
+    async with twin() as sim:
+        common = (await sim.chat(seed=3, return_token_ids=True))["choices"][0]["token_ids"]
+        banned = {str(id): -100 for id in set(common)}
+        after = (await sim.chat(seed=3, return_token_ids=True, logit_bias=banned))["choices"][0]["token_ids"]
+        assert not set(after) & set(common)
+        only = await sim.chat(max_tokens=5, ignore_eos=True, return_token_ids=True, logit_bias={str(common[0]): 100})
+    assert only["choices"][0]["token_ids"] == [common[0]] * 5
+
+
+async def test_n_choices_interleave_and_share_their_prompts_blocks():
+    async with twin(time_scale=100.0) as sim:
+        prompt = "word " * 200
+        stream = await sim.openai().chat.completions.create(
+            model=sim.model,
+            messages=[{"role": "user", "content": prompt}],
+            n=4,
+            max_tokens=20,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        order = [chunk.choices[0].index async for chunk in stream if chunk.choices and chunk.choices[0].delta.content]
+        (stats,) = sim.engine.stats()
+    assert set(order[:8]) == {0, 1, 2, 3}
+    assert stats.prefix_cache_hits is not None
+    assert stats.prefix_cache_hits > 500
+
+
+async def test_what_is_abandoned_is_free_at_once():
+    async with twin(time_scale=1.0) as sim:
+        stream = await sim.openai().chat.completions.create(
+            model=sim.model, messages=[{"role": "user", "content": "Go on."}], max_tokens=4000, stream=True
+        )
+        await anext(aiter(stream))
+        await stream.close()
+        while sim.engine.health().running:  # noqa: ASYNC110 - the transport tells nobody
+            await asyncio.sleep(0)
+        assert sim.engine.stats()[0].kv_cache_usage == 0.0
+
+
+async def test_embeddings_are_repeatable_and_of_the_asked_dimension():
+    async with twin() as sim:
+
+        async def vector(**more: Any) -> list[float]:
+            answer = await sim.post("/v1/embeddings", {"model": sim.model, "input": "Some words.", **more})
+            assert answer.status_code == 200, answer.text
+            return answer.json()["data"][0]["embedding"]
+
+        whole, again, short = await vector(), await vector(), await vector(dimensions=64)
+    assert whole == again
+    assert (len(whole), len(short)) == (1024, 64)
+    assert abs(sum(number * number for number in short) - 1) < 1e-3
+
+
+def test_draws_follow_from_their_key_alone():
+    first, again = Draws("key", 1), Draws("key", 1)
+    values = [first.unit() for _ in range(50)]
+    assert values == [again.unit() for _ in range(50)]
+    assert all(0 <= value < 1 for value in values)
+    assert len(set(values)) == 50
+    assert Draws("key", 2).unit() != values[0]
+    assert Draws("ke", "y1").unit() != Draws("key", "1").unit()
+
+
+@pytest.mark.parametrize(("text", "least", "most"), [("7", 7, 7), ("uniform:3,9", 3, 9), ("lognormal:100,0", 100, 100)])
+def test_lengths_are_read_and_drawn_within_their_bounds(text: str, least: int, most: int):
+    drawn = {read_lengths(text).draw(Draws(number)) for number in range(200)}
+    assert (min(drawn), max(drawn)) == (least, most)
+
+
+@pytest.mark.parametrize("text", ["", "x", "uniform:9,3", "normal:1,2", "-4", "1e99", "lognormal:0,1", "nan"])
+def test_lengths_that_make_no_sense_are_refused(text: str):
+    with pytest.raises(ValueError, match="lengths are"):
+        read_lengths(text)
+
+
+def test_a_median_is_a_median():
+    lengths = Lengths(median=100, sigma=0.7)
+    drawn = sorted(lengths.draw(Draws(number)) for number in range(999))
+    assert 85 < drawn[499] < 115
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_pretended_scores_agree_with_each_other(count: int):
+    score = pretend(5, count, 300, Draws("x"))
+    assert len(score.top) == count
+    if count:
+        assert score.top[0] == (5, score.logprob)
+        assert len({id for id, _ in score.top}) == count
+        assert [each for _, each in score.top] == sorted((each for _, each in score.top), reverse=True)

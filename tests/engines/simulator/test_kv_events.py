@@ -1,0 +1,157 @@
+"""Events of the prefix cache: whoever hears them all knows what the pool holds."""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.engine import Ended, TokenOutput, TokenRequest
+from dragoman.engines.simulator.blocks import BlockPool
+from dragoman.engines.simulator.composer import Composition
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.draws import Draws
+from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.hashing import TokenContents
+from dragoman.engines.simulator.kv_events import Batch, Event, Journal, short
+from dragoman.engines.simulator.kv_publisher import for_rank, read_config
+from dragoman.engines.simulator.rank import Live, Rank
+from dragoman.engines.simulator.scheduler import Scheduler
+from dragoman.engines.simulator.sequence import Sequence
+from dragoman.engines.simulator.speech import Recital
+
+
+class Bench:
+    """A rank on a virtual clock, and an index of what it publishes: hash to tokens."""
+
+    def __init__(self, blocks: int = 12, block_size: int = 4) -> None:
+        self.config = SchedulerConfig(
+            max_num_seqs=4, max_num_batched_tokens=16, block_size=block_size, num_gpu_blocks=blocks
+        )
+        self.calls: list[Any] = []
+        self.numbers = count()
+        self.index: dict[int, list[int]] = {}
+        self.ended: list[str] = []
+        pool = BlockPool(blocks, record=True)
+        core = EngineCore(Scheduler(self.config, pool), lambda _: 1.0)
+        self.rank = Rank(
+            0,
+            core,
+            self.call_at,
+            vocab_size=100,
+            ended=lambda live: self.ended.append(live.request.id),
+            publish=self.hear,
+        )
+
+    def call_at(self, when: float, call: Any) -> None:
+        heappush(self.calls, (when, next(self.numbers), call))
+
+    def hear(self, events: list[Event]) -> None:
+        """As a router would: from the bytes."""
+        payload = msgspec.msgpack.encode(Batch(0.0, events, 0))
+        for name, *fields in msgspec.msgpack.decode(payload)[1]:
+            if name == "BlockStored":
+                hashes, _, tokens, size = fields[:4]
+                for place, each in enumerate(hashes):
+                    self.index[each] = tokens[place * size : (place + 1) * size]
+            elif name == "BlockRemoved":
+                for each in fields[0]:
+                    del self.index[each]
+            else:
+                assert name == "AllBlocksCleared"
+                self.index.clear()
+
+    def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> Live:
+        id, now = str(next(self.numbers)), self.calls[0][0] if self.calls else 0.0
+        request = TokenRequest(id, tuple(prompt), max_tokens)
+        ledger = self.rank.ledger
+        assert ledger is not None
+        contents = TokenContents(self.config.block_size, list(prompt), noted=partial(ledger.note, lora=""))
+        sequence = Sequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
+        speech = Recital((), [1, 2, 3], 0, None, -1)
+        said: list[TokenOutput] = [] if outputs is None else outputs
+        live = Live(request, said.append, sequence, contents, Composition(speech), Draws(id), arrived=now)
+        self.rank.queue(live, now)
+        return live
+
+    def step(self) -> None:
+        when, _, call = heappop(self.calls)
+        call(when)
+
+    def check(self) -> None:
+        pool = self.rank.core.scheduler.pool
+        assert self.index.keys() == {short(name) for name in pool.cached().values()}
+
+
+REQUESTS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 14), st.integers(1, 12), st.sampled_from(["run", "step", "abort"])),
+    max_size=25,
+)
+
+
+@given(REQUESTS)
+def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(orders: list[tuple[int, int, int, str]]):
+    bench = Bench()
+    lives: list[Live] = []
+    for kind, length, max_tokens, then in orders:
+        lives.append(bench.add([kind] * length, max_tokens))
+        if then == "abort":
+            live = lives[kind % len(lives)]
+            bench.rank.drop(live, 0.0)
+            assert not live.sequence.blocks
+        for _ in range(0 if then == "run" else 3):
+            if bench.calls:
+                bench.step()
+                bench.check()
+    while bench.calls:
+        bench.step()
+        bench.check()
+    stats, scheduler = bench.rank.stats, bench.rank.core.scheduler
+    assert scheduler.pool.used == 0
+    assert sum(stats.success.values()) == len(lives)
+    assert stats.generation_tokens == sum(live.count for live in lives)
+    assert stats.ttft.count == sum(live.first is not None for live in lives)
+    assert stats.inter_token.count == stats.generation_tokens - stats.ttft.count
+
+
+def test_blocks_tell_their_tokens_and_what_they_follow():
+    bench = Bench()
+    heard: list[Event] = []
+    bench.rank._publish = heard.extend  # pyright: ignore[reportPrivateUsage]
+    outputs: list[TokenOutput] = []
+    bench.add([7, 8, 9, 10, 11, 12, 13, 14, 15], 1, outputs)
+    while bench.calls:
+        bench.step()
+    assert isinstance(outputs[-1], Ended)
+    (stored,) = [msgspec.to_builtins(event) for event in heard]
+    name, hashes, parent, tokens, size, _, medium, lora = stored
+    assert (name, parent, tokens, size, medium, lora) == ("BlockStored", None, [*range(7, 15)], 4, "GPU", None)
+    assert len(hashes) == 2
+
+
+def test_what_is_kept_can_be_heard_again():
+    journal = Journal(keep=3)
+    sent = [journal.add(Batch(float(number), [], None)) for number in range(5)]
+    assert journal.since(3) == sent[3:]
+    assert journal.since(0) == sent[2:]
+    assert sent[1][0] == b"\x00\x00\x00\x00\x00\x00\x00\x01"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "rank", "own"),
+    [("tcp://*:5557", 0, "tcp://*:5557"), ("tcp://*:5557", 2, "tcp://*:5559"), ("inproc://x", 1, "inproc://x_dp1")],
+)
+def test_every_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, own: str):
+    assert for_rank(endpoint, rank) == own
+
+
+@pytest.mark.parametrize("text", ["x", "[]", '{"publisher": "kafka"}', '{"endpoint": 5}', '{"end_point": ""}'])
+def test_a_config_that_makes_no_sense_is_refused(text: str):
+    with pytest.raises(ValueError, match=r"kv-events-config"):
+        read_config(text)

@@ -1,0 +1,230 @@
+"""Orders to a running simulator: faults, sleep and pause, replies, adapters; and that metrics tell of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.types import Message
+
+from dragoman.engines.simulator.faults import Fault, FaultPlan, read_faults
+from tests.serving.house import scope
+from tests.serving.test_metrics import read
+
+from .serving import Twin, twin
+
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello."}]}
+
+
+async def statuses(sim: Twin, count: int) -> list[int]:
+    return [(await sim.post("/v1/chat/completions", HELLO)).status_code for _ in range(count)]
+
+
+async def put_faults(sim: Twin, faults: object) -> httpx2.Response:
+    async with sim.http() as client:
+        return await client.put("/dragoman/faults", json=faults)
+
+
+async def test_the_third_request_answers_429_and_the_metrics_tell():
+    async with twin() as sim:
+        told = await put_faults(sim, [{"request": 3, "status": 429, "retry_after": 7}])
+        assert told.json() == [{"request": 3, "status": 429, "retry_after": 7.0}]
+        assert await statuses(sim, 4) == [200, 200, 429, 200]
+        assert read(await sim.get("/metrics"), "dragoman:faults_total", kind="status") == 1
+
+
+async def test_a_stream_that_is_cut_ends_without_a_word():
+    """The response is never completed, upon which a server closes the connection."""
+    sent: list[Message] = []
+    left = asyncio.Event()
+
+    async def receive() -> Message:
+        if not sent and not left.is_set():
+            left.set()
+            return {"type": "http.request", "body": json.dumps({**HELLO, "stream": True}).encode(), "more_body": False}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with twin() as sim:
+        await sim.app(scope("/v1/chat/completions", {"x-dragoman-fault": '{"cut_after": 7}'}), receive, send)
+        text = b"".join(message.get("body", b"") for message in sent).decode()
+        assert text.count("data: ") == 8  # the role, and seven tokens
+        assert all(word not in text for word in ("[DONE]", "error"))
+        assert all(message.get("more_body", True) for message in sent)
+        assert read(await sim.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
+
+
+async def test_a_stream_that_fails_ends_with_its_dialects_error():
+    async with twin() as sim:
+        headers = {"x-dragoman-fault": '{"fail_after": 3, "message": "Out of memory."}'}
+        async with sim.http() as client:
+            answer = await client.post("/v1/chat/completions", json={**HELLO, "stream": True}, headers=headers)
+        assert "Out of memory." in answer.text
+        assert "[DONE]" not in answer.text
+
+
+async def test_a_hang_is_a_silence_before_the_first_token():
+    async with twin() as sim:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await sim.chat(headers={"x-dragoman-fault": '{"hang": 0.2}'}, max_tokens=2)
+        assert loop.time() - began >= 0.2
+
+
+async def test_a_crash_fails_everyone_and_ends():
+    async with twin(time_scale=1.0) as sim:
+        running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
+        while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
+            await asyncio.sleep(0)
+        await put_faults(sim, {"request": 1, "crash": 0.05})
+        assert await statuses(sim, 1) == [500]
+        assert (await running).status_code == 500
+        assert (await sim.get("/health")).status_code == 503
+        assert await statuses(sim, 1) == [503]
+        while not sim.engine.health().ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (await sim.get("/health")).status_code == 200
+
+
+async def test_nobody_crashes_the_engine_by_a_header():
+    async with twin() as sim:
+        answer = await sim.post("/v1/chat/completions", HELLO, {"x-dragoman-fault": '{"crash": 1}'})
+        assert answer.status_code == 400
+        assert sim.engine.health().ready
+
+
+@pytest.mark.parametrize("faults", [{}, {"status": 200}, {"hang": -1}, {"sattus": 429}, {"cut_after": 1.5}, 7, "x"])
+async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
+    async with twin() as sim:
+        assert (await put_faults(sim, faults)).status_code == 400
+        answer = await sim.post("/v1/chat/completions", HELLO, {"x-dragoman-fault": json.dumps(faults)})
+        assert answer.status_code == 400
+
+
+def test_a_plan_strikes_whom_it_names_and_the_same_whom_by_chance():
+    plan = FaultPlan(read_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4)
+    first = [plan.next() for _ in range(60)]
+    plan.set(plan.faults)
+    assert [plan.next() for _ in range(60)] == first
+    assert all(first[number - 1] == Fault(every=3, hang=1.0) for number in range(3, 61, 3))
+    assert 4 < sum(fault is not None and fault.status == 500 for fault in first) < 25
+
+
+async def test_the_next_reply_is_told_by_an_administrator():
+    async with twin() as sim:
+        assert (await sim.post("/dragoman/reply", {"reply": "As ordered."})).status_code == 204
+        assert await sim.said() == "As ordered."
+        assert await sim.said() != "As ordered."
+        assert (await sim.post("/dragoman/reply", {"replay": "x"})).status_code == 400
+
+
+async def test_asleep_requests_wait_and_nothing_stays_cached():
+    async with twin() as sim:
+        await sim.chat("word " * 100)
+        assert (await sim.post("/sleep?level=1")).status_code == 200
+        assert (await sim.get("/is_sleeping")).json() == {"is_sleeping": True}
+        waiting = asyncio.create_task(sim.chat("word " * 100))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        scraped = await sim.get("/metrics")
+        assert read(scraped, "vllm:engine_sleep_state", sleep_state="weights_offloaded") == 1
+        await sim.post("/wake_up")
+        assert (await waiting)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_a_pause_ends_what_runs_or_holds_it():
+    async with twin(time_scale=20.0) as sim:
+        body = {**HELLO, "max_tokens": 300, "ignore_eos": True}
+        running = asyncio.create_task(sim.post("/v1/chat/completions", body))
+        while not sim.engine.stats()[0].generation_tokens:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await sim.post("/pause?mode=keep")
+        said = sim.engine.stats()[0].generation_tokens
+        await asyncio.sleep(0.05)
+        assert sim.engine.stats()[0].generation_tokens == said
+        assert (await sim.get("/is_paused")).json() == {"is_paused": True}
+        await sim.post("/resume")
+        while sim.engine.stats()[0].generation_tokens == said:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await sim.post("/pause?mode=abort")
+        answer = (await running).json()
+        await sim.post("/resume")
+    assert answer["choices"][0]["finish_reason"] == "abort"
+    assert 0 < answer["usage"]["completion_tokens"] < 300
+
+
+async def test_adapters_are_models_of_their_own_name_that_come_and_go():
+    async with twin(lora_modules=("sql=/adapters/sql",)) as sim:
+        listed = (await sim.get("/v1/models")).json()["data"]
+        assert [(card["id"], card["parent"], card["root"]) for card in listed][1:] == [
+            ("sql", "sim-model", "/adapters/sql")
+        ]
+        await sim.chat("word " * 100)
+        answer = await sim.chat("word " * 100, model="sql")
+        assert answer["model"] == "sql"
+        # Another adapter's keys and values are of no use.
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        more = {"lora_name": "more", "lora_path": "/adapters/more"}
+        assert (await sim.post("/v1/load_lora_adapter", more)).status_code == 200
+        assert (await sim.post("/v1/load_lora_adapter", more)).status_code == 400
+        assert (await sim.chat(model="more"))["model"] == "more"
+        assert (await sim.post("/v1/unload_lora_adapter", {"lora_name": "more"})).status_code == 200
+        assert (await sim.post("/v1/chat/completions", {**HELLO, "model": "more"})).status_code == 404
+        assert (await sim.post("/v1/unload_lora_adapter", {"lora_name": "more"})).status_code == 404
+
+
+async def test_only_administrators_give_orders():
+    async with twin(api_key=("user",), admin_api_key=("boss",)) as sim:
+        for key, status in (("user", 403), ("boss", 200)):
+            answer = await sim.post("/sleep", None, {"authorization": f"Bearer {key}"})
+            assert answer.status_code == status
+
+
+async def test_before_it_is_warm_it_is_not_ready():
+    async with twin(warm_up=0.05) as sim:
+        assert (await sim.get("/health")).status_code == 503
+        assert await statuses(sim, 1) == [503]
+        while not sim.engine.health().ready:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert await statuses(sim, 1) == [200]
+
+
+async def test_ranks_share_the_requests_and_are_counted_apart():
+    async with twin(data_parallel_size=3) as sim:
+        await asyncio.gather(*(sim.chat() for _ in range(9)))
+        scraped = await sim.get("/metrics")
+    counts = [
+        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop") for rank in range(3)
+    ]
+    assert sum(count or 0 for count in counts) == 9
+    assert all(counts)
+
+
+async def test_a_full_cache_queues_and_the_gauges_follow():
+    """While streams run, /metrics says so; who does not fit waits and is answered."""
+    async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
+        sim.engine.pause("keep")
+        asked = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
+        answers = [asyncio.create_task(each) for each in asked]
+        while sim.engine.health().waiting < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        sim.engine.resume()
+        while not sim.engine.stats()[0].running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        sim.engine.pause("keep")
+        scraped = await sim.get("/metrics")
+        sim.engine.resume()
+        running, waiting = (read(scraped, f"vllm:num_requests_{state}") or 0 for state in ("running", "waiting"))
+        assert running >= 1
+        assert waiting >= 1
+        assert running + waiting == 4
+        assert (read(scraped, "vllm:kv_cache_usage_perc") or 0) >= 0.5
+        ends = [(await each)["choices"][0]["finish_reason"] for each in answers]
+    assert ends == ["length"] * 4

@@ -1,0 +1,60 @@
+"""`/metrics`: vLLM's names, for every engine as far as it can be known."""
+
+from __future__ import annotations
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from dragoman.engines.scripted import Entry, Fail, Say
+
+from .house import House, house
+
+
+def read(answer: httpx2.Response, name: str, **labels: str) -> float | None:
+    """The value of one sample."""
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return sample.value
+    return None
+
+
+async def ask(home: House) -> httpx2.Response:
+    return await home.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
+
+
+async def test_what_an_engine_says_is_counted_under_vllms_names():
+    home = house(Entry((Say("One two three."),), repeat=True))
+    usage = (await ask(home)).json()["usage"]
+    scraped = await home.get("/metrics")
+    assert read(scraped, "vllm:prompt_tokens_total", model_name="m", engine="0") == usage["prompt_tokens"]
+    assert read(scraped, "vllm:generation_tokens_total", model_name="m") == usage["completion_tokens"]
+    assert read(scraped, "vllm:request_success_total", finished_reason="stop") == 1
+    assert read(scraped, "vllm:time_to_first_token_seconds_count") == 1
+    assert read(scraped, "vllm:e2e_request_latency_seconds_count") == 1
+    assert read(scraped, "vllm:inter_token_latency_seconds_count") == usage["completion_tokens"] - 1
+    assert read(scraped, "vllm:num_requests_running") == 0
+
+
+async def test_a_failure_is_counted_as_one():
+    home = house(Entry((Say("Then"), Fail(503)), repeat=True))
+    await ask(home)
+    assert read(await home.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
+
+
+async def test_what_nobody_knows_is_left_out():
+    scraped = await house(Entry((Say("x"),))).get("/metrics")
+    assert read(scraped, "vllm:kv_cache_usage_perc") is None
+
+
+async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
+    home = house(Entry((Say("x"),)))
+    async with home.http() as client:
+        head, got = await client.head("/metrics"), await client.get("/metrics")
+        open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-length"] == str(len(got.content))
+    assert got.headers["content-type"].startswith("text/plain; version=")
+    assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert open_metrics.text.endswith("# EOF\n")
