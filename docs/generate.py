@@ -21,6 +21,7 @@ from dragoman.core.request import Limits, SamplingOptions
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.parameters import SUPPORT
 from dragoman.dialects.support import Status, Support
+from dragoman.engines.upstream import KINDS
 from dragoman.launch import build_models
 from dragoman.parsers.either import Either
 from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, THOUGHTS, Signs
@@ -69,6 +70,7 @@ TERMS = Terms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 def engines() -> Iterable[str]:
     """What each engine can do, from its own capabilities."""
     can = {name: _capabilities(name) for name in ENGINES}
+    can |= {f"upstream: {kind.name}": Capabilities(kind.features, kind.parameters) for kind in KINDS.values()}
     yield f"| | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
