@@ -486,7 +486,7 @@ MUTANTS = (
     ),
     Mutant(
         "Python's True in the arguments is no JSON",
-        "parsers/literals.py",
+        "parsers/literal_value.py",
         '{"True": "true", "False": "false", "None": "null"}',
         '{"True": "True", "False": "False", "None": "None"}',
         (PARSERS,),
