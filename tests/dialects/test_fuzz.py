@@ -16,13 +16,29 @@ from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.parameters import CHAT
 from dragoman.dialects.completions import read_completions
 from dragoman.dialects.completions.parameters import COMPLETIONS
+from dragoman.dialects.embeddings import read_embeddings
+from dragoman.dialects.embeddings.parameters import EMBEDDINGS
 from dragoman.dialects.errors import openai_error
+from dragoman.dialects.generate import read_generate
+from dragoman.dialects.generate.parameters import GENERATE
+from dragoman.dialects.scoring import read_rerank, read_score
+from dragoman.dialects.scoring.parameters import RERANK, SCORE
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 
 Reader = Callable[[bytes, ReaderOptions], object]
-READERS: list[Reader] = [read_chat, read_completions, read_tokenize, read_detokenize]
+READERS: list[Reader] = [
+    read_chat,
+    read_completions,
+    read_tokenize,
+    read_detokenize,
+    read_embeddings,
+    read_rerank,
+    read_score,
+    read_generate,
+]
 PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile.VLLM, default_model="m")]
-NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows)})
+READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *GENERATE.rows)
+NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 # Words that mean something somewhere, so that fuzzed bodies get past the first check.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
 PARTS = ("text", "image_url", "input_audio", "file", "refusal", "custom", "grammar", "lark", "regex")
@@ -73,7 +89,21 @@ message: st.SearchStrategy[dict[str, Any]] = st.dictionaries(st.sampled_from(OF_
     lambda rest: st.sampled_from(ROLES).map(lambda role: {"role": role, **rest})
 )
 messages = st.lists(message, max_size=2)
-starts = st.fixed_dictionaries({}, optional={"messages": messages | values, "prompt": values, "tokens": values})
+starts = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages": messages | values,
+        "prompt": values,
+        "tokens": values,
+        "input": values,
+        "token_ids": values,
+        "sampling_params": values,
+        "query": values,
+        "documents": values,
+        "text_1": values,
+        "text_2": values,
+    },
+)
 bodies = st.tuples(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), starts).map(
     lambda two: {**two[0], **two[1]}
 )
