@@ -109,7 +109,9 @@ def create_app(
     envelope = _envelopes(options.profile)
     table = routes(service.meters)
     perform, room = Performer(service, _posts(table), envelope), asyncio.Semaphore(options.batch_concurrency)
-    endpoints = [Endpoint(path, *entry, service, envelope) for path, entry in table.items()]
+    # A path that is written out goes before one with a name in it: /v1/chat/completions/render is no completion.
+    paths = sorted(table, key=lambda path: "{" in path)
+    endpoints = [Endpoint(path, *table[path], service, envelope) for path in paths]
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
