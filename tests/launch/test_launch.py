@@ -17,6 +17,8 @@ from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Secret, Settings, SettingsError
 
+from ..engines.encoder.directories import PLAIN, SCORER, Shape, write_encoder
+
 TEMPLATE = {
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
@@ -81,6 +83,13 @@ def test_the_greeting_has_a_line_that_works() -> None:
         "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
     )
     json.loads(curl.partition("-d '")[2].removesuffix("'"))
+
+
+@pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
+def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape: Shape, route: str) -> None:
+    settings = Settings(model=str(write_encoder(tmp_path, shape)))
+    _, curl = greeting(settings, build_models(settings, SystemClock()), 8000)
+    assert f":8000{route} " in curl
 
 
 def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import Check
-from ..pipeline.models import Models
+from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.answer import Patience
 from ..serving.app import create_app
 from ..serving.clock import SystemClock
@@ -155,9 +155,8 @@ def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
     first = models.places[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     where = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
-    body = msgspec.json.encode(
-        {"model": first.name, "messages": [{"role": "user", "content": "What is the capital of Japan?"}]}
-    ).decode()
+    route, fields = _to_try(first)
+    body = msgspec.json.encode({"model": first.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key:
         curl += ["-H", '"Authorization: Bearer $KEY"']
@@ -165,5 +164,17 @@ def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
     context = "" if first.traits is None else f" (context {first.traits.max_model_len} tokens)"
     return [
         f"Serving {', '.join(each.name for each in models.places)} on {where}{context}",
-        f"Try: {' '.join(curl)} {base}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'",
+        f"Try: {' '.join(curl)} {base}{route} -H 'Content-Type: application/json' -d '{body}'",
     ]
+
+
+def _to_try(place: Place) -> tuple[str, dict[str, object]]:
+    """A route that the model can answer, and the least that it takes."""
+    question = "What is the capital of Japan?"
+    match None if place.model is None else place.model.backend:
+        case EmbedderBackend():
+            return "/v1/embeddings", {"input": question}
+        case ScorerBackend():
+            return "/rerank", {"query": question, "documents": ["Tokyo", "Seven"]}
+        case _:
+            return "/v1/chat/completions", {"messages": [{"role": "user", "content": question}]}
