@@ -47,6 +47,25 @@ FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # The simulator, serving.
+    Mutant(
+        "a closed client keeps its slot (xPyD-sim)",
+        "engines/simulator/engine.py",
+        "        self._rank_of.pop(id).drop(live, self._now())\n",
+        "        self._rank_of.pop(id)\n",
+        (
+            "tests/engines/simulator/test_kv_events.py",
+            "tests/engines/simulator/test_steering.py",
+            "tests/engines/test_kit.py",
+        ),
+    ),
+    Mutant(
+        "of two blocks with the same contents one is taken, and routers believe that both are",
+        "engines/simulator/kv_events.py",
+        "                    if not self._copies[name]:\n                        del self._copies[name]\n",
+        "                    if True:\n                        self._copies.pop(name, None)\n",
+        ("tests/engines/simulator/test_kv_events.py",),
+    ),
     # Models that come and go.
     Mutant(
         "a model is let go while it answers",

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+import zmq
+import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +22,13 @@ from dragoman.engines.simulator.draws import Draws
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.hashing import TokenContents
 from dragoman.engines.simulator.kv_events import Batch, Event, Journal, short
-from dragoman.engines.simulator.kv_publisher import for_rank, read_config
+from dragoman.engines.simulator.kv_publisher import END, for_rank, read_config
 from dragoman.engines.simulator.rank import Live, Rank
 from dragoman.engines.simulator.scheduler import Scheduler
 from dragoman.engines.simulator.sequence import Sequence
 from dragoman.engines.simulator.speech import Recital
+
+from .serving import twin
 
 
 class Bench:
@@ -155,3 +159,32 @@ def test_every_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, own: st
 def test_a_config_that_makes_no_sense_is_refused(text: str):
     with pytest.raises(ValueError, match=r"kv-events-config"):
         read_config(text)
+
+
+async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
+    endpoint, replay = f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay"
+    config = msgspec.json.encode({"endpoint": endpoint, "replay_endpoint": replay, "topic": "kv"}).decode()
+    context: Any = zmq.asyncio.Context()
+    async with twin(kv_events_config=config) as sim:
+        await sim.chat("word " * 100, max_tokens=2)
+        hearing, asking = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        hearing.connect(endpoint)
+        hearing.subscribe(b"kv")
+        asking.connect(replay)
+        await asking.send_multipart((b"", (0).to_bytes(8, "big")))
+        _, number, payload = await asking.recv_multipart()
+        ts, events, rank = msgspec.msgpack.decode(payload)
+        assert (number, rank, events[0][0]) == ((0).to_bytes(8, "big"), 0, "BlockStored")
+        assert ts > 1.7e9
+        while (await asking.recv_multipart())[1] != END:
+            pass
+        for salt in range(100):
+            # A subscription takes its way through the socket; what is published before it has come is lost.
+            await sim.chat("other " * 100, max_tokens=1, cache_salt=str(salt))
+            if await hearing.poll(10):
+                break
+        topic, number, payload = await hearing.recv_multipart()
+        assert topic == b"kv"
+        assert int.from_bytes(number, "big") > 0
+        assert msgspec.msgpack.decode(payload)[1]
+    context.destroy(linger=0)

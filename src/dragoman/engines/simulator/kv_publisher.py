@@ -69,8 +69,8 @@ class KvPublisher:
         self._journal = Journal(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
         self._replay: asyncio.Task[None] | None = None
+        self._out: Any = zmq.Socket(self._context, zmq.PUB)
         try:
-            self._out: Any = zmq.Socket(self._context, zmq.PUB)
             self._out.set_hwm(config.hwm)
             self._out.bind(for_rank(config.endpoint, rank))
             if config.replay_endpoint is not None:
@@ -78,6 +78,7 @@ class KvPublisher:
                 router.bind(for_rank(config.replay_endpoint, rank))
                 self._replay = asyncio.get_running_loop().create_task(self._answer(router))
         except zmq.ZMQError as error:
+            self._out.close(linger=0)
             self._context.destroy(linger=0)
             raise ValueError(f"--kv-events-config: {error}") from None
 
@@ -101,4 +102,6 @@ class KvPublisher:
     def close(self) -> None:
         if self._replay is not None:
             self._replay.cancel()
+        # Made without the context's own factory it is not closed by the context, which would wait for it for ever.
+        self._out.close(linger=0)
         self._context.destroy(linger=0)
