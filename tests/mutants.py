@@ -53,11 +53,7 @@ MUTANTS = (
         "engines/simulator/engine.py",
         "        self._rank_of.pop(id).drop(live, self._now())\n",
         "        self._rank_of.pop(id)\n",
-        (
-            "tests/engines/simulator/test_kv_events.py",
-            "tests/engines/simulator/test_steering.py",
-            "tests/engines/test_kit.py",
-        ),
+        ("tests/engines/simulator/test_content.py",),
     ),
     Mutant(
         "of two blocks with the same contents one is taken, and routers believe that both are",

@@ -9,10 +9,12 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from starlette.types import Message
 
 from dragoman.engines.simulator.draws import Draws
 from dragoman.engines.simulator.lengths import Lengths, read_lengths
 from dragoman.engines.simulator.pretended import pretend
+from tests.serving.house import scope
 
 from .serving import twin
 
@@ -161,15 +163,26 @@ async def test_n_choices_interleave_and_share_their_prompts_blocks():
 
 
 async def test_what_is_abandoned_is_free_at_once():
+    """The client closes its connection when the first token has come."""
+    body = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    asked, said = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Message:
+        if not asked.is_set():
+            asked.set()
+            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+        await said.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            said.set()
+
     async with twin(time_scale=1.0) as sim:
-        stream = await sim.openai().chat.completions.create(
-            model=sim.model, messages=[{"role": "user", "content": "Go on."}], max_tokens=4000, stream=True
-        )
-        await anext(aiter(stream))
-        await stream.close()
-        while sim.engine.health().running:  # noqa: ASYNC110 - the transport tells nobody
-            await asyncio.sleep(0)
-        assert sim.engine.stats()[0].kv_cache_usage == 0.0
+        await sim.app(scope("/v1/chat/completions"), receive, send)
+        (stats,) = sim.engine.stats()
+    assert (stats.running, stats.waiting, stats.kv_cache_usage) == (0, 0, 0.0)
+    assert stats.success["abort"] == 1
 
 
 async def test_embeddings_are_repeatable_and_of_the_asked_dimension():
