@@ -54,8 +54,8 @@ def usage(process: int) -> tuple[float, int]:
     return (int(fields[11]) + int(fields[12])) / ticks, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(profile: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dragoman", "serve", "sim", "--profile", str(profile), "--port", str(PORT)]
+def serve(profile: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "dragoman", "serve", "sim", "--profile", profile, "--port", str(PORT)]
     return subprocess.Popen([*command, "--no-access-log", "--store", "none"], stdout=subprocess.DEVNULL)
 
 
@@ -96,7 +96,7 @@ async def main() -> None:
         profile = Path(folder) / "steady.yaml"
         profile.write_text(PROFILE.format(step=args.step))
         began = time.perf_counter()
-        server = serve(profile)
+        server = serve(str(profile))
         try:
             await listening()
             print(f"listening after {time.perf_counter() - began:.2f} s")

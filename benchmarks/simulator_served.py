@@ -1,0 +1,151 @@
+"""Served is simulated: the same trace through a real server and on the virtual clock, side by side.
+
+    python -m benchmarks.simulator_served [--requests 64] [--rate 12] [--outputs 200-400] [--profile PROFILE]
+
+A server of its own process (`dragoman serve sim`, uvicorn on loopback), asked by one client at the trace's moments; and
+`replay` of the trace with the engine settings that the server has. Times of the server are those that the client saw.
+Client and server share the machine: where it is busy, the difference is what it was busy with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from benchmarks.simulator_server import PORT, listening, serve
+
+from dragoman.engines.simulator.blocks import BlockPool
+from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.profile import Profile, load
+from dragoman.engines.simulator.replay import replay
+from dragoman.engines.simulator.scheduler import Scheduler
+from dragoman.engines.simulator.synthetic import lengths, poisson
+from dragoman.engines.simulator.timing import Timing
+from dragoman.engines.simulator.workload import Request
+from dragoman.launch.simulator import DEFAULT_PROFILE, scheduler_config
+from dragoman.settings import Settings
+
+LEAD = 0.5
+"""Seconds between the measurement's beginning and the first request."""
+
+
+def body_of(request: Request, generator: np.random.Generator) -> bytes:
+    """A prompt of tokens, that its length is the trace's; drawn, so that no two share a prefix."""
+    wish = {
+        "prompt": generator.integers(0, 200, request.input_tokens).tolist(),
+        "max_tokens": request.output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,  # a chunk a token, also where that is half a character
+    }
+    body = json.dumps(wish).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"content-type: application/json\r\n\r\n" + body
+
+
+async def ask(request: Request, message: bytes, begin: float) -> Timing:
+    """Sent at its moment; RuntimeError where the answer has another length than the trace says."""
+    await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
+    reader, writer = await asyncio.open_connection("127.0.0.1", PORT, limit=2**20)
+    await asyncio.sleep(begin + request.arrival_s - time.perf_counter())
+    sent = time.perf_counter()
+    writer.write(message)
+    lines: list[tuple[float, bytes]] = []
+    while (line := await reader.readline()) and not line.startswith(b"data: [DONE]"):
+        if line.startswith(b"data: {"):
+            lines.append((time.perf_counter(), line))  # read later: others' tokens wait meanwhile
+    writer.close()
+    said, count = read(lines)
+    if count != request.output_tokens:
+        raise RuntimeError(f"{request.id}: {count} tokens came where {request.output_tokens} were asked for")
+    return Timing(request.id, sent - begin, said[0] - begin, said[-1] - begin, request.input_tokens, count)
+
+
+def read(lines: Sequence[tuple[float, bytes]]) -> tuple[list[float], int]:
+    """When tokens came, and how many."""
+    said: list[float] = []
+    count = 0
+    for at, line in lines:
+        tokens = json.loads(line[6:])["choices"][0].get("token_ids") or ()
+        count += len(tokens)
+        if tokens:
+            said.append(at)
+    return said, count
+
+
+async def served(trace: Sequence[Request], profile: str) -> list[Timing]:
+    generator = np.random.default_rng(1)
+    messages = [body_of(request, generator) for request in trace]
+    server = serve(profile)
+    try:
+        await listening()
+        warm = Request("warm", 0.0, 16, 4)
+        await ask(warm, body_of(warm, generator), time.perf_counter() + LEAD)
+        begin = time.perf_counter() + LEAD
+        return list(await asyncio.gather(*(ask(*pair, begin) for pair in zip(trace, messages, strict=True))))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def simulated(trace: Sequence[Request], profile: Profile, told: str) -> list[Timing]:
+    config = scheduler_config(Settings(model="sim", profile=told), profile)
+    core = EngineCore(Scheduler(config, BlockPool(config.num_gpu_blocks)), profile.latency.seconds)
+    return replay(trace, [core], frontend_seconds=profile.frontend_seconds).timings
+
+
+def interval(timings: Sequence[Timing]) -> float:
+    """Mean seconds between two tokens, over all of them."""
+    gaps = sum(each.output_tokens - 1 for each in timings)
+    return sum(each.last_token_s - each.first_token_s for each in timings) / gaps
+
+
+def compare(real: Sequence[Timing], virtual: Sequence[Timing]) -> None:
+    print(f"{'':22}{'served':>12}{'simulated':>12}{'ratio':>9}{'difference':>14}")
+
+    def row(name: str, left: float, right: float) -> None:
+        print(f"{name:22}{left * 1e3:9.3f} ms{right * 1e3:9.3f} ms{left / right:9.4f}{(left - right) * 1e3:+11.3f} ms")
+
+    row("mean ITL", interval(real), interval(virtual))
+    for share in (50, 90):
+        sides = [float(np.percentile([each.ttft for each in side], share)) for side in (real, virtual)]
+        row(f"TTFT p{share}", *sides)
+    row("mean TTFT", *(statistics.mean(each.ttft for each in side) for side in (real, virtual)))
+    row("mean latency", *(statistics.mean(each.latency for each in side) for side in (real, virtual)))
+
+
+def most_at_once(timings: Sequence[Timing]) -> int:
+    moments = [(each.arrival_s, 1) for each in timings] + [(each.last_token_s, -1) for each in timings]
+    return int(np.cumsum([change for _, change in sorted(moments)]).max())
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=12.0)
+    parser.add_argument("--inputs", default="50-500")
+    parser.add_argument("--outputs", default="200-400")
+    parser.add_argument("--profile", default=DEFAULT_PROFILE)
+    args = parser.parse_args()
+    trace = poisson(
+        np.random.default_rng(0),
+        count=args.requests,
+        rate=args.rate,
+        inputs=lengths(args.inputs),
+        outputs=lengths(args.outputs),
+    )
+    virtual = simulated(trace, load(args.profile), args.profile)
+    real = await served(trace, args.profile)
+    print(f"{len(trace)} requests, at most {most_at_once(virtual)} at once, profile {args.profile}")
+    compare(real, virtual)
+    late = max(each.arrival_s - request.arrival_s for each, request in zip(real, trace, strict=True))
+    print(f"the client sent at most {late * 1e3:.1f} ms late")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
