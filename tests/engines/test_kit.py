@@ -108,7 +108,7 @@ SUBJECTS = [
     pytest.param(lambda: started(scripted()), id="scripted"),
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
-    pytest.param(in_mlx, id="mlx", marks=pytest.mark.mlx),
+    pytest.param(lambda: started(in_mlx()), id="mlx", marks=pytest.mark.mlx),
     pytest.param(upstream, id="upstream"),
     pytest.param(lambda: started(documented()), id="documented"),
 ]

@@ -37,7 +37,7 @@ class MlxModel:
 class MlxRunner:
     """As `batching.Runner`. A prompt's piece is computed by itself, last tokens side by side.
 
-    Nothing is computed before it is asked for, logits neither: a piece whose logits nobody reads costs none.
+    The library computes only what is asked for: a piece whose logits nobody reads costs none.
     """
 
     def __init__(self, network: Network, num_blocks: int) -> None:
@@ -56,12 +56,18 @@ class MlxRunner:
         states = MlxStates(chunks)
         for place, chunk in enumerate(chunks):
             if chunk.num_tokens > 1:
-                piece = Chunk(chunk.sequence, chunk.begin, chunk.end - 1)
-                states.pieces[place] = self._compute([piece])[0]
+                logits = self._compute([Chunk(chunk.sequence, chunk.begin, chunk.end - 1)])[0]
+                if chunk.sequence.prompt_scores is not None:
+                    states.pieces[place] = logits
+                self._settle(*states.pieces.values())
         singles = [Chunk(chunk.sequence, chunk.end - 1, chunk.end) for chunk in chunks]
         states.rows = self._compute(singles)[:, -1]
-        mx.eval([each for cache in self._caches for each in (cache.keys, cache.values)])
+        self._settle(states.rows)
         return states
+
+    def _settle(self, *wanted: Array) -> None:
+        """Compute the pools now, and what is wanted. What hung on an old pool would make the next write copy it."""
+        mx.eval(*wanted, *(each for cache in self._caches for each in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:
         group = Group(chunks)
