@@ -15,6 +15,7 @@ from dragoman.engines.scripted import Entry, Script, ScriptedEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
 from dragoman.serving.app import create_app
+from dragoman.serving.request_log import RequestLog
 from dragoman.serving.service import ServingOptions
 
 
@@ -63,12 +64,19 @@ class House:
             return await client.get(path, headers=headers)
 
 
-def house(*entries: Entry, options: ServingOptions | None = None, aliases: Sequence[str] = (), **engine: Any) -> House:
+def house(
+    *entries: Entry,
+    options: ServingOptions | None = None,
+    aliases: Sequence[str] = (),
+    request_log: RequestLog | None = None,
+    **engine: Any,
+) -> House:
     lent = tokenizer()
     script = Script(tuple(entries))
     actor = ScriptedEngine(script, tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000, tuple(aliases))
-    return House(create_app(Models([model]), options=options, clock=Still(), ids=Counting()), actor)
+    app = create_app(Models([model]), options=options, clock=Still(), ids=Counting(), request_log=request_log)
+    return House(app, actor)
 
 
 def scope(path: str, headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:

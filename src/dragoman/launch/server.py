@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.answer import Patience
 from ..serving.app import create_app
 from ..serving.clock import SystemClock
+from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .models import build_models
@@ -40,13 +42,27 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     if store is not None:
         asyncio.run(try_out(store))
     secret = secret_key(settings, os.environ)
-    app = create_app(models, options=serving_options(settings), secret=secret, store=store)
+    app = create_app(
+        models,
+        options=serving_options(settings),
+        secret=secret,
+        store=store,
+        request_log=None if settings.request_log is None else open_request_log(settings.request_log),
+    )
     listener = None if settings.uds is not None else listen(settings)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)
     exit_in_peace()
     Server(uvicorn_config(app, settings), models).run(sockets=None if listener is None else [listener])
     return 0
+
+
+def open_request_log(path: str) -> RequestLog:
+    """Raises SettingsError, so that a wrong path is told before anything is served."""
+    try:
+        return RequestLog(Path(path))
+    except OSError as error:
+        raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
 
 
 def exit_in_peace() -> None:

@@ -29,6 +29,7 @@ from .host import allowed_hosts
 from .lifespan import clean, lifespan
 from .metrics import metrics
 from .perform import Performer
+from .request_log import RequestLog
 from .responses import conversations, create, stored
 from .responses.background import Background
 from .responses.compact import compact
@@ -81,11 +82,12 @@ def create_app(
     ids: Ids | None = None,
     secret: bytes | None = None,
     store: Store | None = None,
+    request_log: RequestLog | None = None,
 ) -> ASGIApp:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
     secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
-    store: None is a server that keeps nothing.
+    store: None is a server that keeps nothing. request_log: closed with the application's lifespan.
     """
     options = options or ServingOptions()
     background = None if store is None else Background(store, options.max_background)
@@ -104,6 +106,7 @@ def create_app(
         store=store,
         background=background,
         recent=RecentPrompts() if options.explain else None,
+        request_log=request_log,
     )
 
     envelope = _envelopes(options.profile)

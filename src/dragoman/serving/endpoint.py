@@ -47,6 +47,7 @@ class Http:
     envelope: Envelope
     receive: Receive
     query: QueryParams
+    path: str
 
     async def json(self) -> bytes:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
@@ -141,6 +142,7 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
         envelope(scope["path"]),
         receive,
         QueryParams(scope.get("query_string", b"")),
+        scope["path"],
     )
 
 

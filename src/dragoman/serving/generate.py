@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from ..pipeline.run import Run, admit
 from .answer import Answer, Batches, GeneratedAnswer, Patience, RawHeaders
 from .auth import Caller
 from .endpoint import Handler, Http, Whole
+from .request_log import Line, noted
 from .service import Service
 
 T = TypeVar("T")
@@ -47,6 +48,12 @@ class Party(Protocol):
 
     @property
     def headers(self) -> Headers: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +107,29 @@ def new_header(party: Party, call: Call) -> Header:
 
 async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
     """Raises RequestError for all that can be told before the engine is asked."""
-    admitted = await prepare_call(party, call, header)
+    admitted = await _logged(party, call, header)
     recent = party.service.recent
     if recent is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
                 recent.remember(party.caller.owner, header.model, job.prompt)
     return admitted
+
+
+async def _logged(party: Party, call: Call, header: Header) -> Admitted:
+    """Prepared; what becomes of it is told in the request log, where there is one."""
+    request_log, clock = party.service.request_log, party.service.clock
+    if request_log is None:
+        return await prepare_call(party, call, header)
+    line, began = Line(clock.now(), party.id, party.path, header.model), clock.monotonic()
+    try:
+        admitted = await prepare_call(party, call, header)
+    except Exception as error:
+        line.failed(error)
+        request_log.put(line)
+        raise
+    batches = noted(admitted.run.batches, line, request_log, lambda: clock.monotonic() - began)
+    return replace(admitted, run=replace(admitted.run, batches=batches))
 
 
 async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
 from .files import clear
+from .request_log import RequestLog
 from .responses.background import Background
 from .service import Service
 
@@ -25,7 +26,8 @@ def lifespan(service: Service, chores: Sequence[Chore]) -> Callable[[object], Ab
     @asynccontextmanager
     async def live(_: object) -> AsyncGenerator[None]:
         watched = _watched(service.background)
-        async with _opened(service.store), _started(service.models), watched, _done(service, chores):
+        logged = _closing(service.request_log)
+        async with logged, _opened(service.store), _started(service.models), watched, _done(service, chores):
             yield
 
     return live
@@ -42,6 +44,16 @@ async def _watched(background: Background | None) -> AsyncGenerator[None]:
         yield
     finally:
         await background.close()
+
+
+@asynccontextmanager
+async def _closing(request_log: RequestLog | None) -> AsyncGenerator[None]:
+    """Last of all, when there is nobody left who could write."""
+    try:
+        yield
+    finally:
+        if request_log is not None:
+            await asyncio.to_thread(request_log.close)
 
 
 @asynccontextmanager

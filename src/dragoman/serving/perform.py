@@ -45,6 +45,7 @@ class Performer:
             self.envelope(path),
             exchange.receive,
             QueryParams(),
+            path,
         )
         await deliver(http, self.handlers[path](http), exchange.receive, exchange.send)
         return Performed(exchange.status, http.id, b"".join(exchange.pieces))

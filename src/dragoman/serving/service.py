@@ -17,6 +17,7 @@ from ..store import Store
 from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
+from .request_log import RequestLog
 from .seals import Seals
 
 if TYPE_CHECKING:
@@ -70,3 +71,4 @@ class Service:
     background: Background | None = None
     new_work: asyncio.Event = field(default_factory=asyncio.Event)
     recent: RecentPrompts | None = None
+    request_log: RequestLog | None = None

@@ -285,6 +285,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         Literal["critical", "error", "warning", "info", "debug"],
         Option("Logging", "What to log.", vllm="uvicorn_log_level"),
     ] = "info"
+    request_log: Annotated[
+        str | None,
+        Option(
+            "Logging", "Append a line of JSON for each request that generates: its counts and times.", metavar="FILE"
+        ),
+    ] = None
     access_log: Annotated[bool, Option("Logging", "Do not log each request.", vllm="disable_uvicorn_access_log")] = True
     models: Annotated[
         ModelEntries,

@@ -1,0 +1,144 @@
+"""The log of requests: what a line tells, that every way to end makes one, and that nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import EngineError
+from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
+from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.simulator.logs.table import read_json_lines
+from dragoman.launch.server import open_request_log
+from dragoman.serving.request_log import Line, RequestLog, noted
+from dragoman.settings import SettingsError
+
+from .house import house
+
+ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "A secret question."}]}
+EVENTS: tuple[Event, ...] = (
+    Started(7, 4),
+    TextDelta(0, "a", (Token(1, "a"),)),
+    TextDelta(0, "b", (Token(2, "b"),)),
+    ChoiceFinished(0, FinishReason.STOP),
+    Finished(Usage(7, 3)),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "requests.jsonl"
+
+
+@pytest.fixture
+def into(file: Path) -> Iterator[RequestLog]:
+    made = RequestLog(file)
+    yield made
+    made.close()
+
+
+def written(into: RequestLog, file: Path) -> list[dict[str, Any]]:
+    into.close()
+    return [msgspec.json.decode(line) for line in content(file).splitlines()]
+
+
+def content(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+    for event in batches:
+        if isinstance(event, Exception):
+            raise event
+        yield [event]
+
+
+def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
+    """On a clock that goes a second further each time it is read."""
+    seconds = count(1)
+    line = Line(100.0, "r", "/v1/completions", "m")
+    return noted(stream(*batches), line, into, lambda: float(next(seconds)))
+
+
+async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
+    assert [event async for (event,) in watched(into, *EVENTS)] == list(EVENTS)
+    assert written(into, file) == [
+        {
+            "arrival_s": 100.0, "request_id": "r", "route": "/v1/completions", "model": "m", "status": 200,
+            "error": None, "finish_reasons": ["stop"], "prompt_tokens": 7, "cached_tokens": 4, "output_tokens": 3,
+            "queue_s": 1.0, "ttft_s": 2.0, "latency_s": 6.0,
+        }
+    ]  # fmt: skip
+
+
+async def test_calibrate_reads_the_log(into: RequestLog, file: Path):
+    async for _ in watched(into, *EVENTS):
+        pass
+    with pytest.raises(EngineError):
+        await anext(watched(into, EngineError("broken")))
+    into.close()
+    (timing,) = read_json_lines(content(file), "s").timings
+    assert (timing.input_tokens, timing.output_tokens, timing.ttft, timing.latency) == (7, 3, 2.0, 6.0)
+
+
+async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: RequestLog, file: Path):
+    left = watched(into, *EVENTS)
+    await anext(left)
+    await anext(left)
+    await left.aclose()
+    broken = watched(into, EVENTS[0], EngineError("with the prompt in it"))
+    await anext(broken)
+    with pytest.raises(EngineError):
+        await anext(broken)
+    first, second = written(into, file)
+    assert (first["status"], first["error"], first["output_tokens"]) == (499, "cancelled", 1)
+    assert (second["status"], second["error"], second["ttft_s"]) == (500, "engine_error", None)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_served_request_is_told_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
+    it = house(Entry((Say("A secret answer."),)), request_log=into)
+    headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
+    await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
+    (line,) = written(into, file)
+    assert (line["request_id"], line["route"], line["model"]) == ("mine", "/v1/chat/completions", "m")
+    assert (line["status"], line["finish_reasons"]) == (200, ["stop"])
+    assert line["output_tokens"] > 0
+    assert b"secret" not in content(file)
+    assert b"a-key" not in content(file)
+
+
+async def test_a_refused_request_is_told_with_its_status(into: RequestLog, file: Path):
+    it = house(Entry((Fail(429, "slowly"),)), request_log=into)
+    assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
+    assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
+    assert [line["status"] for line in written(into, file)] == [429, 400]
+
+
+async def test_lines_without_room_are_dropped_and_nobody_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The disk is a pipe that nobody reads yet."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    into = RequestLog(pipe, room=2)
+    long = Line(0.0, "r", "/", "m" * 2**20)  # more than a pipe holds: the thread waits with it
+    for _ in range(5):
+        into.put(long)
+    os.set_blocking(reader, True)
+    with os.fdopen(reader, "rb") as file:
+        read = asyncio.create_task(asyncio.to_thread(file.read))
+        await asyncio.to_thread(into.close)
+        assert (await read).count(b"\n") in (2, 3)
+    assert "lines were dropped" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_served(tmp_path: Path):
+    with pytest.raises(SettingsError, match="request-log"):
+        open_request_log(str(tmp_path))
