@@ -49,6 +49,20 @@ SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 MUTANTS = (
     # The simulator, serving.
     Mutant(
+        "a driver that is late shifts all that follows: times drift (sleeping per token)",
+        "engines/simulator/engine_core.py",
+        "        return Outcome(flight.ends, flight.begins",
+        "        return Outcome(now, flight.begins",
+        (f"{SIMULATOR}/test_defects.py",),
+    ),
+    Mutant(
+        "a request log quotes what was asked, in an error's message",
+        "serving/request_log.py",
+        "type(error).__name__",
+        "str(error)",
+        (f"{SERVING}/test_request_log.py",),
+    ),
+    Mutant(
         "a closed client keeps its slot (xPyD-sim)",
         "engines/simulator/engine.py",
         "        self._rank_of.pop(id).drop(live, self._now())\n",

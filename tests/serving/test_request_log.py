@@ -97,9 +97,13 @@ async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: Requ
     await anext(broken)
     with pytest.raises(EngineError):
         await anext(broken)
-    first, second = written(into, file)
+    mistaken = watched(into, KeyError("with the prompt in it"))
+    with pytest.raises(KeyError):
+        await anext(mistaken)
+    first, second, third = written(into, file)
     assert (first["status"], first["error"], first["output_tokens"]) == (499, "cancelled", 1)
     assert (second["status"], second["error"], second["ttft_s"]) == (500, "engine_error", None)
+    assert (third["status"], third["error"]) == (500, "KeyError")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -1,12 +1,22 @@
-"""Defects that other simulators have: none of them here. Asked on the wire."""
+"""Defects that other simulators have: none of them here. Asked on the wire, where the wire shows them."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
 import pytest
+
+from dragoman.engines.simulator.blocks import BlockPool
+from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.engine_core import EngineCore
+from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
+from dragoman.engines.simulator.profile import ProfileError, dumps, load, loads, shipped
+from dragoman.engines.simulator.replay import sequence_of
+from dragoman.engines.simulator.scheduler import Scheduler
+from dragoman.engines.simulator.workload import Request
 
 from .serving import twin
 
@@ -42,6 +52,47 @@ async def test_an_unknown_model_is_refused():
 async def test_a_wrong_number_is_a_400_also_of_a_stream(wrong: dict[str, Any]):
     async with twin() as sim:
         assert (await sim.post("/v1/chat/completions", {**HELLO, **wrong, "stream": True})).status_code == 400
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
+async def test_a_max_tokens_of_0_is_refused_and_of_minus_1_is_the_rest_of_the_context(route: str):
+    ask = {"prompt": "Hello."} if route == "/v1/completions" else HELLO
+    async with twin(max_model_len=64) as sim:
+        refused = await sim.post(route, {**ask, "max_tokens": 0})
+        rest = await sim.post(route, {**ask, "max_tokens": -1, "ignore_eos": True})
+    assert refused.status_code == 400
+    assert "max_tokens" in refused.text
+    assert rest.json()["usage"]["total_tokens"] == 64
+    assert rest.json()["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_driver_that_wakes_up_late_at_every_token_does_not_drift():
+    core = EngineCore(Scheduler(SchedulerConfig(), BlockPool(64)), lambda _: 0.02)
+    core.add(sequence_of(Request("r", 0.0, 3, 500), 16, 0.0))
+    core.step(0.0)
+    ends: list[float] = []
+    while core.due is not None:
+        ends.append(core.step(core.due + 0.013).at)
+    assert ends == pytest.approx([0.02 * step for step in range(1, 501)])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -0.001, float("nan"), float("inf")])
+def test_no_profile_says_that_a_step_takes_no_time(seconds: float):
+    with pytest.raises(ValueError, match="no step is free"):
+        LatencyModel(base=seconds, per_token=(TokenCost(0, 1e-5),))
+    text = dumps(load("rtx4090-llama-3.1-8b"))
+    wrong, changes = re.subn(r"(?m)^  base: .*$", f"  base: {seconds}", text)
+    assert changes == 1
+    with pytest.raises(ProfileError, match="base"):
+        loads(wrong)
+
+
+def test_a_load_far_from_what_was_measured_takes_time_too():
+    for profile in map(load, shipped()):
+        alone, crowd = StepLoad(1, 1, 0.0, 1), StepLoad(10**6, 10**9, 1e12, 10**4)
+        assert (
+            0 < profile.latency.seconds(StepLoad(0)) <= profile.latency.seconds(alone) < profile.latency.seconds(crowd)
+        )
 
 
 SCHEMA: dict[str, Any] = {
