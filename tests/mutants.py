@@ -76,6 +76,20 @@ MUTANTS = (
         "                    if True:\n                        self._copies.pop(name, None)\n",
         ("tests/engines/simulator/test_kv_events.py",),
     ),
+    Mutant(
+        "blocks that nobody fetches stay held for ever",
+        "engines/simulator/transfers.py",
+        "        self._call_at(at + self._exchange.lease_seconds, self._expire)\n",
+        "",
+        ("tests/engines/simulator/test_transfers.py",),
+    ),
+    Mutant(
+        "anyone may free what a prefill keeps",
+        "engines/simulator/kv_channel.py",
+        "if hmac.compare_digest(report.seal.encode(), expected.encode()):",
+        "if expected:",
+        ("tests/engines/simulator/test_transfers.py",),
+    ),
     # Models that come and go.
     Mutant(
         "a model is let go while it answers",

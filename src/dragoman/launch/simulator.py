@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import yaml
@@ -14,9 +15,11 @@ from ..engines.script import Entry, load_script
 from ..engines.simulator.composer import Composer, Manner
 from ..engines.simulator.config import SchedulerConfig
 from ..engines.simulator.dataset import read_dataset
+from ..engines.simulator.disaggregation import TransferCost
 from ..engines.simulator.embedder import SimulatorEmbedder
-from ..engines.simulator.engine import SimulatorConfig, SimulatorEngine
+from ..engines.simulator.engine import KvTransfer, SimulatorConfig, SimulatorEngine
 from ..engines.simulator.faults import Fault, read_faults
+from ..engines.simulator.kv_channel import read_config as read_kv_transfer
 from ..engines.simulator.kv_publisher import read_config
 from ..engines.simulator.lengths import read_lengths
 from ..engines.simulator.lexicon import Lexicon
@@ -136,7 +139,23 @@ def _config(settings: Settings, profile: Profile, scheduler: SchedulerConfig) ->
         seed=settings.seed,
         max_num_waiting=settings.max_waiting,
         kv_events=None if settings.kv_events_config is None else read_config(settings.kv_events_config),
+        kv_transfer=None if settings.kv_transfer_config is None else _transfer(settings.kv_transfer_config, profile),
         faults=() if settings.sim_faults is None else _faults(Path(settings.sim_faults)),
+    )
+
+
+def _transfer(text: str, profile: Profile) -> KvTransfer:
+    config = read_kv_transfer(text)
+    extra = config.kv_connector_extra_config
+    size = extra.bytes_per_token or profile.model.kv_bytes_per_token
+    if size is None:
+        raise ValueError(
+            "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
+        )
+    return KvTransfer(
+        msgspec.structs.replace(config, engine_id=config.engine_id or str(uuid4())),
+        TransferCost(size, extra.bandwidth, extra.base_seconds),
+        profile.hardware.tensor_parallel,
     )
 
 

@@ -333,6 +333,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Simulator", "Publish what the prefix cache holds, over ZeroMQ: vLLM's JSON.", metavar="JSON"),
     ] = None
+    kv_transfer_config: Annotated[
+        str | None,
+        Option("Simulator", "Prefill for other instances, or decode what they prefilled: vLLM's JSON.", metavar="JSON"),
+    ] = None
     lora_modules: Annotated[
         tuple[str, ...], Option("Simulator", "An adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
     ] = ()

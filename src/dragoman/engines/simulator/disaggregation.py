@@ -8,9 +8,9 @@ decode call carries that answer, gets blocks of its own, waits for the transfer,
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from .scheduler import Scheduler
 from .sequence import Sequence
@@ -33,9 +33,9 @@ class KvTransferParams(Struct, frozen=True):
     remote_engine_id: str | None = None
     remote_request_id: str | None = None
     remote_host: str | None = None
-    remote_port: int | None = None
+    remote_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     tp_size: int | None = None
-    remote_num_tokens: int | None = None
+    remote_num_tokens: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Address(Struct, frozen=True):
@@ -94,6 +94,11 @@ class Leases:
         sequence = self._fetched.pop(id, None) if entry is None else entry[1]
         if sequence is not None:
             self._scheduler.release(sequence)
+
+    def clear(self) -> None:
+        """Free everything, as an engine that dies does."""
+        for id in [*self._held, *self._fetched]:
+            self.release(id)
 
     def expire(self, now: float) -> list[str]:
         """Free what has run out by now, and say whose it was."""

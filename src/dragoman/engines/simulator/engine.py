@@ -23,10 +23,12 @@ from ..script import Fail, error_of
 from .blocks import BlockPool
 from .composer import Composer, entry_of
 from .config import SchedulerConfig
+from .disaggregation import Address, TransferCost
 from .draws import Draws
 from .engine_core import EngineCore
 from .faults import Fault, FaultPlan, read_faults
 from .hashing import TokenContents, root_hash
+from .kv_channel import KvChannel, KvTransferConfig
 from .kv_events import Event
 from .kv_publisher import KvEventsConfig, KvPublisher
 from .latency import LatencyModel, StepLoad, StepTime, faster, noisy
@@ -34,6 +36,7 @@ from .rank import Live, Rank
 from .scheduler import Scheduler
 from .sequence import Sequence as Running
 from .timetable import Timetable
+from .transfers import Exchange, read_asked
 
 _FEATURES = frozenset(
     {
@@ -51,6 +54,14 @@ _FEATURES = frozenset(
     }
 )
 _EXTRAS = frozenset({"lora", "reply", "fault"})
+
+
+class KvTransfer(Struct, frozen=True):
+    """Prefill for others, or decode what they have prefilled. tp_size: devices of this instance."""
+
+    config: KvTransferConfig
+    cost: TransferCost
+    tp_size: int = 1
 
 
 class SimulatorConfig(Struct, frozen=True):
@@ -72,6 +83,7 @@ class SimulatorConfig(Struct, frozen=True):
     max_loras: int = 8
     faults: tuple[Fault, ...] = ()
     kv_events: KvEventsConfig | None = None
+    kv_transfer: KvTransfer | None = None
 
 
 class SimulatorEngine:
@@ -83,6 +95,7 @@ class SimulatorEngine:
         """unix_time: the time of day, which events carry."""
         self._unix_time = unix_time
         self._publishers: list[KvPublisher] = []
+        self._channel: KvChannel | None = None
         self._config, self._composer, self._vocab_size = config, composer, vocab_size
         self._faults = FaultPlan(config.faults, config.seed)
         self._ranks: list[Rank] = []
@@ -98,9 +111,10 @@ class SimulatorEngine:
         self._asleep = 0
         self._paused = False
         self._struck: tuple[object, Fault | None] = (None, None)
+        extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
         self._capabilities = Capabilities(
             features=_FEATURES,
-            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__) | _EXTRAS,
+            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__) | extras,
             max_logprobs=vocab_size,
         )
 
@@ -129,11 +143,30 @@ class SimulatorEngine:
 
     async def start(self) -> None:
         self._timetable = timetable = Timetable()
-        self._ranks = [self._rank(number, timetable) for number in range(self._config.ranks)]
+        transfer = self._config.kv_transfer
+        exchange = None if transfer is None else await self._open(transfer)
+        self._ranks = [self._rank(number, timetable, exchange) for number in range(self._config.ranks)]
         self._ready_at = timetable.now() + self._config.warm_up
         self._down = None
 
-    def _rank(self, number: int, timetable: Timetable) -> Rank:
+    async def _open(self, transfer: KvTransfer) -> Exchange:
+        config, cost, scale = transfer.config, transfer.cost, self._config.time_scale
+        self._channel = channel = KvChannel(config, self._fetched)
+        port = await channel.open()
+        return Exchange(
+            Address(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
+            TransferCost(cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale),
+            config.kv_connector_extra_config.lease_seconds / scale,
+            channel.report,
+        )
+
+    def _fetched(self, id: str) -> None:
+        """Another instance says so."""
+        for rank in self._ranks:
+            if rank.transfers is not None:
+                rank.transfers.release(id, self._now())
+
+    def _rank(self, number: int, timetable: Timetable, exchange: Exchange | None) -> Rank:
         config = self._config
         publish = None
         if config.kv_events is not None and config.kv_events.publishes:
@@ -142,7 +175,15 @@ class SimulatorEngine:
             publish = partial(self._tell_of_cache, publisher)
         pool = BlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
         core = EngineCore(Scheduler(config.scheduler, pool), self._step_time(number))
-        return Rank(number, core, timetable.call_at, vocab_size=self._vocab_size, ended=self._forget, publish=publish)
+        return Rank(
+            number,
+            core,
+            timetable.call_at,
+            vocab_size=self._vocab_size,
+            ended=self._forget,
+            publish=publish,
+            exchange=exchange,
+        )
 
     def _tell_of_cache(self, publisher: KvPublisher, events: list[Event]) -> None:
         publisher.publish(self._unix_time(), events)
@@ -158,6 +199,8 @@ class SimulatorEngine:
         self._fail_all("The engine is shutting down.", "the engine is not running")
         if self._timetable is not None:
             self._timetable.close()
+        if self._channel is not None:
+            self._channel.close()
         for publisher in self._publishers:
             publisher.close()
         self._publishers.clear()
@@ -184,6 +227,7 @@ class SimulatorEngine:
         rank = self._next_rank()
         live = self._live_of(request, deliver, fault, rank)
         rank.core.scheduler.check(live.sequence)
+        self._expect(live, rank)
         self._live[request.id], self._rank_of[request.id] = live, rank
         self._arriving += 1
         arrival = live.arrived + self._config.frontend_seconds / self._config.time_scale
@@ -234,6 +278,19 @@ class SimulatorEngine:
             lora=lora,
             fault=fault,
         )
+
+    def _expect(self, live: Live, rank: Rank) -> None:
+        """What it says of another instance. An answer tells of one place, so only its first choice is kept."""
+        text, transfer = dict(live.request.extras).get("kv_transfer_params"), self._config.kv_transfer
+        if text is None or transfer is None or rank.transfers is None or self._channel is None:
+            return
+        asked = read_asked(text, transfer.config.kv_role)
+        if asked.do_remote_prefill and not self._channel.reaches(asked):
+            raise RequestError(
+                "kv_transfer_params: remote_host is none of this instance's peers", param="kv_transfer_params"
+            )
+        if asked.do_remote_prefill or live.request.choice == 0:
+            rank.transfers.expect(live.sequence, asked)
 
     def _draws(self, request: TokenRequest) -> Draws:
         """The same seed and request draw the same; without a seed, and warm, each request draws afresh."""

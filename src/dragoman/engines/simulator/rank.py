@@ -23,6 +23,7 @@ from .kv_events import Event, Ledger
 from .pretended import pretend
 from .sequence import Sequence
 from .speech import NOTHING, SpeechError
+from .transfers import Exchange, Transfers
 
 CallAt = Callable[[float, Callable[[float], None]], None]
 """At this time, call that with this time: also if it is late."""
@@ -114,7 +115,7 @@ def _struck(told: Composition, fault: Fault) -> Composition:
 
 class Rank:
     """call_at: the driver's clock. ended: told of everyone who has been told the last. publish: told of what changes in
-    the prefix cache, for which the pool has to record it.
+    the prefix cache, for which the pool has to record it. exchange: with instances that prefill or decode for it.
     """
 
     def __init__(
@@ -126,12 +127,14 @@ class Rank:
         vocab_size: int,
         ended: Callable[[Live], None],
         publish: Callable[[list[Event]], None] | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         self.number, self.core, self.stats = number, core, EngineStats()
         self._call_at, self._vocab_size = call_at, vocab_size
         self._ended, self._publish = ended, publish
         config = core.scheduler.config
         self.ledger = None if publish is None else Ledger(config.block_size, config.num_gpu_blocks)
+        self.transfers = None if exchange is None else Transfers(core.scheduler, exchange, call_at, self.begin)
         self._live: dict[Sequence, Live] = {}
         self._asked: float | None = None
         """The time at which `tick` was asked for."""
@@ -160,19 +163,27 @@ class Rank:
 
     def drop(self, live: Live, at: float) -> None:
         """Aborted: its blocks are free at once."""
-        if self._live.pop(live.sequence, None) is None:
-            return
-        self.core.abort(live.sequence)
-        self._account(live, at, FinishReason.ABORT)
+        queued = self._live.pop(live.sequence, None) is not None
+        if queued:
+            self.core.abort(live.sequence)
+        if self.transfers is not None:
+            self.transfers.leave(live.sequence, at)
+            self._call_at(at, self.begin)
+        if queued:
+            self._account(live, at, FinishReason.ABORT)
 
     def fail(self, message: str, at: float) -> None:
         """Everything that runs or waits ends in this failure."""
         for live in list(self._live.values()):
             del self._live[live.sequence]
             self.core.abort(live.sequence)
+            if self.transfers is not None:
+                self.transfers.leave(live.sequence, at)
             self._account(live, at, None)
             live.held = None
             self._last_word(live, Failed(live.request.id, message))
+        if self.transfers is not None:
+            self.transfers.clear()
 
     def end_all(self, at: float) -> None:
         """Everything that runs or waits ends as aborted, with what it has said."""
@@ -282,6 +293,8 @@ class Rank:
     def _end(self, live: Live, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
         self.core.abort(live.sequence)
+        if self.transfers is not None:
+            last = self.transfers.close(live.sequence, last, at)
         self._account(live, at, last.reason if isinstance(last, Ended) else None)
         self._last_word(live, last)
 
@@ -298,6 +311,9 @@ class Rank:
                 live.scheduled = at
                 self.stats.queue.observe(at - live.queued)
                 live.say(Scheduled(live.request.id, sequence.num_cached_tokens or 0))
+        if self.transfers is not None:
+            for fetch in launched.fetching:
+                self.transfers.fetch(fetch, at)
         due = self.core.due
         if due is not None and due != self._asked:
             self._asked = due
