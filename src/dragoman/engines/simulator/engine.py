@@ -17,16 +17,15 @@ from msgspec import Struct
 from ...core.control import PauseMode
 from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenRequest
 from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
-from ...core.metrics import CacheConfig, EngineStats, LoraState
+from ...core.metrics import EngineStats
 from ...core.request import Limits, SamplingOptions
-from ..script import Fail, error_of
 from .blocks import BlockPool
 from .composer import Composer, entry_of
 from .config import SchedulerConfig
 from .disaggregation import Address, TransferCost
 from .draws import Draws
 from .engine_core import EngineCore
-from .faults import Fault, FaultPlan, read_faults
+from .faults import Fault
 from .hashing import TokenContents, root_hash
 from .kv_channel import KvChannel, KvTransferConfig
 from .kv_events import Event
@@ -35,6 +34,7 @@ from .latency import LatencyModel, StepLoad, StepTime, faster, noisy
 from .rank import Live, Rank
 from .scheduler import Scheduler
 from .sequence import Sequence as Running
+from .striking import Striking, refusal
 from .timetable import Timetable
 from .transfers import Exchange, read_asked
 
@@ -97,7 +97,7 @@ class SimulatorEngine:
         self._publishers: list[KvPublisher] = []
         self._channel: KvChannel | None = None
         self._config, self._composer, self._vocab_size = config, composer, vocab_size
-        self._faults = FaultPlan(config.faults, config.seed)
+        self._striking = Striking(config.faults, config.seed)
         self._ranks: list[Rank] = []
         self._live: dict[str, Live] = {}
         self._rank_of: dict[str, Rank] = {}
@@ -110,7 +110,6 @@ class SimulatorEngine:
         self._down: str | None = "the engine is not running"
         self._asleep = 0
         self._paused = False
-        self._struck: tuple[object, Fault | None] = (None, None)
         extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
         self._capabilities = Capabilities(
             features=_FEATURES,
@@ -128,14 +127,11 @@ class SimulatorEngine:
 
     def faults(self) -> str:
         """The plan in force, as JSON text."""
-        return msgspec.json.encode(self._faults.faults).decode()
+        return self._striking.text()
 
     def set_faults(self, faults: object) -> None:
         """A new plan, which counts requests from 1 again. Raises RequestError."""
-        try:
-            self._faults.set(read_faults(faults))
-        except ValueError as error:
-            raise RequestError(str(error), code="invalid_fault") from None
+        self._striking.set(faults)
 
     def tell(self, reply: object) -> None:
         """What the next request is answered, as a script has it. Raises RequestError."""
@@ -268,15 +264,7 @@ class SimulatorEngine:
             priority=request.priority,
         )
         return Live(
-            request,
-            deliver,
-            sequence,
-            contents,
-            composition,
-            draws,
-            arrived=self._present(),
-            lora=lora,
-            fault=fault,
+            request, deliver, sequence, contents, composition, draws, arrived=self._present(), lora=lora, fault=fault
         )
 
     def _expect(self, live: Live, rank: Rank) -> None:
@@ -305,11 +293,8 @@ class SimulatorEngine:
         return Draws(config.seed, chance, np.array(request.prompt, np.int64).tobytes())
 
     def _fault(self, request: TokenRequest) -> Fault | None:
-        """What strikes this request: said by itself, or planned. Its choices share one fault."""
-        if self._struck[0] is None or self._struck[0] is not request.asked:
-            told = dict(request.extras).get("fault")
-            self._struck = (request.asked, self._faults.next() if told is None else _told_fault(told))
-        fault = self._struck[1]
+        """What strikes this request from within; raises where it is refused, or the engine dies of it."""
+        fault = self._striking.meets(request)
         if fault is None:
             return None
         for kind in fault.kinds:
@@ -318,7 +303,7 @@ class SimulatorEngine:
             self.crash(fault.crash)
             raise EngineError(fault.message)
         if fault.status is not None:
-            raise _refusal(fault)
+            raise refusal(fault)
         return fault
 
     def _next_rank(self) -> Rank:
@@ -450,42 +435,7 @@ class SimulatorEngine:
         await done
 
     def stats(self) -> Sequence[EngineStats]:
-        return [self._told(rank) for rank in self._ranks]
-
-    def _told(self, rank: Rank) -> EngineStats:
-        """Its counters, with the scheduler's state as of now."""
-        stats, scheduler = rank.stats, rank.core.scheduler
-        stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
-        stats.kv_cache_usage = scheduler.pool.usage
-        stats.preemptions = scheduler.stats.num_preemptions
-        stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
-        stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
-        stats.asleep = self._asleep
-        config = scheduler.config
-        stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
-        stats.lora = self._loras(rank)
-        return stats
-
-    def _loras(self, rank: Rank) -> LoraState:
-        running = {live.lora for live in rank.live if live.lora and live.scheduled is not None}
-        waiting = {live.lora for live in rank.live if live.lora and live.scheduled is None}
-        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), self._config.max_loras)
-
-
-def _told_fault(text: str) -> Fault:
-    """A request's own. It may not crash the engine of the others."""
-    try:
-        (fault,) = read_faults(msgspec.json.decode(text))
-    except (ValueError, msgspec.DecodeError) as error:
-        raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
-    if fault.crash is not None:
-        raise RequestError("x-dragoman-fault: only an administrator's plan can crash the engine", code="invalid_fault")
-    return fault
-
-
-def _refusal(fault: Fault) -> Exception:
-    assert fault.status is not None
-    return error_of(Fail(fault.status, fault.message, retry_after=fault.retry_after))
+        return [rank.told(self._asleep, self._config.max_loras) for rank in self._ranks]
 
 
 def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ...core.engine import Deliver, Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput, TokenRequest
 from ...core.events import FinishReason
-from ...core.metrics import EngineStats
+from ...core.metrics import CacheConfig, EngineStats, LoraState
 from .composer import Composition
 from .draws import Draws
 from .engine_core import EngineCore, Outcome
@@ -147,6 +147,25 @@ class Rank:
     def load(self) -> int:
         """As vLLM's own balancer weighs it: who waits counts four times."""
         return 4 * self.core.scheduler.num_waiting + self.core.scheduler.num_running
+
+    def told(self, asleep: int, max_loras: int) -> EngineStats:
+        """Its counters, with the scheduler's state as of now."""
+        stats, scheduler = self.stats, self.core.scheduler
+        stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
+        stats.kv_cache_usage = scheduler.pool.usage
+        stats.preemptions = scheduler.stats.num_preemptions
+        stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
+        stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
+        stats.asleep = asleep
+        config = scheduler.config
+        stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
+        stats.lora = self._loras(max_loras)
+        return stats
+
+    def _loras(self, most: int) -> LoraState:
+        running = {live.lora for live in self.live if live.lora and live.scheduled is not None}
+        waiting = {live.lora for live in self.live if live.lora and live.scheduled is None}
+        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), most)
 
     def queue(self, live: Live, at: float) -> None:
         """It joins the scheduler's queue. The scheduler has checked that it can run."""
