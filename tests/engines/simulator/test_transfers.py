@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+import httpx2
 import pytest
 
 from dragoman.core.engine import Ended, Failed
@@ -259,3 +260,43 @@ async def test_an_engine_that_dies_with_kept_blocks_comes_back_empty() -> None:
         await sim.chat(max_tokens=1, ignore_eos=True, kv_transfer_params={"do_remote_decode": True})
         sim.engine.crash(0.0)
         assert usage(sim) == 0
+
+
+async def fetching(prefill: Twin, decode: Twin) -> asyncio.Task[httpx2.Response]:
+    """A request that is on the decode side and has its blocks there, and waits for what lies in them."""
+    body = {"prompt": "word " * 100, "ignore_eos": True}
+    asked = {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    told = (await prefill.post("/v1/completions", body | asked)).json()["kv_transfer_params"]
+    waiting = asyncio.create_task(decode.post("/v1/completions", body | {"kv_transfer_params": told}))
+    async with asyncio.timeout(10):
+        while not usage(decode):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+    return waiting
+
+
+@pytest.mark.parametrize("order", ["crash", "pause"])
+async def test_a_decode_side_that_gives_up_a_fetch_says_so(order: str) -> None:
+    async with (
+        instance("kv_producer", lease_seconds=1e9) as prefill,
+        instance("kv_consumer", base_seconds=1e9) as decode,
+    ):
+        waiting = await fetching(prefill, decode)
+        assert usage(prefill) > 0
+        if order == "crash":
+            decode.engine.crash(0.0)
+        else:
+            decode.engine.pause()
+        await until_free(prefill)
+        assert usage(decode) == 0
+        await waiting
+
+
+async def test_a_client_that_leaves_while_its_prompt_is_fetched_frees_both_sides() -> None:
+    async with (
+        instance("kv_producer", lease_seconds=1e9) as prefill,
+        instance("kv_consumer", base_seconds=1e9) as decode,
+    ):
+        leaving = await fetching(prefill, decode)
+        leaving.cancel()
+        await until_free(decode)
+        await until_free(prefill)
