@@ -16,8 +16,9 @@ from ..engines.simulator.composer import Composer, Manner
 from ..engines.simulator.config import SchedulerConfig
 from ..engines.simulator.dataset import read_dataset
 from ..engines.simulator.disaggregation import TransferCost
+from ..engines.simulator.driven import KvTransfer, SimulatorConfig
 from ..engines.simulator.embedder import SimulatorEmbedder
-from ..engines.simulator.engine import KvTransfer, SimulatorConfig, SimulatorEngine
+from ..engines.simulator.engine import SimulatorEngine
 from ..engines.simulator.faults import Fault, read_faults
 from ..engines.simulator.kv_channel import read_config as read_kv_transfer
 from ..engines.simulator.kv_publisher import read_config

@@ -12,78 +12,29 @@ from functools import partial
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from ...core.control import PauseMode
-from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenRequest
+from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest
 from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
 from ...core.metrics import EngineStats
-from ...core.request import Limits, SamplingOptions
 from .blocks import BlockPool
 from .composer import Composer, entry_of
-from .config import SchedulerConfig
 from .disaggregation import Address, TransferCost
 from .draws import Draws
+from .driven import KvTransfer, SimulatorConfig, capabilities, step_time
 from .engine_core import EngineCore
 from .faults import Fault
 from .hashing import TokenContents, root_hash
-from .kv_channel import KvChannel, KvTransferConfig
+from .kv_channel import KvChannel
 from .kv_events import Event
-from .kv_publisher import KvEventsConfig, KvPublisher
-from .latency import LatencyModel, StepLoad, StepTime, faster, noisy
+from .kv_publisher import KvPublisher
+from .latency import StepLoad
 from .rank import Live, Rank
 from .scheduler import Scheduler
 from .sequence import Sequence as Running
 from .striking import Striking, refusal
 from .timetable import Timetable
 from .transfers import Exchange, read_asked
-
-_FEATURES = frozenset(
-    {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
-        Feature.TOOLS,
-        Feature.LOGPROBS,
-        Feature.PROMPT_LOGPROBS,
-        Feature.REASONING_BUDGET,
-        Feature.TOKEN_IDS,
-        Feature.LORA,
-    }
-)
-_EXTRAS = frozenset({"lora", "reply", "fault"})
-
-
-class KvTransfer(Struct, frozen=True):
-    """Prefill for others, or decode what they have prefilled. tp_size: devices of this instance."""
-
-    config: KvTransferConfig
-    cost: TransferCost
-    tp_size: int = 1
-
-
-class SimulatorConfig(Struct, frozen=True):
-    """What is simulated, and how a server drives it.
-
-    time_scale: 10 is ten times as fast. warm_up: seconds after the start until work is taken. ranks: data-parallel
-    copies of the engine core.  max_loras: adapters that may run at once.
-    """
-
-    scheduler: SchedulerConfig
-    latency: LatencyModel
-    frontend_seconds: float = 0.0
-    noise: float = 0.0
-    time_scale: float = 1.0
-    warm_up: float = 0.0
-    ranks: int = 1
-    seed: int = 0
-    max_num_waiting: int = 2048
-    max_loras: int = 8
-    faults: tuple[Fault, ...] = ()
-    kv_events: KvEventsConfig | None = None
-    kv_transfer: KvTransfer | None = None
 
 
 class SimulatorEngine:
@@ -110,12 +61,7 @@ class SimulatorEngine:
         self._down: str | None = "the engine is not running"
         self._asleep = 0
         self._paused = False
-        extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
-        self._capabilities = Capabilities(
-            features=_FEATURES,
-            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__) | extras,
-            max_logprobs=vocab_size,
-        )
+        self._capabilities = capabilities(config, vocab_size)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -170,7 +116,7 @@ class SimulatorEngine:
             self._publishers.append(publisher)
             publish = partial(self._tell_of_cache, publisher)
         pool = BlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
-        core = EngineCore(Scheduler(config.scheduler, pool), self._step_time(number))
+        core = EngineCore(Scheduler(config.scheduler, pool), step_time(config, number))
         return Rank(
             number,
             core,
@@ -183,13 +129,6 @@ class SimulatorEngine:
 
     def _tell_of_cache(self, publisher: KvPublisher, events: list[Event]) -> None:
         publisher.publish(self._unix_time(), events)
-
-    def _step_time(self, rank: int) -> StepTime:
-        config = self._config
-        step_time: StepTime = config.latency.seconds
-        if config.noise:
-            step_time = noisy(step_time, config.noise, np.random.default_rng([config.seed, rank]))
-        return step_time if config.time_scale == 1 else faster(step_time, config.time_scale)
 
     async def stop(self) -> None:
         self._fail_all("The engine is shutting down.", "the engine is not running")

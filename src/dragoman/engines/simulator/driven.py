@@ -1,0 +1,79 @@
+"""How a server drives a simulated vLLM: what it is told when it is made, and what follows from that. Runs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from ...core.engine import Capabilities, Feature
+from ...core.request import Limits, SamplingOptions
+from .config import SchedulerConfig
+from .disaggregation import TransferCost
+from .faults import Fault
+from .kv_channel import KvTransferConfig
+from .kv_publisher import KvEventsConfig
+from .latency import LatencyModel, StepTime, faster, noisy
+
+_FEATURES = frozenset(
+    {
+        Feature.JSON_OBJECT,
+        Feature.JSON_SCHEMA,
+        Feature.REGEX,
+        Feature.CHOICE,
+        Feature.GRAMMAR,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+        Feature.LORA,
+    }
+)
+_EXTRAS = frozenset({"lora", "reply", "fault"})
+
+
+class KvTransfer(Struct, frozen=True):
+    """Prefill for others, or decode what they have prefilled. tp_size: devices of this instance."""
+
+    config: KvTransferConfig
+    cost: TransferCost
+    tp_size: int = 1
+
+
+class SimulatorConfig(Struct, frozen=True):
+    """What is simulated, and how a server drives it.
+
+    time_scale: 10 is ten times as fast. warm_up: seconds after the start until work is taken. ranks: data-parallel
+    copies of the engine core.  max_loras: adapters that may run at once.
+    """
+
+    scheduler: SchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.0
+    noise: float = 0.0
+    time_scale: float = 1.0
+    warm_up: float = 0.0
+    ranks: int = 1
+    seed: int = 0
+    max_num_waiting: int = 2048
+    max_loras: int = 8
+    faults: tuple[Fault, ...] = ()
+    kv_events: KvEventsConfig | None = None
+    kv_transfer: KvTransfer | None = None
+
+
+def capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:
+    extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
+    return Capabilities(
+        features=_FEATURES,
+        parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__) | extras,
+        max_logprobs=vocab_size,
+    )
+
+
+def step_time(config: SimulatorConfig, rank: int) -> StepTime:
+    """Of the rank of this number, with a noise of its own, on the server's clock."""
+    seconds: StepTime = config.latency.seconds
+    if config.noise:
+        seconds = noisy(seconds, config.noise, np.random.default_rng([config.seed, rank]))
+    return seconds if config.time_scale == 1 else faster(seconds, config.time_scale)
