@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -789,16 +790,23 @@ def main(wanted: list[str]) -> int:
             print(f"the tests fail without any mutant: {', '.join(failed)}")
             return 1
     missed = 0
-    for i, mutant in chosen:
-        before = time.monotonic()
-        with _copy() as tree:
-            _apply(tree, mutant)
-            failed = _failures(tree, mutant.tests)
-        missed += not failed
-        word = "CAUGHT" if failed else "MISSED"
-        print(f"{i:2} {word} {time.monotonic() - before:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
+    # Each has a tree of its own, so that they do not meet.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (i, mutant), (failed, seconds) in zip(chosen, pool.map(_tried, (each for _, each in chosen)), strict=True):
+            missed += not failed
+            word = "CAUGHT" if failed else "MISSED"
+            print(f"{i:2} {word} {seconds:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     return 1 if missed else 0
+
+
+def _tried(mutant: Mutant) -> tuple[list[str], float]:
+    """The tests that found it, and the seconds that this took."""
+    before = time.monotonic()
+    with _copy() as tree:
+        _apply(tree, mutant)
+        failed = _failures(tree, mutant.tests)
+    return failed, time.monotonic() - before
 
 
 def _check_up_to_date() -> None:
