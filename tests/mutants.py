@@ -645,7 +645,7 @@ MUTANTS = (
         "serving/responses/past.py",
         "if not chain.whole:",
         "if False:",
-        ("tests/serving/responses",),
+        ("tests/serving/responses/test_continuing.py",),
     ),
     Mutant(
         "a stream that is resumed begins with the event that the client has already",
@@ -696,14 +696,14 @@ MUTANTS = (
         "serving/responses/socket.py",
         "        check_origin(http.headers)\n",
         "",
-        ("tests/serving/responses",),
+        ("tests/serving/responses/test_socket.py",),
     ),
     Mutant(
         "a failed continuation stays the connection's memory",
         "serving/responses/socket.py",
         "        elif self._memory is not None and self._memory.id == previous:\n            self._memory = None\n",
         "",
-        ("tests/serving/responses",),
+        ("tests/serving/responses/test_socket.py",),
     ),
     # What is sealed and signed.
     Mutant(
