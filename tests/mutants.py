@@ -744,7 +744,7 @@ MUTANTS = (
     ),
     Mutant(
         "reading is no use: what is read most goes first",
-        "store/sqlite.py",
+        "store/reads.py",
         "self._touches[record.position] = now",
         "pass",
         ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),

@@ -51,6 +51,11 @@ async def test_the_tokenizer_tells_what_evaluation_needs(http: httpx2.AsyncClien
     assert (await http.get("/tokenizer_info?model=nobody")).status_code == 404
 
 
+async def test_a_simulated_vllm_tells_what_its_tokenizer_is(http: httpx2.AsyncClient):
+    async with serving("sim") as simulated:
+        assert (await simulated.get("/tokenizer_info")).json() == (await http.get("/tokenizer_info")).json()
+
+
 async def test_load_world_size_and_the_cache_answer(http: httpx2.AsyncClient):
     assert (await http.get("/load")).json() == {"server_load": 0}
     assert (await http.get("/get_world_size")).json() == {"world_size": 1}

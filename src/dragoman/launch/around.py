@@ -11,8 +11,8 @@ from ..engines.batching import EngineLimits
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..prompts.render import Renderer
-from ..prompts.template import load_tokenizer_info
-from ..prompts.tokenizer import load_tokenizer
+from ..prompts.template import ChatTemplate, load_tokenizer_info
+from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
 from .declared import chat_template, end_of_answer, formats, generation_config, served_names
@@ -26,6 +26,30 @@ def limits(settings: Settings) -> EngineLimits:
         num_kv_tokens=settings.kv_cache_tokens,
         enable_prefix_caching=settings.enable_prefix_caching,
         max_num_waiting=settings.max_waiting,
+    )
+
+
+def token_backend(
+    settings: Settings,
+    engine: TokenEngine,
+    tokenizer: HfTokenizer,
+    template: ChatTemplate | None,
+    eos: frozenset[int],
+    *,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+) -> TokenBackend:
+    """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    return TokenBackend(
+        engine=engine,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        compiler=Compiler(tokenizer, sorted(eos)),
+        eos=eos,
+        renderer=None if template is None else Renderer(template, tokenizer),
+        trust_templates=settings.trust_request_chat_template,
+        embedder=embedder,
+        cache=cache,
     )
 
 
@@ -47,18 +71,9 @@ def serve_tokens(
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
-    eos = end_of_answer(directory)
     said = generation_config(directory)
-    backend = TokenBackend(
-        engine=engine,
-        tokenizer=tokenizer,
-        vocabulary=Vocabulary(tokenizer),
-        compiler=Compiler(tokenizer, sorted(eos)),
-        eos=eos,
-        renderer=None if template is None else Renderer(template, tokenizer),
-        trust_templates=settings.trust_request_chat_template,
-        embedder=embedder,
-        cache=cache,
+    backend = token_backend(
+        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(

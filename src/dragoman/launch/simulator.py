@@ -8,7 +8,6 @@ from uuid import uuid4
 import msgspec
 import yaml
 
-from ..constraints.matcher import Compiler
 from ..core.request import Sampling
 from ..engines import tiny
 from ..engines.script import Entry, load_script
@@ -26,13 +25,12 @@ from ..engines.simulator.lengths import read_lengths
 from ..engines.simulator.lexicon import Lexicon
 from ..engines.simulator.profile import Profile, load
 from ..pipeline.adapters import Adapters, read_adapter
-from ..pipeline.models import ServedModel, TokenBackend
-from ..pipeline.text import Vocabulary
-from ..prompts.render import Renderer
-from ..prompts.template import load_template
+from ..pipeline.models import ServedModel
+from ..prompts.template import load_template, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
+from .around import token_backend
 from .declared import chat_template, end_of_answer, formats, served_names
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
@@ -60,17 +58,8 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     engine = SimulatorEngine(
         _config(settings, profile, scheduler), composer, vocab_size=tokenizer.vocab_size, unix_time=clock.now
     )
-    backend = TokenBackend(
-        engine=engine,
-        tokenizer=tokenizer,
-        vocabulary=Vocabulary(tokenizer),
-        compiler=Compiler(tokenizer, sorted(eos)),
-        eos=eos,
-        renderer=None if template is None else Renderer(template, tokenizer),
-        trust_templates=settings.trust_request_chat_template,
-        embedder=SimulatorEmbedder(engine, settings.sim_embedding_size),
-        cache=engine,
-    )
+    embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
+    backend = token_backend(settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine)
     first, aliases = served_names(settings, profile.name)
     return ServedModel(
         first,
@@ -86,6 +75,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
         reasoning=reasoning,
         tools=tools,
+        tokenizer_info=load_tokenizer_info(directory, template),
     )
 
 

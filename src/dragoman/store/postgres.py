@@ -16,7 +16,8 @@ from typing import Any, Protocol, TypeVar
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from . import sql
-from .base import Bounds, Chain, Change, Entry, Key, Record, StoreUnavailable
+from .base import Bounds, Change, Record, StoreUnavailable
+from .reads import SqlReads
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ _FAILURES: Any = (
 )
 
 
-class PostgresStore:
+class PostgresStore(SqlReads):
     """dsn: `postgresql://user:password@host/database`. timeout: seconds for a connection, and for a statement."""
 
     def __init__(
@@ -60,9 +61,9 @@ class PostgresStore:
         timeout: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._dsn, self._bounds, self._timeout, self._now = dsn, bounds or Bounds(), timeout, now
+        super().__init__(bounds or Bounds(), now)
+        self._dsn, self._timeout = dsn, timeout
         self._run = "run_" + secrets.token_hex(16)
-        self._touches: dict[int, float] = {}
         self._pool: Any = None
         self._alive: Any = None
 
@@ -107,33 +108,6 @@ class PostgresStore:
         now = self._now()
         await self._write(lambda: sql.commit(changes, self._bounds, now))
 
-    async def get(self, key: Key) -> Record | None:
-        now = self._now()
-        record = await self._read(sql.get(key, self._bounds, now))
-        if record is not None:
-            self._touches[record.position] = now
-        return record
-
-    async def chain(self, key: Key) -> Chain | None:
-        now = self._now()
-        chain = await self._read(sql.chain(key, self._bounds, now))
-        if chain is not None:
-            self._touches |= {record.position: now for record in chain.records}
-        return chain
-
-    async def page(
-        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
-    ) -> tuple[Record, ...]:
-        return await self._read(sql.page(owner, kind, after, limit, descending, self._bounds, self._now()))
-
-    async def entries(
-        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
-    ) -> tuple[Entry, ...]:
-        return await self._read(sql.entries(key, series, after, limit, descending, self._bounds, self._now()))
-
-    async def entry(self, key: Key, series: str, id: str) -> Entry | None:
-        return await self._read(sql.entry(key, series, id, self._bounds, self._now()))
-
     async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         found: list[Record] = []
         for run in await self._read(sql.runs()):
@@ -159,10 +133,6 @@ class PostgresStore:
             # Taken for this transaction only. Two processes that ask at once may each take the other for that run:
             # then both will ask again.
             return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _lock_of(run))
-
-    def _taken_touches(self) -> list[tuple[int, float]]:
-        touches, self._touches = self._touches, {}
-        return list(touches.items())
 
     async def _read(self, steps: sql.Steps[T]) -> T:
         async with _translated(), self._lent() as connection:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from . import sql
-from .base import Bounds, Chain, Change, Entry, Key, Record, StoreUnavailable
+from .base import Bounds, Change, Record, StoreUnavailable
+from .reads import SqlReads
 from .runs import RunLock, is_alive
 from .writer import GroupWriter, drive, unavailable
 
@@ -30,7 +31,7 @@ _PAGES_GIVEN_BACK = 1024
 """Free pages that a cleaning takes off the file at most: a write should not wait long for it."""
 
 
-class SqliteStore:
+class SqliteStore(SqlReads):
     """synchronous: FULL survives a power cut; NORMAL survives the process only, and is faster.
 
     busy: seconds to wait for another process that is writing. now: Unix seconds.
@@ -45,10 +46,10 @@ class SqliteStore:
         busy: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._path, self._bounds, self._now = path, bounds or Bounds(), now
+        super().__init__(bounds or Bounds(), now)
+        self._path = path
         self._synchronous, self._busy = synchronous, busy
         self._run = "run_" + secrets.token_hex(16)
-        self._touches: dict[int, float] = {}
         self._writer: GroupWriter | None = None
 
     @property
@@ -85,33 +86,6 @@ class SqliteStore:
     async def commit(self, *changes: Change) -> None:
         steps = sql.commit(changes, self._bounds, self._now())
         await self._write(lambda connection: drive(connection, steps))
-
-    async def get(self, key: Key) -> Record | None:
-        now = self._now()
-        record = await self._read(sql.get(key, self._bounds, now))
-        if record is not None:
-            self._touches[record.position] = now
-        return record
-
-    async def chain(self, key: Key) -> Chain | None:
-        now = self._now()
-        chain = await self._read(sql.chain(key, self._bounds, now))
-        if chain is not None:
-            self._touches |= {record.position: now for record in chain.records}
-        return chain
-
-    async def page(
-        self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
-    ) -> tuple[Record, ...]:
-        return await self._read(sql.page(owner, kind, after, limit, descending, self._bounds, self._now()))
-
-    async def entries(
-        self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
-    ) -> tuple[Entry, ...]:
-        return await self._read(sql.entries(key, series, after, limit, descending, self._bounds, self._now()))
-
-    async def entry(self, key: Key, series: str, id: str) -> Entry | None:
-        return await self._read(sql.entry(key, series, id, self._bounds, self._now()))
 
     async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         found: list[Record] = []
@@ -186,10 +160,6 @@ class SqliteStore:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = FAST")
         return connection
-
-    def _taken_touches(self) -> list[tuple[int, float]]:
-        touches, self._touches = self._touches, {}
-        return list(touches.items())
 
     async def _read(self, steps: sql.Steps[T]) -> T:
         return await self._in_thread(lambda: drive(self._reader(), steps))
