@@ -749,6 +749,13 @@ MUTANTS = (
         "pass",
         ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),
     ),
+    Mutant(
+        "what one adapter computed is found by another",
+        "engines/batching/blocks.py",
+        'key=adapter.to_bytes(8, "big")',
+        'key=b""',
+        ("tests/engines/batching/test_blocks.py",),
+    ),
     # Work that no client waits for.
     Mutant(
         "after a restart a batch does all of its requests again",

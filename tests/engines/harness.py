@@ -18,6 +18,7 @@ from dragoman.core.engine import (
 )
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BatchingEngine, Model, SchedulerConfig, seeded
+from dragoman.engines.batching.adapters import Adapter
 from dragoman.engines.batching.sequence import Sequence
 from dragoman.engines.batching.stepper import Stepper
 from dragoman.engines.tiny.model import Llama
@@ -74,10 +75,10 @@ class Bench:
         self.sequences: list[Sequence] = []
         self.told: list[Told] = []
 
-    def add(self, request: TokenRequest) -> Told:
+    def add(self, request: TokenRequest, adapter: Adapter | None = None) -> Told:
         key = len(self.sequences)
         vocab, most = self._model.vocab, self._max_model_len
-        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded)
+        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded, adapter=adapter)
         self.sequences.append(sequence)
         self.told.append(Told())
         self.stepper.scheduler.add(sequence)

@@ -229,6 +229,21 @@ class TokenEngine(Protocol):
     def health(self) -> Health: ...
 
 
+class AdapterLoader(Protocol):
+    """Takes up weights that are added to a model's own for those requests that name them (LoRA)."""
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """path: a directory. In the place of one of that name; requests that run keep theirs.
+
+        Raises RequestError for what the model cannot take; then nothing has changed.
+        """
+        ...
+
+    def unload_adapter(self, name: str) -> None:
+        """Requests that run keep it. An unknown name is ignored."""
+        ...
+
+
 class PrefixCache(Protocol):
     """What an engine keeps of prompts that it has computed, for those who ask about it."""
 

@@ -8,6 +8,7 @@ from ..constraints.matcher import Compiler
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.request import Sampling
 from ..engines.batching import EngineLimits
+from ..pipeline.adapters import Adapters
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..prompts.render import Renderer
@@ -63,10 +64,11 @@ def serve_tokens(
     max_model_len: int,
     embedder: Embedder | None = None,
     cache: PrefixCache | None = None,
+    adapters: Adapters | None = None,
 ) -> ServedModel:
     """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens.
 
-    cache: what the engine keeps of prompts.
+    cache: what the engine keeps of prompts. adapters: None for an engine that takes none.
     """
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
@@ -86,5 +88,6 @@ def serve_tokens(
         max_new_tokens=settings.override_generation_config.max_new_tokens or said.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
+        adapters=adapters,
         tokenizer_info=load_tokenizer_info(directory, template),
     )

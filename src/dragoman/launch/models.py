@@ -53,6 +53,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
             "embedded model, the default), `sim` or `sim:PROFILE` (a simulated vLLM), `scripted` or `scripted:FILE`, "
             "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
         )
+    if settings.lora_modules and model.adapters is None:
+        raise ValueError("--lora-modules: this engine takes no adapters")
     return model
 
 

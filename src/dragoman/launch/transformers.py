@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engines import transformers
+from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
@@ -15,8 +16,18 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
     options = transformers.LoadOptions(settings.dtype, settings.device, settings.trust_remote_code)
-    engine = transformers.load(directory, limits(settings), options)
+    engine, adapters = transformers.load(directory, limits(settings), options)
+    given = tuple(read_adapter(text) for text in settings.lora_modules)
+    for adapter in given:
+        adapters.put(adapter.name, adapter.path)
     name = directory.resolve().name
     return serve_tokens(
-        settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len, cache=engine
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=name,
+        max_model_len=engine.max_model_len,
+        cache=engine,
+        adapters=Adapters(given, adapters),
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct
 
+from ..core.engine import AdapterLoader
 from ..core.errors import NotFound, RequestError
 
 
@@ -18,9 +19,14 @@ class Adapter(Struct, frozen=True):
 
 
 class Adapters:
-    """Those that are loaded now, in the order in which they came."""
+    """Those that are loaded now, in the order in which they came.
 
-    def __init__(self, adapters: Iterator[Adapter] | tuple[Adapter, ...] = ()) -> None:
+    adapters: those of the beginning, which the engine has already. loader: the engine, where it has to take up their
+    weights; None for one that needs only their names.
+    """
+
+    def __init__(self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None) -> None:
+        self._loader = loader
         self._adapters = {adapter.name: adapter for adapter in adapters}
 
     def __iter__(self) -> Iterator[Adapter]:
@@ -29,17 +35,22 @@ class Adapters:
     def __contains__(self, name: object) -> bool:
         return name in self._adapters
 
-    def load(self, adapter: Adapter, *, again: bool = False) -> None:
-        """again: replace one of this name. Raises RequestError where there is one, as vLLM does."""
+    async def load(self, adapter: Adapter, *, again: bool = False) -> None:
+        """again: replace one of this name. Raises RequestError where there is one, as vLLM does, and for weights that
+        the engine cannot use."""
         if adapter.name in self._adapters and not again:
             raise RequestError(
                 f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
             )
+        if self._loader:
+            await self._loader.load_adapter(adapter.name, adapter.path)
         self._adapters[adapter.name] = adapter
 
     def unload(self, name: str) -> None:
         if self._adapters.pop(name, None) is None:
             raise NotFound(f"The lora adapter '{name}' cannot be found.", param="lora_name")
+        if self._loader:
+            self._loader.unload_adapter(name)
 
 
 def read_adapter(text: str) -> Adapter:

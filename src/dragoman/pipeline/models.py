@@ -108,13 +108,13 @@ class Models:
             await place.wait(loading)
         return place.use()
 
-    def load_adapter(self, base: ServedModel, adapter: Adapter, *, again: bool = False) -> None:
-        """Raises RequestError for a name that something else has, and where the engine takes no adapters."""
+    async def load_adapter(self, base: ServedModel, adapter: Adapter, *, again: bool = False) -> None:
+        """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
         if base.adapters is None:
             raise RequestError("This model's engine takes no adapters.", param="base_model_name")
         if adapter.name in self._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
-        base.adapters.load(adapter, again=again)
+        await base.adapters.load(adapter, again=again)
 
     def unload_adapter(self, name: str) -> None:
         """Raises NotFound."""

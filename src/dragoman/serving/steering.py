@@ -142,7 +142,7 @@ async def load_adapter(http: Http) -> Whole | Answer:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
     models = http.service.models
     base = _adaptable(http) if asked.base_model_name is None else models.find(asked.base_model_name)
-    models.load_adapter(base, Adapter(asked.lora_name, asked.lora_path), again=asked.load_inplace)
+    await models.load_adapter(base, Adapter(asked.lora_name, asked.lora_path), again=asked.load_inplace)
     return _plain(f"Success: LoRA adapter '{asked.lora_name}' added successfully.")
 
 

@@ -338,7 +338,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Option("Simulator", "Prefill for other instances, or decode what they prefilled: vLLM's JSON.", metavar="JSON"),
     ] = None
     lora_modules: Annotated[
-        tuple[str, ...], Option("Simulator", "An adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
+        tuple[str, ...], Option("Model", "A LoRA adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
     ] = ()
     seed: Annotated[int, Option("Simulator", "Where chance begins: the same seed, the same server.")] = 0
     sim_mode: Annotated[

@@ -116,7 +116,7 @@ def test_too_many_blocks_cannot_be_had() -> None:
         BlockPool(3).allocate(3)
 
 
-def test_a_hash_names_the_tokens_all_before_them_and_the_salt() -> None:
+def test_a_hash_names_the_tokens_all_before_them_the_salt_and_the_adapter() -> None:
     chain = block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
     assert chain == block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
     others = [
@@ -124,6 +124,8 @@ def test_a_hash_names_the_tokens_all_before_them_and_the_salt() -> None:
         block_hash(block_hash(root_hash(""), [1, 5]), [3, 4]),
         block_hash(block_hash(root_hash(""), [1, 2]), [4, 3]),
         block_hash(root_hash(""), [3, 4]),
+        block_hash(block_hash(root_hash("", adapter=1), [1, 2]), [3, 4]),
+        block_hash(block_hash(root_hash("", adapter=2), [1, 2]), [3, 4]),
     ]
-    assert len({chain, *others}) == 5
+    assert len({chain, *others}) == 7
     assert root_hash("\ud800") != root_hash("")

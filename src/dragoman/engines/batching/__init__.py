@@ -4,6 +4,7 @@ A model says how it computes a step (`Model`, `Runner`); queueing, the pool of b
 constraints and scores are the same for all of them.
 """
 
+from .adapters import AdapterShelf
 from .blocks import BLOCK_SIZE
 from .engine import BatchingEngine, EngineConfig, seeded
 from .limits import EngineLimits
@@ -12,6 +13,7 @@ from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
     "BLOCK_SIZE",
+    "AdapterShelf",
     "BatchingEngine",
     "Chunk",
     "EngineConfig",

@@ -23,9 +23,13 @@ def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
 
 
-def root_hash(cache_salt: str) -> bytes:
-    """The parent of a first block: blocks are shared only among equal salts."""
-    return blake2b(cache_salt.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def root_hash(cache_salt: str, adapter: int = 0) -> bytes:
+    """The parent of a first block: blocks are shared only among equal salts, computed by equal weights.
+
+    adapter: the number of what was added to the model's own; 0 for nothing.
+    """
+    salt = cache_salt.encode("utf-8", "surrogatepass")
+    return blake2b(salt, digest_size=16, key=adapter.to_bytes(8, "big")).digest()
 
 
 def prefix_hashes(tokens: Sequence[int], cache_salt: str) -> Iterator[bytes]:

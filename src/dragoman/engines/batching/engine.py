@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
 
+import msgspec
 from msgspec import Struct
 
 from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenOutput, TokenRequest
 from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from ...core.request import Limits, SamplingOptions
+from .adapters import Adapter, AdapterShelf
 from .model import Model
 from .sampling import Draws
 from .scheduler import SchedulerConfig
@@ -34,6 +36,7 @@ _FEATURES = frozenset(
         Feature.TOKEN_IDS,
     }
 )
+_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__)
 
 
 class EngineConfig(Struct, frozen=True):
@@ -58,7 +61,7 @@ class BatchingEngine:
     """Continuous batching on one thread of its own. A `core.engine.TokenEngine`.
 
     A step that raises fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not
-    read. name: of the thread.
+    read. name: of the thread. adapters: those that the model can take up beside its weights; None where it cannot.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class BatchingEngine:
         clock: Callable[[], float] = time.monotonic,
         *,
         name: str = "engine",
+        adapters: AdapterShelf | None = None,
     ) -> None:
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
@@ -79,6 +83,7 @@ class BatchingEngine:
         self._draws = draws
         self._clock = clock
         self._name = name
+        self._adapters = adapters
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
         self._live: dict[int, _Live] = {}
@@ -86,8 +91,8 @@ class BatchingEngine:
         self._arrived = 0
         self._busy_since = 0.0
         self._capabilities = Capabilities(
-            features=_FEATURES,
-            parameters=frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__),
+            features=_FEATURES if adapters is None else _FEATURES | {Feature.LORA},
+            parameters=_PARAMETERS if adapters is None else _PARAMETERS | {"lora"},
             max_logprobs=model.vocab,
         )
 
@@ -150,16 +155,31 @@ class BatchingEngine:
         if request.id in self._keys:
             raise ValueError(f"a sequence {request.id!r} is already running")
         _check(request, self.vocab_size, self.max_model_len)
+        adapter = self._adapter(request)
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
         if not self._live:
             self._busy_since = self._clock()
         self._arrived += 1
         key, most = self._arrived, self.max_model_len
-        sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws)
+        sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws, adapter=adapter)
         self._keys[request.id] = key
         self._live[key] = _Live(request.id, deliver)
         self._worker.submit(Add(sequence))
+
+    def _adapter(self, request: TokenRequest) -> Adapter | None:
+        """Raises Unsupported for what else a request brings, RequestError for an adapter that has just gone."""
+        extras = dict(request.extras)
+        asked = extras.pop("lora", None) if self._adapters else None
+        if extras:
+            raise Unsupported(f"This engine does not know {next(iter(extras))}.", param=next(iter(extras)))
+        if asked is None or self._adapters is None:
+            return None
+        name = msgspec.json.decode(asked, type=str)
+        found = self._adapters.find(name)
+        if found is None:
+            raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
+        return found
 
     def abort(self, id: str) -> None:
         key = self._keys.pop(id, None)
@@ -207,8 +227,6 @@ def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
-    if request.extras:
-        raise Unsupported(f"This engine does not know {request.extras[0][0]}.", param=request.extras[0][0])
     sampling = request.sampling
     _check_ids((id for id, _ in sampling.logit_bias), vocab, "logit_bias")
     _check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")

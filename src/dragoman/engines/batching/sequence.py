@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...core.engine import Ended, Failed, Score, TokenRequest
 from ...core.events import FinishReason
+from .adapters import Adapter
 from .blocks import BLOCK_SIZE, block_hash, root_hash
 from .constraint import Constraint
 from .sampling import Draws, SamplingState
@@ -15,12 +16,22 @@ class Sequence:
 
     blocks: of the pool, held for the first tokens. cached_tokens: prompt tokens found in the cache when the
     sequence was first admitted. prompt_scores: what is known so far; None once it is delivered, or if it was
-    not asked for.
+    not asked for. adapter: what the model adds to its weights for this one.
     """
 
-    def __init__(self, key: int, request: TokenRequest, *, vocab: int, max_model_len: int, draws: Draws) -> None:
+    def __init__(
+        self,
+        key: int,
+        request: TokenRequest,
+        *,
+        vocab: int,
+        max_model_len: int,
+        draws: Draws,
+        adapter: Adapter | None = None,
+    ) -> None:
         self.key = key
         self.request = request
+        self.adapter = adapter
         self.tokens = list(request.prompt)
         self.blocks: list[int] = []
         self.num_computed_tokens = 0
@@ -32,7 +43,7 @@ class Sequence:
         self.constraint = Constraint(request.id, request.matcher) if request.matcher else None
         self.thought = Thought(request.thought) if request.thought else None
         self._max_tokens = min(len(request.prompt) + request.max_tokens, max_model_len)
-        self._hashes = [root_hash(request.cache_salt)]
+        self._hashes = [root_hash(request.cache_salt, 0 if adapter is None else adapter.number)]
 
     @property
     def rank(self) -> tuple[int, int]:

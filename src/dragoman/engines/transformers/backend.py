@@ -1,4 +1,4 @@
-"""torch and transformers, which this package needs and nothing else does. Imported when the engine is chosen.
+"""torch, transformers and safetensors, which only this package needs. Imported when the engine is chosen.
 
 They are untyped here on purpose: what they give is checked where it is used.
 """
@@ -16,6 +16,8 @@ Network: TypeAlias = Any
 Device: TypeAlias = Any
 
 try:
+    safetensors: Any = import_module("safetensors")
+    import_module("safetensors.torch")
     torch: Any = import_module("torch")
     library: Any = import_module("transformers")
 except ImportError as error:

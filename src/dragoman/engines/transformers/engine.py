@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..batching import BatchingEngine, EngineLimits, seeded
+from ..batching import AdapterShelf, BatchingEngine, EngineLimits, seeded
 from ..batching.verify import check_paging, trial
 from .backend import Network, torch
 from .model import Floats, LoadOptions, TransformersModel, TransformersRunner, load_network
@@ -15,8 +15,8 @@ _SHARE = 0.85
 """Of an accelerator's free memory, once the weights are there, for keys and values."""
 
 
-def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> BatchingEngine:
-    """The engine for a directory that `AutoModelForCausalLM` can load, not started yet.
+def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> tuple[BatchingEngine, AdapterShelf]:
+    """The engine for a directory that `AutoModelForCausalLM` can load, not started yet, and where its adapters are.
 
     Keys and values take what is left of an accelerator's memory, or 4 GiB. Raises EngineError.
     """
@@ -28,7 +28,8 @@ def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> Batchin
         max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
     )
-    return BatchingEngine(model, config, seeded, name="transformers-engine")
+    adapters = AdapterShelf(model.lora.read)
+    return BatchingEngine(model, config, seeded, name="transformers-engine", adapters=adapters), adapters
 
 
 def page(network: Network) -> tuple[TransformersModel, int]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
+from .lora import LoraLayers
 from .paged import Pool, Step
 
 Floats = NDArray[np.float32]
@@ -36,6 +37,7 @@ class TransformersModel:
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self.lora = LoraLayers(network)
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
         self._max_positions: int = config.max_position_embeddings
@@ -53,20 +55,21 @@ class TransformersModel:
         return str(self._network.device)
 
     def runner(self, num_blocks: int) -> TransformersRunner:
-        return TransformersRunner(self._network, Pool(num_blocks))
+        return TransformersRunner(self._network, Pool(num_blocks), self.lora)
 
 
 class TransformersRunner:
     """As `batching.Runner`."""
 
-    def __init__(self, network: Network, pool: Pool) -> None:
-        self._network, self.pool = network, pool
+    def __init__(self, network: Network, pool: Pool, lora: LoraLayers) -> None:
+        self._network, self.pool, self._lora = network, pool, lora
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
         rows = sorted(_wanted(chunks))
         new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         with torch.inference_mode():
             self.pool.wipe(new)
+            self._lora.use(chunks)
             step = Step(chunks, self.pool, self._network.device)
             logits = self._network(
                 input_ids=step.ids,

@@ -1,0 +1,156 @@
+"""LoRA adapters beside the weights of a network: each row of a step gets what its own adapter adds, or nothing.
+
+Read as PEFT writes them (adapter_config.json, adapter_model.safetensors); no code of theirs runs. With x a row of
+what a layer takes in, the layer gives W x + scale * B A x (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import RequestError
+from ..batching import Chunk
+from .backend import Network, Tensor, safetensors, torch
+
+_PREFIX = "base_model.model."
+_NAME = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
+_PLAIN = re.compile(r"[\w.]+")
+
+
+class _Config(Struct, frozen=True):
+    """What of an adapter_config.json decides what is computed. Patterns: by the end of a layer's name."""
+
+    peft_type: str
+    r: int
+    lora_alpha: float
+    use_rslora: bool = False
+    use_dora: bool = False
+    alpha_pattern: dict[str, float] = {}
+    rank_pattern: dict[str, int] = {}
+
+    def scale(self, layer: str) -> float:
+        alpha = _of(layer, self.alpha_pattern, self.lora_alpha)
+        rank = _of(layer, self.rank_pattern, self.r)
+        return alpha / (sqrt(rank) if self.use_rslora else rank)
+
+
+class Pair(Struct, frozen=True):
+    """down: [width in, rank]. up: [rank, width out], with the scale in it."""
+
+    down: Tensor
+    up: Tensor
+
+
+Lora = Mapping[str, Pair]
+"""By the layer's name in the network."""
+
+
+class LoraLayers:
+    """The layers of one network that some adapter has met. Those that none has are as fast as without."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._hooked: set[str] = set()
+        self._now: list[tuple[Lora, Tensor]] = []
+
+    def read(self, directory: Path) -> Lora:
+        """Raises RequestError for what is no adapter of this network, or has more in it than LoRA of linear layers."""
+        config = _config(directory)
+        halves: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in _tensors(directory).items():
+            found = _NAME.fullmatch(name.removeprefix(_PREFIX))
+            if found is None:
+                raise _refused(directory, f"it holds `{name}`; only lora_A and lora_B of linear layers are served")
+            halves.setdefault(found["layer"], {})[found["half"]] = tensor
+        return {layer: self._pair(directory, layer, pair, config.scale(layer)) for layer, pair in halves.items()}
+
+    def use(self, chunks: Sequence[Chunk]) -> None:
+        """For the step of these chunks, whose rows follow each other. Called on the thread that computes."""
+        rows: dict[int, tuple[Lora, list[int]]] = {}
+        start = 0
+        for chunk in chunks:
+            adapter = chunk.sequence.adapter
+            if adapter is not None:
+                # What `read` gave, and nobody else's: the shelf is made of it.
+                weights: Any = adapter.weights
+                rows.setdefault(adapter.number, (weights, []))[1].extend(range(start, start + chunk.num_tokens))
+            start += chunk.num_tokens
+        self._now = [(lora, torch.tensor(places, device=self._network.device)) for lora, places in rows.values()]
+        for lora, _ in self._now:
+            self._hook(lora)
+
+    def _hook(self, lora: Lora) -> None:
+        for layer in lora.keys() - self._hooked:
+            self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
+            self._hooked.add(layer)
+
+    def _add(self, layer: str, module: Network, given: tuple[Tensor], made: Tensor) -> Tensor:
+        """given, made: [1, rows, width]. A copy of what was made, since the layer may still hold it."""
+        del module
+        present = [(lora[layer], rows) for lora, rows in self._now if layer in lora]
+        if not present:
+            return made
+        made = made.clone()
+        for pair, rows in present:
+            made[0].index_add_(0, rows, given[0][0, rows] @ pair.down @ pair.up)
+        return made
+
+    def _pair(self, directory: Path, layer: str, halves: dict[str, Tensor], scale: float) -> Pair:
+        try:
+            module = self._network.get_submodule(layer)
+        except AttributeError:
+            raise _refused(directory, f"this model has no layer `{layer}`") from None
+        if not isinstance(module, torch.nn.Linear) or module is self._network.get_output_embeddings():
+            raise _refused(directory, f"`{layer}` is no linear layer inside of the model")
+        if halves.keys() != {"A", "B"}:
+            raise _refused(directory, f"`{layer}` has only one half of its LoRA")
+        a, b = halves["A"], halves["B"]
+        if a.shape[1:] != (module.in_features,) or b.shape != (module.out_features, a.shape[0]):
+            shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+            raise _refused(directory, f"`{layer}` maps {module.in_features} to {module.out_features}, not {shapes}")
+        like = {"device": module.weight.device, "dtype": self._network.dtype}
+        return Pair(a.T.to(**like).contiguous(), (b.T.float() * scale).to(**like).contiguous())
+
+
+def _config(directory: Path) -> _Config:
+    path = directory / "adapter_config.json"
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=_Config)
+    except OSError as error:
+        raise _refused(directory, f"{path.name} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise _refused(directory, f"{path.name}: {error}") from None
+    if config.peft_type != "LORA" or config.use_dora:
+        kind = "DoRA" if config.use_dora else config.peft_type
+        raise _refused(directory, f"it is an adapter of kind {kind}; LORA is served")
+    if min(config.r, *config.rank_pattern.values(), config.r) < 1:
+        raise _refused(directory, "its rank `r` is less than 1")
+    odd = [name for name in (*config.alpha_pattern, *config.rank_pattern) if not _PLAIN.fullmatch(name)]
+    if odd:
+        raise _refused(directory, f"`{odd[0]}` is a pattern with wildcards; names of layers are served")
+    return config
+
+
+def _tensors(directory: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(directory / "adapter_model.safetensors")
+    except (OSError, safetensors.SafetensorError) as error:
+        raise _refused(directory, f"adapter_model.safetensors cannot be read: {error}") from None
+
+
+def _of(layer: str, pattern: Mapping[str, float], otherwise: float) -> float:
+    """The number of the first name that the layer's ends in, as PEFT has it for names without wildcards."""
+    ends = (number for name, number in pattern.items() if layer == name or layer.endswith("." + name))
+    return next(ends, otherwise)
+
+
+def _refused(directory: Path, why: str) -> RequestError:
+    return RequestError(f"The adapter in {directory} cannot be used: {why}.", param="lora_path")

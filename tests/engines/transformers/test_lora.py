@@ -1,0 +1,215 @@
+"""Adapters that PEFT wrote, beside each other in one batch, say what PEFT itself makes of each alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import numpy as np
+import openai
+import pytest
+
+pytest.importorskip("torch", reason="needs torch (CPU)")
+pytest.importorskip("transformers", reason="needs transformers")
+pytest.importorskip("peft", reason="needs peft")
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import RequestError
+from dragoman.engines import tiny
+from dragoman.engines.batching import AdapterShelf, SchedulerConfig
+from dragoman.engines.transformers.backend import library, safetensors, torch
+from dragoman.engines.transformers.engine import page
+from dragoman.engines.transformers.model import TransformersModel
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError
+
+from ..harness import GREEDY, Bench
+from .test_models import generated, network
+
+pytestmark = [
+    pytest.mark.torch,
+    # What one of the two libraries has to say about the other.
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning:transformers"),
+    pytest.mark.filterwarnings("ignore:.*:UserWarning:peft"),
+]
+
+PROMPTS = [np.random.default_rng(11).integers(3, 96, length).tolist() for length in (1, 15, 33, 60)]
+ATTENTION, ALL = ["q_proj", "v_proj"], "all-linear"
+
+
+def written(base: Any, directory: Path, seed: int, **options: Any) -> Any:
+    """An adapter in a directory, as PEFT saves one, with weights that change what is said. PEFT's own model of it."""
+    peft: Any = import_module("peft")
+    torch.manual_seed(seed)
+    options = {"r": 4, "lora_alpha": 16, "target_modules": ATTENTION} | options
+    adapted = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **options))
+    adapted.save_pretrained(directory)
+    return adapted
+
+
+def shelf(kind: str) -> tuple[TransformersModel, AdapterShelf]:
+    model, _ = page(network(kind))
+    return model, AdapterShelf(model.lora.read)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {}),
+        ("llama", {"target_modules": ALL, "use_rslora": True}),
+        (
+            "qwen2",
+            {"target_modules": ALL, "alpha_pattern": {"q_proj": 64}, "rank_pattern": {"layers.1.mlp.up_proj": 2}},
+        ),
+        ("phi3", {"target_modules": ["qkv_proj", "down_proj"]}),
+        ("gemma3_text", {"target_modules": ALL}),
+    ],
+)
+def test_adapters_share_a_batch_and_say_what_each_says_alone(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    plain = [generated(network(kind), prompt, 10) for prompt in PROMPTS]
+    expected = [plain]
+    for seed in (1, 2):
+        adapted = written(network(kind), tmp_path / str(seed), seed, **options)
+        expected.append([generated(adapted, prompt, 10) for prompt in PROMPTS])
+    assert expected[0] != expected[1] != expected[2]
+    model, adapters = shelf(kind)
+    adapters.put("1", str(tmp_path / "1"))
+    adapters.put("2", str(tmp_path / "2"))
+    bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
+    told = [
+        bench.add(TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY), adapter)
+        for name in ("0", "1", "2")
+        for adapter in (adapters.find(name),)
+        for place, prompt in enumerate(PROMPTS)
+    ]
+    bench.finish()
+    assert [one.tokens for one in told] == [tokens for group in expected for tokens in group]
+
+
+def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> None:
+    written(network("llama"), tmp_path, 1)
+    model, adapters = shelf("llama")
+    bench, ask = Bench(model), TokenRequest(id="a", prompt=tuple(PROMPTS[3]), max_tokens=4, sampling=GREEDY)
+    cached: list[list[int]] = []
+    for load in (None, "a", "a", None):
+        if load:
+            adapters.put(load, str(tmp_path))
+        for _ in range(2):
+            told = bench.add(ask, adapters.find(load or ""))
+            bench.finish()
+            cached.append(told.cached)
+    # Loaded again it is another one, even under the same name; without any the first one's blocks are still there.
+    assert cached == [[0], [48], [0], [48], [0], [48], [48], [48]]
+
+
+Spoil = Callable[[Path], None]
+
+
+def changed(**fields: Any) -> Spoil:
+    def spoil(directory: Path) -> None:
+        path = directory / "adapter_config.json"
+        path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | fields))
+
+    return spoil
+
+
+def renamed(old: str, new: str) -> Spoil:
+    def spoil(directory: Path) -> None:
+        path = directory / "adapter_model.safetensors"
+        tensors = safetensors.torch.load_file(path)
+        safetensors.torch.save_file({name.replace(old, new): tensor for name, tensor in tensors.items()}, path)
+
+    return spoil
+
+
+def without(name: str) -> Spoil:
+    return lambda directory: (directory / name).unlink()
+
+
+def scribbled(name: str) -> Spoil:
+    def spoil(directory: Path) -> None:
+        (directory / name).write_bytes(b"{" * 40)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (changed(peft_type="LOHA"), "kind LOHA"),
+        (changed(use_dora=True), "DoRA"),
+        (changed(r=0), "less than 1"),
+        (changed(alpha_pattern={".*q_proj": 3}), "wildcards"),
+        (without("adapter_config.json"), "adapter_config.json cannot be read"),
+        (scribbled("adapter_config.json"), "adapter_config.json"),
+        (without("adapter_model.safetensors"), "adapter_model.safetensors cannot be read"),
+        (scribbled("adapter_model.safetensors"), "cannot be read"),
+        (renamed("lora_A", "lora_magnitude_vector"), "lora_magnitude_vector"),
+        (renamed("layers.1.", "layers.9."), "no layer `model.layers.9"),
+        (renamed("q_proj", "k_proj"), "maps 32 to 16"),
+        (renamed("model.layers.0.self_attn.q_proj", "lm_head"), "no linear layer inside"),
+        (renamed("model.layers.0.self_attn.q_proj", "model.norm"), "no linear layer inside"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, said: str, tmp_path: Path) -> None:
+    written(network("llama"), tmp_path, 1)
+    _, adapters = shelf("llama")
+    spoil(tmp_path)
+    with pytest.raises(RequestError, match=said):
+        adapters.put("a", str(tmp_path))
+    assert adapters.find("a") is None
+
+
+@asynccontextmanager
+async def serving(**settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
+    """The embedded model in torch."""
+    given = Settings(model=f"transformers:{tiny.embedded()}", dtype="float32", device="cpu", **settings)
+    models = build_models(given, SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+    async with openai.AsyncOpenAI(api_key="none", base_url="http://localhost/v1", http_client=client) as sdk:
+        yield sdk
+    await models.stop()
+
+
+async def said_by(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]:
+    answer = await sdk.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Count to 7."}], temperature=0, max_tokens=12
+    )
+    return answer.model, answer.choices[0].message.content
+
+
+async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -> None:
+    base = library.AutoModelForCausalLM.from_pretrained(tiny.embedded(), dtype="float32")
+    written(base, tmp_path, 1, lora_alpha=200)
+    async with serving(lora_modules=(f"sql={tmp_path}",)) as sdk:
+        names = [model.id async for model in sdk.models.list()]
+        plain, adapted = await said_by(sdk, names[0]), await said_by(sdk, "sql")
+        assert (names[1:], adapted[0]) == (["sql"], "sql")
+        assert adapted[1] != plain[1]
+        other = {"lora_name": "other", "lora_path": str(tmp_path)}
+        await sdk.post("/load_lora_adapter", body=other, cast_to=str)
+        assert (await said_by(sdk, "other"))[1] == adapted[1]
+        await sdk.post("/unload_lora_adapter", body={"lora_name": "other"}, cast_to=str)
+        with pytest.raises(openai.NotFoundError):
+            await said_by(sdk, "other")
+        with pytest.raises(openai.BadRequestError, match="cannot be read") as refused:
+            await sdk.post("/load_lora_adapter", body=other | {"lora_path": "/nowhere"}, cast_to=str)
+        assert refused.value.param == "lora_path"
+        assert (await said_by(sdk, names[0])) == plain
+
+
+def test_a_wrong_adapter_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    for model, said in ((f"transformers:{tiny.embedded()}", "cannot be read"), ("tiny", "takes no adapters")):
+        with pytest.raises(SettingsError, match=said):
+            build_models(Settings(model=model, lora_modules=(f"a={tmp_path}",)), SystemClock())
