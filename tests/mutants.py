@@ -48,6 +48,28 @@ FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # Media.
+    Mutant(
+        "one public address hides a private one of the same name (SSRF: vLLM CVE-2025-6242)",
+        "serving/fetch.py",
+        "not all(map(self._allowed, found))",
+        "not any(map(self._allowed, found))",
+        ("tests/hardening/test_ssrf.py",),
+    ),
+    Mutant(
+        "a name is resolved again to be connected to (DNS rebinding)",
+        "serving/fetch.py",
+        "parsed.copy_with(host=str(found[0]), fragment=None)",
+        "parsed.copy_with(fragment=None)",
+        ("tests/hardening/test_ssrf.py",),
+    ),
+    Mutant(
+        "a small file of a huge image is decoded (vLLM CVE-2026-22773)",
+        "core/picture.py",
+        "if picture.width * picture.height > MAX_PIXELS:",
+        "if picture.width > MAX_PIXELS:",
+        ("tests/core/test_picture.py",),
+    ),
     # The simulator, serving.
     Mutant(
         "a driver that is late shifts all that follows: times drift (sleeping per token)",

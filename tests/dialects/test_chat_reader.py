@@ -53,6 +53,7 @@ from dragoman.dialects.base import Header, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.chat.parameters import CHAT
 
+from ..pictures import PIXEL, data_url, framed
 from .asking import HELLO, OPTIONS, WEATHER, chat, chat_refusal, chat_request, conversation, streamed, whole
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -126,8 +127,8 @@ def test_content_parts():
 
 def test_inline_media_is_decoded():
     encoded = base64.b64encode(b"\x00\x01").decode()
-    assert user_part({"type": "image_url", "image_url": f"data:image/PNG;base64,{encoded}"}) == Image(
-        Inline(b"\x00\x01", "image/png")
+    assert user_part({"type": "image_url", "image_url": data_url(PIXEL, "image/PNG")}) == Image(
+        Inline(PIXEL, "image/png")
     )
     assert user_part({"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}) == Audio(
         Inline(b"\x00\x01", "audio/wav"), "wav"
@@ -152,6 +153,20 @@ def test_other_urls_are_refused(url: str):
     part = {"type": "image_url", "image_url": {"url": url}}
     error = chat_refusal(messages=[{"role": "user", "content": [part]}])
     assert error.param == "messages[0].content[0].image_url.url"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        (data_url(b"GIF89 is what this is not"), "invalid_image"),
+        (data_url(PIXEL, "image/jpeg"), "invalid_image_format"),
+        (data_url(framed(9000, 8000, b"")), "image_too_large"),
+    ],
+)
+def test_what_is_no_image_or_too_large_a_one_is_refused(url: str, code: str):
+    part = {"type": "image_url", "image_url": {"url": url}}
+    error = chat_refusal(messages=[{"role": "user", "content": [part]}])
+    assert (error.param, error.code) == ("messages[0].content[0].image_url.url", code)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ from dragoman.dialects.scoring import read_rerank, read_score
 from dragoman.dialects.scoring.parameters import RERANK, SCORE
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 
+from ..pictures import PIXEL_URL
+
 Reader = Callable[[bytes, ReaderOptions], object]
 READERS: list[Reader] = [
     read_chat,
@@ -43,7 +45,7 @@ NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
 PARTS = ("text", "image_url", "input_audio", "file", "refusal", "custom", "grammar", "lark", "regex")
 WORDS = (*ROLES, *PARTS, "json_schema", "json_object", "auto", "none", "required", "allowed_tools", "low")
-URLS = ("data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd")
+URLS = (PIXEL_URL, "data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd")
 OF_MESSAGES = ("content", "name", "reasoning", "refusal", "tool_call_id", "tool_calls", "function_call")
 OF_PARTS = (
     "type",

@@ -7,6 +7,7 @@ import binascii
 
 from ..core.errors import RequestError
 from ..core.message import Inline, Remote, Source
+from ..core.picture import checked_image
 from .body import invalid
 
 
@@ -18,6 +19,12 @@ def read_url(url: str, param: str) -> Source:
     if scheme in ("http", "https"):
         return Remote(url)
     raise invalid(param, "expected a URL that begins with https:, http: or data:")
+
+
+def read_image_url(url: str, param: str) -> Source:
+    """The same for an image: one that came along is looked at, as far as its first bytes tell what it is."""
+    source = read_url(url, param)
+    return checked_image(source, param) if isinstance(source, Inline) else source
 
 
 def read_base64(text: str, media_type: str | None, param: str) -> Inline:

@@ -26,6 +26,7 @@ from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.answer import Patience
 from ..serving.app import create_app
 from ..serving.clock import SystemClock
+from ..serving.media import Media, MediaOptions
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
@@ -47,6 +48,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         options=serving_options(settings),
         secret=secret,
         store=store,
+        media=Media(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
     )
     listener = None if settings.uds is not None else listen(settings)

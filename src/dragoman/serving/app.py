@@ -27,6 +27,7 @@ from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
 from .lifespan import clean, lifespan
+from .media import Media, MediaOptions
 from .metrics import metrics
 from .perform import Performer
 from .request_log import RequestLog
@@ -82,12 +83,14 @@ def create_app(
     ids: Ids | None = None,
     secret: bytes | None = None,
     store: Store | None = None,
+    media: Media | None = None,
     request_log: RequestLog | None = None,
 ) -> ASGIApp:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
     secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
-    store: None is a server that keeps nothing. request_log: closed with the application's lifespan.
+    store: None is a server that keeps nothing. media: None fetches nothing from URLs.
+    request_log: closed with the application's lifespan.
     """
     options = options or ServingOptions()
     background = None if store is None else Background(store, options.max_background)
@@ -103,6 +106,7 @@ def create_app(
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
         meters=Meters(models, clock.monotonic),
+        media=media or Media(MediaOptions()),
         store=store,
         background=background,
         recent=RecentPrompts() if options.explain else None,

@@ -138,7 +138,9 @@ async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
     ignored = what_is_ignored(call, strict=options.strict)
     model = await party.service.models.ready(header.model)
     placed = [_placed(request, header.model, model, party.caller) for request in call.requests]
-    requests = [_steered(request, party.headers) for request in placed]
+    with model.held():
+        brought = [await party.service.media.gathered(party, model, request) for request in placed]
+    requests = [_steered(request, party.headers) for request in brought]
     run = await admit(model, requests, terms(party, header.id, call.tool_prefix), meters)
     return Admitted(header, run, (*ignored, *run.warnings))
 

@@ -21,6 +21,7 @@ from .request_log import RequestLog
 from .seals import Seals
 
 if TYPE_CHECKING:
+    from .media import Media
     from .responses.background import Background
 
 
@@ -67,6 +68,7 @@ class Service:
     seals: Seals
     fingerprint: str
     meters: Meters
+    media: Media
     store: Store | None = None
     background: Background | None = None
     new_work: asyncio.Event = field(default_factory=asyncio.Event)

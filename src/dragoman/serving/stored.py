@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..core.errors import Unsupported
 from ..dialects.pages import Paging, no_such_row, page
 from ..store import Key, Record, Store
-from .generate import Party
+
+if TYPE_CHECKING:
+    from .generate import Party
 
 _STEP = 100
 

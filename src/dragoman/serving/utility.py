@@ -69,7 +69,8 @@ async def tokenize(http: Http) -> Whole | Answer:
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
     elif isinstance(model.backend, TokenBackend):
-        rendered = (await render_conversation(model.backend, prompt, terms(http, http.id))).ids
+        talk = await http.service.media.in_conversation(http, model, prompt)
+        rendered = (await render_conversation(model.backend, talk, terms(http, http.id))).ids
         ids = list(framed(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
@@ -82,10 +83,11 @@ async def count_tokens(http: Http) -> Whole | Answer:
     body, _ = await whole_conversation(http, await http.json())
     call = read_count_tokens(body, reading(http))
     refuse_unknown(call.unknown, strict=http.service.options.strict)
-    backend = (await http.service.models.ready(call.model)).backend
-    if not isinstance(backend, TokenBackend):
+    model = await http.service.models.ready(call.model)
+    if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
-    rendered = await render_conversation(backend, call.conversation, terms(http, http.id))
+    talk = await http.service.media.in_conversation(http, model, call.conversation)
+    rendered = await render_conversation(model.backend, talk, terms(http, http.id))
     return Whole(count_tokens_answer(len(rendered.ids)))
 
 

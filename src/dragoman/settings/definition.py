@@ -240,6 +240,22 @@ class Settings(Struct, frozen=True, kw_only=True):
             flag="keep-agent-nonces",
         ),
     ] = True
+    media_urls: Annotated[
+        Literal["refuse", "fetch", "pass"],
+        Option(
+            "API",
+            "What becomes of images and files that a request only names by an http(s) URL: `refuse`, `fetch` (by this "
+            "server, from public addresses only) or `pass` (on to an upstream, which fetches what it likes).",
+        ),
+    ] = "refuse"
+    media_hosts: Annotated[
+        tuple[str, ...],
+        Option(
+            "API",
+            "A host to fetch media from, as a name or a pattern (`*.example.com`), and no other. Can be repeated.",
+            metavar="HOST",
+        ),
+    ] = ()
     max_logprobs: Annotated[
         int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
     ] = 20

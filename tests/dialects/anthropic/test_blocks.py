@@ -22,10 +22,11 @@ from dragoman.core.message import (
     ToolResult,
 )
 
+from ... import pictures
 from .. import asking
 from .asking import HELLO, Json, conversation, messages, parts, told, turns
 
-PIXEL = base64.b64encode(b"\x89PNG").decode()
+PIXEL = base64.b64encode(pictures.PIXEL).decode()
 CALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
 LOOK = ToolCall("toolu_1", "look", '{"a":1}')
 CODE = {"type": "code_execution_result", "stdout": "1", "encrypted_stdout": "zzz"}
@@ -131,9 +132,9 @@ def test_a_result_may_be_an_error():
 @pytest.mark.parametrize(
     ("source", "meant"),
     [
-        ({"type": "base64", "media_type": "image/png", "data": PIXEL}, Inline(b"\x89PNG", "image/png")),
+        ({"type": "base64", "media_type": "image/png", "data": PIXEL}, Inline(pictures.PIXEL, "image/png")),
         ({"type": "url", "url": "https://x/y.png"}, Remote("https://x/y.png")),
-        ({"type": "url", "url": f"data:image/png;base64,{PIXEL}"}, Inline(b"\x89PNG", "image/png")),
+        ({"type": "url", "url": f"data:image/png;base64,{PIXEL}"}, Inline(pictures.PIXEL, "image/png")),
         ({"type": "file", "file_id": "file_1"}, Stored("file_1")),
     ],
 )
@@ -146,7 +147,7 @@ def test_images(source: Json, meant: Inline | Remote | Stored):
     [
         ({"type": "text", "media_type": "text/plain", "data": "x"}, Text("x")),
         ({**PLAIN, "data": base64.b64encode(b"x").decode()}, Text("x")),
-        (PDF, File(Inline(b"\x89PNG", "application/pdf"))),
+        (PDF, File(Inline(pictures.PIXEL, "application/pdf"))),
         ({"type": "url", "url": "https://x/y.pdf"}, File(Remote("https://x/y.pdf"))),
         ({"type": "file", "file_id": "file_1"}, File(Stored("file_1"))),
         ({"type": "content", "content": "x"}, Text("x")),

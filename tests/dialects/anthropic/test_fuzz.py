@@ -20,6 +20,8 @@ from dragoman.dialects.anthropic.tool_input import INVALID
 from dragoman.dialects.anthropic.wire import ContentBlock, Source, ToolChange, WireTool
 from dragoman.dialects.base import ReaderOptions
 
+from ...pictures import PIXEL_URL
+
 Json = dict[str, Any]
 Reader = Callable[[bytes, ReaderOptions], object]
 READERS: list[Reader] = [read_messages, read_count_tokens]
@@ -38,7 +40,7 @@ BLOCKS = (
 TOOLS = ("custom", "bash_20250124", "computer_20251124", "text_editor_20250728", "web_search_20250305")
 WORDS = (*BLOCKS, *TOOLS, "user", "assistant", "system", "base64", "url", "file", "content", "image/png", "text/plain")
 MODES = ("enabled", "adaptive", "between_tools", "any", "tool", "tool_reference", "json_schema", "next_user_message")
-URLS = ("data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd", "AA==")
+URLS = (PIXEL_URL, "data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd", "AA==")
 KEYS = sorted(
     {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep", INVALID}
     | set(ContentBlock.__struct_fields__)

@@ -17,6 +17,7 @@ from dragoman.dialects.responses.items import HOSTED, PARTS, READ, REFERENCES, T
 from dragoman.dialects.responses.parameters import RESPONSES
 from dragoman.dialects.responses.wire import ContentPart, NamedTool, WireItem, WireTool
 
+from ...pictures import PIXEL_URL
 from ..wax import Wax
 
 Json = dict[str, Any]
@@ -24,7 +25,7 @@ SEALED = ReaderOptions(default_model="m", sealing=Wax())
 KINDS = (*READ, *REFERENCES, *HOSTED[:6])
 TOOLS = ("function", "custom", "namespace", "web_search", "allowed_tools")
 WORDS = (*KINDS, *PARTS, *TOOLS, "user", "assistant", "developer", "auto", "none", "required", "completed", "grammar")
-URLS = ("data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd", "AA==", "json_schema")
+URLS = (PIXEL_URL, "data:;base64,!", "http://x", "file:///etc/passwd", "AA==", "json_schema")
 KEYS = sorted(
     {"effort", "summary", "format", "schema", "verbosity", "syntax", "definition", "mode", "url", "stdout", "id"}
     | set(ContentPart.__struct_fields__)
@@ -95,7 +96,7 @@ MUST: dict[str, Json] = {"item_reference": {"id": "i3"}, "compaction": {"encrypt
 said = st.text('ab é😀"\\\n\x85\u2028', max_size=4)
 good_parts: st.SearchStrategy[Any] = st.sampled_from(
     (
-        {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+        {"type": "input_image", "image_url": PIXEL_URL},
         {"type": "input_image", "file_id": "file-1", "detail": "low"},
         {"type": "input_file", "file_data": "AA==", "filename": "a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},

@@ -28,6 +28,7 @@ from dragoman.core.message import (
 )
 from dragoman.dialects.sealing import Check
 
+from ...pictures import PIXEL, PIXEL_URL
 from ..wax import Wax
 from .asking import AGENTS, OPTIONS, SEALED, call, input_rows, read_responses, refusal, responses, turns
 
@@ -78,7 +79,7 @@ def test_parts_of_every_kind():
         {
             "role": "user",
             "content": [
-                {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+                {"type": "input_image", "image_url": PIXEL_URL},
                 {"type": "input_image", "image_url": "https://x/y.png", "detail": "high", "file_id": None},
                 {"type": "input_image", "file_id": "file-1"},
                 {"type": "input_image", "image_url": {"url": "https://x", "detail": "low"}},
@@ -89,7 +90,7 @@ def test_parts_of_every_kind():
             ],
         }
     )[0].parts
-    assert image == Image(Inline(b"\0", "image/png"), "auto")
+    assert image == Image(Inline(PIXEL, "image/png"), "auto")
     assert remote == Image(Remote("https://x/y.png"), "high")
     assert stored == Image(Stored("file-1"), "auto")
     assert old == Image(Remote("https://x"), "low")
@@ -211,7 +212,7 @@ def test_a_refusal_names_the_field(items: list[object], param: str):
 
 
 def test_rows_are_what_the_official_type_of_them_is():
-    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    image = {"type": "input_image", "image_url": PIXEL_URL}
     listed = {**RESULT, "output": [{"type": "input_text", "text": "x"}, image]}
     thought = {**THOUGHT, "content": [{"type": "reasoning_text", "text": "x"}], "encrypted_content": "b"}
     custom = {"type": "custom_tool_call", "call_id": "c2", "name": "run", "input": "x"}

@@ -47,6 +47,8 @@ from dragoman.dialects.chat import read_chat
 from dragoman.engines.upstream import KINDS, Defaults
 from dragoman.engines.upstream.encode import encode
 
+from ...pictures import PIXEL
+
 ADD = FunctionTool("add", "Adds", '{"type":"object"}', True)
 RUN = CustomTool("run", "Runs", "lark", "start: /a+/")
 
@@ -70,7 +72,7 @@ CONVERSATIONS = {
     "several texts": talk(Text("a"), Text(""), Text("b")),
     "media": talk(
         Text("See:"),
-        Image(Inline(b"png", "image/png"), "low"),
+        Image(Inline(PIXEL, "image/png"), "low"),
         Image(Remote("https://x/y")),
         Audio(Inline(b"wav", "audio/wav"), "wav"),
         File(Inline(b"pdf", "application/pdf"), "a.pdf"),

@@ -10,8 +10,9 @@ from msgspec import Raw
 
 from ...core.message import File, Image, Inline, Part, Stored, Text, ToolCall, ToolResult
 from ...core.message import Source as CoreSource
+from ...core.picture import checked_image
 from ..body import invalid, json_text, missing, one_of
-from ..media import read_base64, read_url
+from ..media import read_base64, read_image_url, read_url
 from .thoughts import Thoughts
 from .tool_input import INVALID
 from .wire import ContentBlock, Source
@@ -123,9 +124,12 @@ def _image(block: ContentBlock, at: str) -> Iterator[Shown]:
         media_type = one_of(
             _given(source.media_type, f"{at}.source.media_type"), IMAGE_TYPES, f"{at}.source.media_type"
         )
-        yield Image(read_base64(_given(source.data, f"{at}.source.data"), media_type, f"{at}.source.data"))
+        param = f"{at}.source.data"
+        yield Image(checked_image(read_base64(_given(source.data, param), media_type, param), param))
+    elif kind == "file":
+        yield Image(Stored(_given(source.file_id, f"{at}.source.file_id")))
     else:
-        yield Image(_elsewhere(source, kind, f"{at}.source"))
+        yield Image(read_image_url(_given(source.url, f"{at}.source.url"), f"{at}.source.url"))
 
 
 def _document(block: ContentBlock, at: str) -> Iterator[Shown]:

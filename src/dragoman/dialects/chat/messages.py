@@ -25,7 +25,7 @@ from ...core.message import (
     ToolResult,
 )
 from ..body import invalid, json_text, missing, one_of
-from ..media import read_base64, read_url
+from ..media import read_base64, read_image_url, read_url
 from .wire import CalledFunction, CalledTool, ContentPart, FileData, ImageUrl, InputAudio, WireMessage
 
 T = TypeVar("T")
@@ -158,10 +158,10 @@ def _given(value: T | None, param: str) -> T:
 
 def _image(image: ImageUrl | str, at: str) -> Image:
     if isinstance(image, str):
-        return Image(read_url(image, at))
+        return Image(read_image_url(image, at))
     if image.detail is not None:
         one_of(image.detail, ("auto", "low", "high", "original"), f"{at}.detail")
-    return Image(read_url(image.url, f"{at}.url"), image.detail)
+    return Image(read_image_url(image.url, f"{at}.url"), image.detail)
 
 
 def _audio(audio: InputAudio, at: str) -> Audio:

@@ -24,7 +24,7 @@ from ...core.message import (
     ToolResult,
 )
 from ..body import invalid, json_text, missing, one_of
-from ..media import read_base64, read_url
+from ..media import read_base64, read_image_url, read_url
 from ..sealing import Check, Purpose, Sealing
 from .summary import recalled
 from .wire import Content, ContentPart, InputAudio, WireItem
@@ -278,7 +278,7 @@ def _image(part: ContentPart, at: str) -> Image:
         url, detail = url.url, url.detail or detail
     detail = one_of(detail or "auto", ("auto", "low", "high", "original"), f"{at}.detail")
     if url is not None:
-        return Image(read_url(url, f"{at}.image_url"), detail)
+        return Image(read_image_url(url, f"{at}.image_url"), detail)
     return Image(Stored(_given(part.file_id, f"{at}.image_url")), detail)
 
 

@@ -20,6 +20,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    request = await http.service.media.gathered(http, model, request)
     prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
     dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []
     return Whole(input_tokens_answer(len(prompted.ids)), warnings=(*asked.call.warnings, *dropped))

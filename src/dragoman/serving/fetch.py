@@ -1,0 +1,143 @@
+"""Fetches media behind a URL that a client named, from nowhere but the public internet.
+
+A client must not reach through this server what it cannot reach itself (SSRF: CVE-2025-6242, CVE-2026-33626): a name is
+resolved once, every address of it has to be public, the connection goes to the address that was looked at, and each
+redirect is a new URL that is looked at in the same way. Knows nothing of requests or models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+
+import httpx2
+
+from ..core.errors import RequestError
+from ..core.picture import MAX_BYTES
+from ..dialects.body import echo
+
+Address = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Addresses of a host, for connections to a port. Raises OSError where there are none."""
+
+REDIRECTS = 3
+SECONDS = 10.0
+"""For all of it, redirects too."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+class Fetcher:
+    """hosts: patterns of names, of which one has to fit; none is any host. allowed: addresses that may be connected to.
+
+    seconds: that one fetch may take. transport: how addresses are reached; None is the network.
+    """
+
+    def __init__(
+        self,
+        hosts: tuple[str, ...] = (),
+        *,
+        resolve: Resolve | None = None,
+        allowed: Callable[[Address], bool] | None = None,
+        seconds: float = SECONDS,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._hosts = tuple(host.lower() for host in hosts)
+        self._resolve, self._allowed = resolve or addresses, allowed or is_public
+        self._seconds, self._transport = seconds, transport
+
+    async def get(self, url: str, param: str) -> bytes:
+        """What lies there. param: the field that named it. Raises RequestError."""
+        # No proxy of the environment's: it would connect to what nobody has looked at.
+        client = httpx2.AsyncClient(transport=self._transport, timeout=self._seconds, trust_env=False)
+        try:
+            async with asyncio.timeout(self._seconds), client:
+                return await self._follow(client, url, param)
+        except (TimeoutError, httpx2.HTTPError, OSError, UnicodeError):
+            raise _failed(param, f"{echo(url)} could not be fetched") from None
+
+    async def _follow(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
+        at = url
+        for _ in range(REDIRECTS + 1):
+            request = await self._request(client, at, param)
+            response = await client.send(request, stream=True)
+            try:
+                if not response.has_redirect_location:
+                    return await _content(response, url, param)
+                at = str(httpx2.URL(at).join(response.headers["location"]))
+            except httpx2.InvalidURL:
+                raise _refused(param, f"{echo(url)} leads to what is no URL") from None
+            finally:
+                await response.aclose()
+        raise _failed(param, f"{echo(url)} leads from one URL to the next")
+
+    async def _request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
+        """To the address of the URL's host, which is asked for by its name."""
+        parsed = _parsed(url, param)
+        host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
+        if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
+            raise _refused(param, f"nothing is fetched from {echo(host)} here")
+        found = [ip_address(text) for text in await self._resolve(host, port)]
+        if not found or not all(map(self._allowed, found)):
+            raise _refused(param, f"{echo(host)} is not a public host")
+        return client.build_request(
+            "GET",
+            parsed.copy_with(host=str(found[0]), fragment=None),
+            headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
+            extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
+        )
+
+
+def is_public(address: Address) -> bool:
+    """Neither of this machine nor of its network, nor an IPv6 address behind which an IPv4 one can hide."""
+    if isinstance(address, IPv6Address) and (
+        address.ipv4_mapped or address.sixtofour or address.teredo or address in _NAT64
+    ):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
+
+
+async def addresses(host: str, port: int) -> list[str]:
+    """As `Resolve`, by the system."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+def _parsed(url: str, param: str) -> httpx2.URL:
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise _refused(param, f"{echo(url)} is no URL") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
+        raise _refused(param, "only http and https URLs of named hosts are fetched")
+    if parsed.userinfo:
+        raise _refused(param, "a URL with a user or a password in it is not fetched")
+    return parsed
+
+
+async def _content(response: httpx2.Response, url: str, param: str) -> bytes:
+    """The body as it comes over the wire: nothing is decompressed."""
+    if response.status_code != 200:
+        raise _failed(param, f"{echo(url)} answers with HTTP {response.status_code}")
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise _failed(param, f"{echo(url)} answers compressed, though that was not asked for")
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_raw():
+        size += len(piece)
+        if size > MAX_BYTES:
+            raise RequestError(
+                f"What lies at {echo(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
+            )
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _refused(param: str, why: str) -> RequestError:
+    return RequestError(f"Invalid value for '{param}': {why}.", param=param, code="invalid_image_url")
+
+
+def _failed(param: str, why: str) -> RequestError:
+    return RequestError(f"Invalid value for '{param}': {why}.", param=param, code="failed_to_download_image")

@@ -1,0 +1,176 @@
+"""Media behind URLs: fetched from nowhere but the public internet (CVE-2025-6242, CVE-2026-33626, LightLLM's file:)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from ipaddress import ip_address
+
+import httpx2
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.picture import MAX_BYTES
+from dragoman.serving.fetch import Fetcher, is_public
+from tests.loopback import served
+from tests.pictures import PIXEL
+
+PUBLIC = "93.184.215.14"
+
+
+class Web:
+    """Names and what they resolve to, one after the other; what lies where; who was asked."""
+
+    def __init__(self, names: dict[str, list[list[str]]], pages: dict[str, httpx2.Response] | None = None) -> None:
+        self._names, self._pages = {name: list(found) for name, found in names.items()}, pages or {}
+        self.asked: list[httpx2.Request] = []
+
+    async def resolve(self, host: str, _port: int) -> list[str]:
+        found = self._names.get(host, [[host]])
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request)
+        return self._pages.get(request.url.path) or answer()
+
+    def fetcher(self, *hosts: str) -> Fetcher:
+        return Fetcher(hosts, resolve=self.resolve, transport=httpx2.MockTransport(self))
+
+
+async def streamed(data: bytes) -> AsyncGenerator[bytes]:
+    yield data
+
+
+def answer(status: int = 200, **headers: str) -> httpx2.Response:
+    """Not read yet, as from a network."""
+    return httpx2.Response(status, headers=headers, content=streamed(PIXEL))
+
+
+def moved(to: str) -> httpx2.Response:
+    return httpx2.Response(302, headers={"location": to})
+
+
+async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
+    with pytest.raises(RequestError) as error:
+        await web.fetcher(*hosts).get(url, "here")
+    assert error.value.param == "here"
+    return error.value
+
+
+async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
+    web = Web({"pictures.example": [[PUBLIC]]})
+    assert await web.fetcher().get("https://pictures.example/a.png?b#c", "here") == PIXEL
+    (asked,) = web.asked
+    assert str(asked.url) == f"https://{PUBLIC}/a.png?b"
+    assert asked.headers["host"] == "pictures.example"
+    assert asked.extensions["sni_hostname"] == "pictures.example"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1", "169.254.169.254"),
+        *("100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255", "240.0.0.1"),
+        *("::", "::1", "fe80::1", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "::ffff:127.0.0.1"),
+        *("::ffff:93.184.215.14", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::"),
+    ],
+)
+async def test_nothing_else_is_connected_to(address: str):
+    assert not is_public(ip_address(address))
+    web = Web({"sly.example": [[address]], "half.example": [[PUBLIC, address]]})
+    literal = f"[{address}]" if ":" in address else address
+    for host in ("sly.example", "half.example", literal):
+        assert (await refusal(web, f"http://{host}/")).code == "invalid_image_url"
+    assert web.asked == []
+
+
+async def test_a_name_is_resolved_once():
+    """DNS rebinding: public when it is looked at, private when it is connected to."""
+    web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
+    await web.fetcher().get("http://sly.example/", "here")
+    assert web.asked[0].url.host == PUBLIC
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["http://169.254.169.254/meta", "//inner.example/", "file:///etc/passwd", "ftp://x.example/", "http://["],
+)
+async def test_a_redirect_is_looked_at_again(location: str):
+    web = Web({"a.example": [[PUBLIC]], "inner.example": [["10.0.0.1"]]}, {"/a": moved(location)})
+    assert (await refusal(web, "http://a.example/a")).code == "invalid_image_url"
+    assert [request.url.path for request in web.asked] == ["/a"]
+
+
+async def test_redirects_are_followed_and_counted():
+    names = {"a.example": [[PUBLIC]]}
+    web = Web(names, {"/a": moved("/b"), "/b": moved("http://a.example/c")})
+    assert await web.fetcher().get("http://a.example/a", "here") == PIXEL
+    web = Web(names, {"/a": moved("/a")})
+    assert (await refusal(web, "http://a.example/a")).code == "failed_to_download_image"
+    assert len(web.asked) == 4
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:p@a.example/", "file:///etc/passwd", "http:///x", "gopher://a.example/", "http://a.example:x/"]
+)
+async def test_other_urls_are_refused(url: str):
+    web = Web({"a.example": [[PUBLIC]]})
+    assert (await refusal(web, url)).code == "invalid_image_url"
+    assert web.asked == []
+
+
+async def test_hosts_can_be_listed():
+    web = Web({name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")})
+    for host in ("a.example", "b.a.example", "A.EXAMPLE"):
+        assert await web.fetcher("a.example", "*.a.example").get(f"http://{host}/", "here") == PIXEL
+    for host in ("evil.example", "xa.example", "a.example.evil.example"):
+        assert (await refusal(web, f"http://{host}/", "a.example", "*.a.example")).code == "invalid_image_url"
+
+
+async def endless() -> AsyncGenerator[bytes]:
+    while True:
+        yield bytes(1 << 20)
+
+
+async def test_size_and_time_are_bounded():
+    async def silent(_: httpx2.Request) -> httpx2.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    web = Web({"a.example": [[PUBLIC]]}, {"/": httpx2.Response(200, content=endless())})
+    error = await refusal(web, "http://a.example/")
+    assert (error.code, str(MAX_BYTES) in error.message) == ("image_too_large", True)
+    slow = Fetcher(resolve=web.resolve, seconds=0.01, transport=httpx2.MockTransport(silent))
+    with pytest.raises(RequestError, match="could not be fetched"):
+        await slow.get("http://a.example/", "here")
+
+
+@pytest.mark.parametrize(("status", "headers"), [(404, {}), (200, {"content-encoding": "gzip"})])
+async def test_an_answer_that_is_none_is_told(status: int, headers: dict[str, str]):
+    web = Web({"a.example": [[PUBLIC]]}, {"/": answer(status, **headers)})
+    assert (await refusal(web, "http://a.example/")).code == "failed_to_download_image"
+
+
+async def test_a_name_without_an_address_is_told():
+    async def nobody(_host: str, _port: int) -> list[str]:
+        raise OSError
+
+    with pytest.raises(RequestError, match="could not be fetched"):
+        await Fetcher(resolve=nobody).get("http://a.example/", "here")
+
+
+async def test_over_a_real_connection():
+    async def app(scope: dict[str, object], receive: object, send: object) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # pyright: ignore
+        await send({"type": "http.response.body", "body": dict(scope["headers"])[b"host"]})  # pyright: ignore
+
+    async def here(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    with served(app) as where:  # pyright: ignore[reportArgumentType]
+        port = where.rpartition(":")[2]
+        there = Fetcher(resolve=here, allowed=lambda _: True)
+        assert await there.get(f"http://pictures.example:{port}/", "here") == f"pictures.example:{port}".encode()
+        with pytest.raises(RequestError, match="not a public host"):
+            await Fetcher().get(where, "here")

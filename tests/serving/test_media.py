@@ -1,0 +1,233 @@
+"""Images from a client to an engine that sees: the official SDKs, a server, and the server that is its engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from starlette.types import ASGIApp
+
+from dragoman.core.message import File, Image, Inline, Remote, Text, ToolResult
+from dragoman.core.request import Conversation
+from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import RandomIds
+from dragoman.serving.fetch import Fetcher
+from dragoman.serving.media import MAX_IMAGES, Media, MediaOptions
+from dragoman.serving.service import ServingOptions
+from dragoman.store import MemoryStore
+from tests.engines.upstream.relays import engine
+from tests.pictures import PIXEL, PIXEL_URL, data_url, png
+from tests.serving.house import Still, tokenizer
+from tests.serving.responses.house import lifespan
+
+RED, BLUE = PIXEL, png(2, 2, (0, 0, 255))
+SEEN = Image(Inline(RED, "image/png"))
+URL = "https://pictures.example/a.png"
+
+
+class Sight:
+    """A server whose engine is a server whose engine keeps what it was shown."""
+
+    def __init__(self, app: ASGIApp, actor: ScriptedEngine) -> None:
+        self._app, self._actor = app, actor
+
+    @property
+    def http(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self._app), base_url="http://localhost")
+
+    def openai(self, key: str = "none") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(api_key=key, base_url="http://localhost/v1", http_client=self.http, max_retries=0)
+
+    @property
+    def anthropic(self) -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(
+            api_key="none", base_url="http://localhost", http_client=self.http, max_retries=0
+        )
+
+    @property
+    def shown(self) -> list[Any]:
+        """The parts of the last request that reached the engine, without texts."""
+        prompt = self._actor.seen[-1].prompt
+        assert isinstance(prompt, Conversation)
+        return [part for message in prompt.messages for part in message.parts if not isinstance(part, Text)]
+
+    @property
+    def calls(self) -> int:
+        return self._actor.calls
+
+
+@asynccontextmanager
+async def sight(
+    media: Media | None = None, options: ServingOptions | None = None, behind: Media | None = None
+) -> AsyncGenerator[Sight]:
+    lent = tokenizer()
+    actor = ScriptedEngine(Script((Entry((Say("A red dot."),), repeat=True),)), tokenizer=lent)
+    far = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
+    there = create_app(far, clock=Still(), ids=RandomIds(), media=behind)
+    front = Models([ServedModel("m", EventBackend(engine(httpx2.ASGITransport(there))), 4096, 1_700_000_000)])
+    store = MemoryStore(now=Still().now)
+    app = create_app(front, options=options, clock=Still(), ids=RandomIds(), store=store, media=media)
+    async with lifespan(there), lifespan(app):
+        yield Sight(app, actor)
+
+
+def fetching() -> Media:
+    """The web is one picture."""
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return ["93.184.215.14"]
+
+    async def page() -> AsyncGenerator[bytes]:
+        yield RED
+
+    web = httpx2.MockTransport(lambda _: httpx2.Response(200, headers={"content-type": "text/html"}, content=page()))
+    return Media(MediaOptions("fetch"), Fetcher(resolve=resolve, transport=web))
+
+
+def chat(*urls: str) -> Any:
+    parts: list[Any] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": [{"type": "text", "text": "What?"}, *parts]}]
+
+
+def asking(**image: Any) -> list[Any]:
+    parts = [{"type": "input_text", "text": "What?"}, {"type": "input_image", **image}]
+    return [{"role": "user", "content": parts}]
+
+
+def message(**source: Any) -> Any:
+    parts = [{"type": "image", "source": source}, {"type": "text", "text": "What?"}]
+    return [{"role": "user", "content": parts}]
+
+
+async def test_chat_with_the_official_sdk():
+    async with sight() as server:
+        client = server.openai()
+        whole = await client.chat.completions.create(model="m", messages=chat(PIXEL_URL, data_url(BLUE)))
+        assert whole.choices[0].message.content == "A red dot."
+        assert server.shown == [SEEN, Image(Inline(BLUE, "image/png"))]
+        async with client.chat.completions.stream(model="m", messages=chat(PIXEL_URL)) as stream:
+            streamed = await stream.get_final_completion()
+        assert streamed.choices[0].message.content == "A red dot."
+        assert server.shown == [SEEN]
+
+
+async def test_responses_with_the_official_sdk_and_their_past():
+    async with sight() as server:
+        client = server.openai()
+        image: Any = {"image_url": PIXEL_URL, "detail": "low"}
+        first = await client.responses.create(model="m", input=asking(**image))
+        assert first.output_text == "A red dot."
+        assert server.shown == [Image(Inline(RED, "image/png"), "low")]
+        async with client.responses.stream(model="m", input="Sure?", previous_response_id=first.id) as stream:
+            await stream.get_final_response()
+        assert server.shown == [Image(Inline(RED, "image/png"), "low")]
+        items = await client.responses.input_items.list(first.id)
+        assert items.data[0].model_dump(exclude_none=True)["content"][1] == {"type": "input_image", **image}
+
+
+async def test_messages_with_the_official_sdk():
+    async with sight() as server:
+        client = server.anthropic
+        data = PIXEL_URL.partition(",")[2]
+        body = message(type="base64", media_type="image/png", data=data)
+        said = await client.messages.create(model="m", max_tokens=50, messages=body)
+        assert (said.content[0].type, server.shown) == ("text", [SEEN])
+        async with client.messages.stream(model="m", max_tokens=50, messages=body) as stream:
+            assert (await stream.get_final_message()).usage == said.usage
+        result: Any = {"type": "tool_result", "tool_use_id": "t", "content": body[0]["content"][:1]}
+        use = {"type": "tool_use", "id": "t", "name": "see", "input": {"at": 1}}
+        called: Any = {"role": "assistant", "content": [use]}
+        turns: Any = [called, {"role": "user", "content": [result]}]
+        await client.messages.create(
+            model="m",
+            max_tokens=9,
+            messages=turns,
+        )
+        assert isinstance(server.shown[-1], ToolResult)
+        assert server.shown[-1].content == (SEEN,)
+
+
+async def test_files_that_were_uploaded_are_read_where_they_are_named():
+    async with sight() as server:
+        client = server.openai()
+        file = await client.files.create(file=("a.png", RED), purpose="vision")
+        await client.responses.create(model="m", input=asking(file_id=file.id))
+        assert server.shown == [Image(Inline(RED, "image/png"), "auto")]
+        await server.anthropic.messages.create(model="m", max_tokens=50, messages=message(type="file", file_id=file.id))
+        assert server.shown == [SEEN]
+        pdf = await client.files.create(file=("a.pdf", b"%PDF"), purpose="user_data")
+        named: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": pdf.id}]}]
+        await client.responses.create(model="m", input=named)
+        assert server.shown == [File(Inline(b"%PDF", "application/pdf"), "a.pdf")]
+
+
+async def test_a_file_of_somebody_else_or_of_another_kind_is_refused():
+    async with sight(options=ServingOptions(api_keys=("a", "b"))) as server:
+        theirs = await server.openai("a").files.create(file=("a.png", RED), purpose="vision")
+        text = await server.openai("b").files.create(file=("a.png", b"text"), purpose="vision")
+        for id, code in (
+            (theirs.id, "image_file_not_found"),
+            ("file-none", "image_file_not_found"),
+            (text.id, "invalid_image"),
+        ):
+            with pytest.raises(openai.BadRequestError) as error:
+                await server.openai("b").responses.create(model="m", input=asking(file_id=id))
+            assert (error.value.param, error.value.code) == ("input[0].content", code)
+        assert server.calls == 0
+
+
+async def test_urls_are_refused_unless_a_setting_allows_them():
+    async with sight() as server:
+        with pytest.raises(openai.BadRequestError, match="--media-urls") as error:
+            await server.openai().chat.completions.create(model="m", messages=chat(URL))
+        assert (error.value.param, error.value.code, server.calls) == ("messages[0].content", "invalid_image_url", 0)
+
+
+async def test_urls_are_fetched_where_that_is_allowed():
+    async with sight(fetching()) as server:
+        await server.openai().chat.completions.create(model="m", messages=chat(URL, URL))
+        assert server.shown == [SEEN, SEEN]
+        with pytest.raises(openai.BadRequestError, match="only http and https"):
+            await server.openai().chat.completions.create(model="m", messages=chat("http://"))
+
+
+async def test_urls_can_be_left_to_the_upstream():
+    passes = Media(MediaOptions("pass"))
+    async with sight(passes, behind=passes) as server:
+        await server.openai().chat.completions.create(model="m", messages=chat(URL))
+        assert server.shown == [Image(Remote(URL))]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bad_images_are_refused_before_anything_is_answered(stream: bool):
+    async with sight() as server, server.http as http:
+        for url, code in (
+            ("data:image/png;base64,!", "invalid_value"),
+            (data_url(b"no image"), "invalid_image"),
+            (data_url(RED, "image/gif"), "invalid_image_format"),
+        ):
+            answer = await http.post(
+                "/v1/chat/completions", json={"model": "m", "messages": chat(url), "stream": stream}
+            )
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (400, code)
+            assert error["param"] == "messages[0].content[1].image_url.url"
+        answer = await http.post(
+            "/v1/chat/completions", json={"model": "m", "messages": chat(*[PIXEL_URL] * (MAX_IMAGES + 1))}
+        )
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+        assert server.calls == 0
+
+
+async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
+    async with sight() as server:
+        body = message(type="url", url=PIXEL_URL)
+        with pytest.raises(anthropic.BadRequestError, match="does not count tokens"):
+            await server.anthropic.messages.count_tokens(model="m", messages=body)
