@@ -772,6 +772,20 @@ MUTANTS = (
         ("tests/store/test_kit.py", "tests/store/test_state_machine.py"),
     ),
     Mutant(
+        "a block that was taken for something else is kept under its old name",
+        "engines/batching/offload.py",
+        "if find(name) == block:",
+        "if find(name) == block or True:",
+        ("tests/engines/batching/test_offload.py",),
+    ),
+    Mutant(
+        "what a file holds is not looked at",
+        "engines/batching/offload.py",
+        "if digest != _digest(name, contents):",
+        "if not contents:",
+        ("tests/engines/batching/test_offload.py",),
+    ),
+    Mutant(
         "what one adapter computed is found by another",
         "engines/batching/blocks.py",
         'key=adapter.to_bytes(8, "big")',

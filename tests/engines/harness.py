@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 from dragoman.core.engine import (
     Ended,
@@ -17,7 +18,7 @@ from dragoman.core.engine import (
     TokenRequest,
 )
 from dragoman.core.request import Sampling
-from dragoman.engines.batching import BatchingEngine, Model, SchedulerConfig, seeded
+from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, seeded
 from dragoman.engines.batching.adapters import Adapter
 from dragoman.engines.batching.sequence import Sequence
 from dragoman.engines.batching.stepper import Stepper
@@ -26,6 +27,7 @@ from dragoman.engines.tiny.runner import PagedLlama
 
 GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()
+ROOM = 1 << 30
 
 
 class Told(list[TokenOutput]):
@@ -68,10 +70,11 @@ class Bench:
         *,
         num_kv_tokens: int = 4096,
         max_model_len: int = 0,
+        files: BlockFiles | None = None,
     ) -> None:
         self._model = PagedLlama(model) if isinstance(model, Llama) else model
         self._max_model_len = max_model_len or self._model.max_positions
-        self.stepper = Stepper(self._model, limits, num_kv_tokens)
+        self.stepper = Stepper(self._model, limits, num_kv_tokens, files)
         self.sequences: list[Sequence] = []
         self.told: list[Told] = []
 
@@ -99,6 +102,26 @@ def alone(model: Llama | Model, request: TokenRequest, limits: SchedulerConfig =
     bench = Bench(model, limits)
     told = bench.add(request)
     bench.finish()
+    return told
+
+
+@contextmanager
+def files(directory: Path, most: int = ROOM) -> Generator[BlockFiles]:
+    opened = BlockFiles(directory, most)
+    opened.open()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def told_by(model: Llama | Model, directory: Path, ask: TokenRequest, most: int = ROOM) -> Told:
+    """By a process that begins, answers, keeps what it computed and ends."""
+    with files(directory, most) as kept:
+        bench = Bench(model, files=kept)
+        told = bench.add(ask)
+        bench.finish()
+        bench.stepper.spill(1000)
     return told
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,8 +21,11 @@ CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Count to 12."}]
 
 
 @asynccontextmanager
-async def serving(model: str = "tiny", **options: Any) -> AsyncGenerator[httpx2.AsyncClient]:
-    models = build_models(Settings(model=model), SystemClock())
+async def serving(
+    model: str = "tiny", offloading: Path | None = None, **options: Any
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    directory = None if offloading is None else str(offloading)
+    models = build_models(Settings(model=model, kv_offloading_dir=directory), SystemClock())
     app = create_app(models, options=ServingOptions(**options))
     await models.start()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
@@ -168,3 +172,14 @@ async def test_an_engine_that_makes_its_own_prompts_explains_none():
     async with serving("scripted", explain=True) as http:
         refused = await http.post("/v1/chat/completions/explain", json={"messages": CHAT})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_prompt_outlives_the_server_and_not_a_reset(tmp_path: Path):
+    cached: list[int] = []
+    for reset in (False, True, False):
+        async with serving(offloading=tmp_path) as client:
+            answer = await post(client, "/v1/completions", model="tiny", prompt=[7] * 100, max_tokens=1)
+            cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+            if reset:
+                assert (await client.post("/reset_prefix_cache")).status_code == 200
+    assert cached == [0, 96, 0]

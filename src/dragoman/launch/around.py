@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 from ..constraints.matcher import Compiler
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.request import Sampling
-from ..engines.batching import EngineLimits
+from ..engines.batching import BLOCK_SIZE, BlockFiles, EngineLimits, fingerprint
 from ..pipeline.adapters import Adapters
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
@@ -28,6 +29,15 @@ def limits(settings: Settings) -> EngineLimits:
         enable_prefix_caching=settings.enable_prefix_caching,
         max_num_waiting=settings.max_waiting,
     )
+
+
+def block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
+    """Where an engine keeps what it computed of prompts, if it shall. library: what computes, a distribution."""
+    if settings.kv_offloading_dir is None:
+        return None
+    files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
+    name = fingerprint(files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE))
+    return BlockFiles(Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes)
 
 
 def token_backend(

@@ -8,13 +8,19 @@ from ..engines import mlx
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import limits, serve_tokens
+from .around import block_files, limits, serve_tokens
 
 
 def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
-    engine = mlx.load(directory, limits(settings), dtype=settings.dtype, trust_remote_code=settings.trust_remote_code)
+    engine = mlx.load(
+        directory,
+        limits(settings),
+        dtype=settings.dtype,
+        trust_remote_code=settings.trust_remote_code,
+        files=block_files(settings, directory, "mlx-lm"),
+    )
     name = directory.resolve().name
     return serve_tokens(
         settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len, cache=engine

@@ -9,14 +9,15 @@ from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import limits, serve_tokens
+from .around import block_files, limits, serve_tokens
 
 
 def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
     options = transformers.LoadOptions(settings.dtype, settings.device, settings.trust_remote_code)
-    engine, adapters = transformers.load(directory, limits(settings), options)
+    files = block_files(settings, directory, "transformers")
+    engine, adapters = transformers.load(directory, limits(settings), options, files)
     given = tuple(read_adapter(text) for text in settings.lora_modules)
     for adapter in given:
         adapters.put(adapter.name, adapter.path)

@@ -212,6 +212,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         int | None,
         Option("Scheduling", "Tokens that the KV cache holds, all sequences together.", least=1, sized=True),
     ] = None
+    kv_offloading_dir: Annotated[
+        str | None,
+        Option(
+            "Scheduling",
+            "Keep keys and values of prompts in this directory too, so that they are found after a restart. For "
+            "engines that compute in this process.",
+            metavar="DIR",
+        ),
+    ] = None
+    kv_offloading_bytes: Annotated[
+        int, Option("Scheduling", "Bytes that they may take there.", least=1024, sized=True)
+    ] = 16384 * _MIB
     enable_prefix_caching: Annotated[
         bool, Option("Scheduling", "Do not keep the beginning that several prompts share; compute it each time.")
     ] = True

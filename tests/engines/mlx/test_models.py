@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dragoman.engines.mlx.engine import page
 from dragoman.engines.mlx.model import load_network
 from dragoman.engines.tiny.model import Llama
 
-from ..harness import GREEDY, Bench, alone
+from ..harness import GREEDY, Bench, Told, alone, told_by
 
 pytestmark = pytest.mark.mlx
 
@@ -140,3 +141,15 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
     bench.finish()
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_new_process_finds_what_an_old_one_kept_in_files(dtype: Any, tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    told: list[Told] = []
+    for _ in range(2):
+        loaded = network("llama")
+        loaded.set_dtype(dtype)
+        told.append(told_by(page(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
+    assert [one.cached for one in told] == [[0], [48]]
+    assert told[1].tokens == told[0].tokens

@@ -21,7 +21,7 @@ from dragoman.engines.transformers.backend import library, torch
 from dragoman.engines.transformers.engine import page
 from dragoman.engines.transformers.model import TransformersModel, load_network
 
-from ..harness import GREEDY, Bench, Told, alone
+from ..harness import GREEDY, Bench, Told, alone, told_by
 
 pytestmark = pytest.mark.torch
 
@@ -112,6 +112,13 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
     bench.finish()
     second = bench.add(ask)
     bench.finish()
+    assert (first.cached, second.cached) == ([0], [48])
+    assert second.tokens == first.tokens
+
+
+def test_a_new_process_finds_what_an_old_one_kept_in_files(tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
+    first, second = (told_by(page(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2))
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
 

@@ -9,12 +9,14 @@ from .blocks import BLOCK_SIZE
 from .engine import BatchingEngine, EngineConfig, seeded
 from .limits import EngineLimits
 from .model import Model, Runner, States
+from .offload import BlockFiles, fingerprint
 from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
     "BLOCK_SIZE",
     "AdapterShelf",
     "BatchingEngine",
+    "BlockFiles",
     "Chunk",
     "EngineConfig",
     "EngineLimits",
@@ -22,5 +24,6 @@ __all__ = [
     "Runner",
     "SchedulerConfig",
     "States",
+    "fingerprint",
     "seeded",
 ]

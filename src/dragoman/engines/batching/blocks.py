@@ -82,6 +82,10 @@ class BlockPool:
             found.append(block)
         return found
 
+    def block_of(self, name: bytes) -> int | None:
+        """Where the block of this hash is cached."""
+        return self._cached.get(name)
+
     def idle(self, blocks: Iterable[int]) -> int:
         """How many of these blocks are free: holding them takes as many from `free`."""
         return sum(block in self._free for block in blocks)

@@ -16,6 +16,7 @@ from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
 from ...core.request import Limits, SamplingOptions
 from .adapters import Adapter, AdapterShelf
 from .model import Model
+from .offload import BlockFiles
 from .sampling import Draws
 from .scheduler import SchedulerConfig
 from .sequence import Sequence
@@ -62,6 +63,7 @@ class BatchingEngine:
 
     A step that raises fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not
     read. name: of the thread. adapters: those that the model can take up beside its weights; None where it cannot.
+    files: where blocks are kept beyond the pool, and beyond this process.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class BatchingEngine:
         *,
         name: str = "engine",
         adapters: AdapterShelf | None = None,
+        files: BlockFiles | None = None,
     ) -> None:
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
@@ -84,6 +87,7 @@ class BatchingEngine:
         self._clock = clock
         self._name = name
         self._adapters = adapters
+        self._files = files
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
         self._live: dict[int, _Live] = {}
@@ -110,7 +114,9 @@ class BatchingEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens)
+        if self._files:
+            await asyncio.to_thread(self._files.open)
+        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, self._files)
         self._worker = Worker(stepper, self._post, self._clock, self._name)
         self._worker.start()
 
@@ -120,6 +126,8 @@ class BatchingEngine:
             return
         worker.stop()
         await asyncio.to_thread(worker.join)
+        if self._files:
+            await asyncio.to_thread(self._files.close)
         live, self._live = self._live, {}
         self._keys.clear()
         for one in live.values():

@@ -37,6 +37,14 @@ class Runner(Protocol):
         (a prefix that is shared)."""
         ...
 
+    def save(self, block: int) -> bytes:
+        """What a block holds that was computed."""
+        ...
+
+    def restore(self, block: int, contents: bytes) -> None:
+        """Let a block hold what `save` gave of another, or another process of the same model."""
+        ...
+
 
 class Model(Protocol):
     """Weights. vocab: token ids. max_positions: the longest context that it can compute, in tokens."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence as Tokens
+from itertools import takewhile
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -40,6 +42,29 @@ class Chunk(Struct, frozen=True):
         return self.end - self.begin
 
 
+class Offload(Protocol):
+    """Blocks that are kept outside of the pool, by their hashes."""
+
+    def contains(self, name: bytes) -> bool: ...
+
+    def load(self, names: Tokens[bytes]) -> list[bytes]:
+        """The contents of the longest prefix of these blocks that is there."""
+        ...
+
+    def store(self, name: bytes, block: int) -> None:
+        """What this block of the pool holds after the step may be kept."""
+        ...
+
+    def clear(self) -> None: ...
+
+
+class Load(Struct, frozen=True):
+    """What a block of the pool has to hold before the step."""
+
+    block: int
+    contents: bytes
+
+
 class _Budget:
     """What is left of a step."""
 
@@ -65,9 +90,11 @@ class _Budget:
 class Scheduler:
     """The waiting queue and the running set, over a pool that holds at least one longest sequence."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, offload: Offload | None = None) -> None:
         self._config = config
         self._pool = pool
+        self._offload = offload
+        self._loads: list[Load] = []
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self.num_preemptions = 0
@@ -98,16 +125,23 @@ class Scheduler:
     def forget(self) -> None:
         """Find nothing any more of what was computed so far."""
         self._pool.forget()
+        if self._offload:
+            self._offload.clear()
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """How many tokens of a prompt would be found now. May be asked on any thread: it reads, and no more."""
         if not self._config.enable_prefix_caching:
             return 0
-        return len(self._pool.find(prefix_hashes(prompt, cache_salt))) * BLOCK_SIZE
+        names = list(prefix_hashes(prompt, cache_salt))
+        found = len(self._pool.find(names))
+        if self._offload:
+            found += sum(1 for _ in takewhile(self._offload.contains, names[found:]))
+        return found * BLOCK_SIZE
 
     def reset(self) -> list[Sequence]:
         """After a step that failed: everything that ran is out, and nothing about the pool is trusted."""
         failed, self._running = self._running, []
+        self._loads = []
         self._pool.clear()
         return failed
 
@@ -121,6 +155,11 @@ class Scheduler:
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
+
+    def taken_loads(self) -> list[Load]:
+        """Those of the step that was scheduled last."""
+        loads, self._loads = self._loads, []
+        return loads
 
     def commit(self, chunks: list[Chunk]) -> None:
         """The step was computed."""
@@ -159,6 +198,7 @@ class Scheduler:
                 break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
+            count = budget.share(sequence, sequence.num_computed_tokens)
             self._grow(sequence, count)
             chunks.append(_next(sequence, count))
             budget.spend(chunks[-1])
@@ -169,10 +209,22 @@ class Scheduler:
 
     def _start(self, sequence: Sequence, hits: list[int]) -> None:
         self._pool.hold(hits)
-        sequence.blocks = hits
-        sequence.num_computed_tokens = len(hits) * BLOCK_SIZE
+        sequence.blocks = hits + self._load(sequence, len(hits))
+        sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
         if not sequence.admitted:
             sequence.admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
+
+    def _load(self, sequence: Sequence, found: int) -> list[int]:
+        """Blocks for what is kept outside of the pool of its beginning, after those that were found in it."""
+        if not (self._offload and sequence.offloads and self._config.enable_prefix_caching and sequence.reads_cache):
+            return []
+        names = sequence.block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[found:]
+        contents = self._offload.load(names)
+        blocks = self._pool.allocate(len(contents))
+        for name, block, held in zip(names, blocks, contents, strict=False):
+            self._pool.cache(block, name)
+            self._loads.append(Load(block, held))
+        return blocks
 
     def _find(self, sequence: Sequence) -> list[int]:
         """Cached blocks of its beginning; at least the last token is left to compute."""
@@ -197,6 +249,8 @@ class Scheduler:
         hashes = chunk.sequence.block_hashes(after)
         for index in range(before, after):
             self._pool.cache(chunk.sequence.blocks[index], hashes[index])
+            if self._offload and chunk.sequence.offloads:
+                self._offload.store(hashes[index], chunk.sequence.blocks[index])
 
     def _preempt(self) -> Sequence:
         """Put the least urgent sequence back into the queue."""

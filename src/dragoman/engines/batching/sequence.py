@@ -63,6 +63,11 @@ class Sequence:
         """A prompt's logprobs come from computing it: as in vLLM, the cache is not read for them."""
         return self.prompt_scores is None
 
+    @property
+    def offloads(self) -> bool:
+        """Its blocks may be kept outside of the pool: an adapter's number means nothing after a restart."""
+        return self.adapter is None
+
     def block_hashes(self, count: int) -> list[bytes]:
         """The hashes of the first `count` blocks, all of them full."""
         for index in range(len(self._hashes) - 1, count):

@@ -14,6 +14,7 @@ from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool
 from .constraint import allows
 from .model import Model, States
+from .offload import BlockFiles
 from .sampler import NOTHING, sample
 from .scheduler import Chunk, Scheduler, SchedulerConfig
 from .scores import log_softmax, score
@@ -39,16 +40,21 @@ class Output(Struct, frozen=True, gc=False):
 class Stepper:
     """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence."""
 
-    def __init__(self, model: Model, config: SchedulerConfig, num_kv_tokens: int) -> None:
-        pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
-        self._runner = model.runner(pool.size + 1)
-        self.scheduler = Scheduler(config, pool)
+    def __init__(
+        self, model: Model, config: SchedulerConfig, num_kv_tokens: int, files: BlockFiles | None = None
+    ) -> None:
+        self._pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
+        self._runner = model.runner(self._pool.size + 1)
+        self._files = files
+        self.scheduler = Scheduler(config, self._pool, files)
 
     def step(self) -> list[Output]:
         """Compute a step; what came of it. May raise whatever a broken machine raises: then `recover`."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
+        for load in self.scheduler.taken_loads():
+            self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
         self.scheduler.commit(chunks)
         outputs = [_scheduled(chunk.sequence) for chunk in chunks if not chunk.sequence.announced]
@@ -58,6 +64,12 @@ class Stepper:
         if due:
             outputs += self._sample([chunks[place].sequence for place in due], states.last(due))
         return outputs
+
+    def spill(self, most: int = 1) -> bool:
+        """Keep some of what was computed outside of the pool, at most so many blocks; True if more could be."""
+        if self._files is None:
+            return False
+        return self._files.spill(self._pool.block_of, self._runner.save, most)
 
     def recover(self) -> list[Output]:
         """After a step that raised: fail what ran; what waits will run, on an empty cache."""

@@ -18,6 +18,8 @@ from .stepper import Output, Stepper
 
 log = logging.getLogger(__name__)
 
+_ALL = 1 << 30
+
 Post = Callable[[list[Output]], None]
 
 
@@ -89,9 +91,22 @@ class Worker:
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             self._report(outputs)
-            if not self._stepper.scheduler.has_work:
-                self._wake.wait()
-            self._wake.clear()
+            self._rest()
+        self._spill(_ALL)
+
+    def _rest(self) -> None:
+        """Between two steps: nothing is waited for as long as there is something to do."""
+        more = self._spill(1)
+        if not (more or self._stepper.scheduler.has_work):
+            self._wake.wait()
+        self._wake.clear()
+
+    def _spill(self, most: int) -> bool:
+        try:
+            return self._stepper.spill(most)
+        except Exception:
+            log.exception("keys and values could not be kept")
+            return False
 
     def _turn(self) -> list[Output]:
         while self._inbox:

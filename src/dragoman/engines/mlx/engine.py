@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ...core.errors import EngineError
-from ..batching import BatchingEngine, EngineLimits, seeded
+from ..batching import BatchingEngine, BlockFiles, EngineLimits, seeded
 from ..batching.verify import check_paging, trial
 from .backend import Network, caches, mx
 from .model import MlxModel, MlxRunner, load_network
@@ -24,13 +24,18 @@ class _Shape(msgspec.Struct):
 
 
 def load(
-    directory: Path, limits: EngineLimits, *, dtype: str = "auto", trust_remote_code: bool = False
+    directory: Path,
+    limits: EngineLimits,
+    *,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    files: BlockFiles | None = None,
 ) -> BatchingEngine:
     """The engine for a directory that mlx-lm can load, not started yet.
 
     Keys and values take 4 GiB of a GPU, 256 MiB of a CPU's memory.
 
-    dtype: numbers to compute with, in mlx's words; `auto` takes those of the checkpoint.
+    dtype: numbers to compute with, in mlx's words; `auto` takes those of the checkpoint. files: as in BatchingEngine.
 
     Raises EngineError for what cannot be served.
     """
@@ -47,7 +52,7 @@ def load(
         max_num_batched_tokens=512,
         max_step_pairs=1 << 22,
     )
-    return BatchingEngine(model, config, seeded, name="mlx-engine")
+    return BatchingEngine(model, config, seeded, name="mlx-engine", files=files)
 
 
 def page(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:

@@ -7,7 +7,7 @@ padding and what lies ahead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Array, mx
@@ -62,6 +62,25 @@ class PagedCache:
             self.keys[slots] = 0
             self.values[slots] = 0
 
+    def saved(self, block: int) -> Iterator[tuple[str, Array]]:
+        """Keys and values of a block, by their names."""
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        yield "keys", self.keys[span]
+        yield "values", self.values[span]
+
+    def restore(self, block: int, keys: Array, values: Array) -> None:
+        """keys, values: [BLOCK_SIZE, heads, width]."""
+        self._meet(keys, values)
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        self.keys[span] = keys
+        self.values[span] = values
+
+    def _meet(self, keys: Array, values: Array) -> None:
+        """Take memory for keys and values of this type and of these last two dimensions."""
+        if self.keys is None:
+            self.keys = mx.zeros((self._slots, *keys.shape[-2:]), keys.dtype)
+            self.values = mx.zeros((self._slots, *values.shape[-2:]), values.dtype)
+
     @property
     def bytes_per_token(self) -> int:
         return 0 if self.keys is None else int(self.keys[0].nbytes + self.values[0].nbytes)
@@ -81,10 +100,8 @@ class PagedCache:
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Array, Array]:
         """In the library's words. keys, values: [rows, heads, tokens, width]; returns the same with all of the past."""
         assert self._group is not None
-        if self.keys is None:
-            self.keys = mx.zeros((self._slots, keys.shape[1], keys.shape[3]), keys.dtype)
-            self.values = mx.zeros((self._slots, values.shape[1], values.shape[3]), values.dtype)
-        group = self._group
-        self.keys[group.written] = keys.transpose(0, 2, 1, 3).reshape(-1, *self.keys.shape[1:])
-        self.values[group.written] = values.transpose(0, 2, 1, 3).reshape(-1, *self.values.shape[1:])
+        group, keys, values = self._group, keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3)
+        self._meet(keys, values)
+        self.keys[group.written] = keys.reshape(-1, *self.keys.shape[1:])
+        self.values[group.written] = values.reshape(-1, *self.values.shape[1:])
         return self.keys[group.read].transpose(0, 2, 1, 3), self.values[group.read].transpose(0, 2, 1, 3)

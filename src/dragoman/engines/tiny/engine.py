@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from ..batching import BatchingEngine, EngineConfig, EngineLimits, seeded
+from ..batching import BatchingEngine, BlockFiles, EngineConfig, EngineLimits, seeded
 from ..batching.sampling import Draws
 from .embedding import TinyEmbedder
 from .model import Llama, read_model
@@ -18,24 +18,32 @@ class TinyEngine(BatchingEngine):
     """A sequence's tokens and logprobs do not depend on what else runs, to the last bit."""
 
     def __init__(
-        self, model: Llama, config: EngineConfig, draws: Draws, clock: Callable[[], float] = time.monotonic
+        self,
+        model: Llama,
+        config: EngineConfig,
+        draws: Draws,
+        clock: Callable[[], float] = time.monotonic,
+        files: BlockFiles | None = None,
     ) -> None:
-        super().__init__(PagedLlama(model), config, draws, clock, name="tiny-engine")
+        super().__init__(PagedLlama(model), config, draws, clock, name="tiny-engine", files=files)
         self.embedder = TinyEmbedder(model, config.max_model_len, config.max_num_waiting)
         """Not started with the engine: some do without it."""
 
 
-def load(directory: Path, limits: EngineLimits | None = None, draws: Draws = seeded) -> TinyEngine:
+def load(
+    directory: Path, limits: EngineLimits | None = None, draws: Draws = seeded, files: BlockFiles | None = None
+) -> TinyEngine:
     """The engine for a directory of config.json and *.safetensors, not started yet.
 
     draws: where chance comes from; by default each sequence has a generator of its own, seeded as its request says.
+    files: as in BatchingEngine.
     Raises EngineError if the model cannot be served.
     """
     model = read_model(directory)
     config = (limits or EngineLimits()).config(
         max_positions=model.config.max_positions, num_kv_tokens=131072, max_num_batched_tokens=512
     )
-    return TinyEngine(model, config, draws)
+    return TinyEngine(model, config, draws, files=files)
 
 
 def embedded() -> Path:

@@ -51,6 +51,12 @@ class LlamaRunner:
             row += chunks[place].num_tokens
         return LlamaStates(self._model, rows, starts, [chunk.num_tokens for chunk in chunks])
 
+    def save(self, block: int) -> bytes:
+        return self._cache[:, block].tobytes()
+
+    def restore(self, block: int, contents: bytes) -> None:
+        self._cache[:, block] = np.frombuffer(contents, np.float32).reshape(len(self._cache), -1)
+
     def _wipe(self, chunks: Sequence[Chunk]) -> None:
         """Zero the blocks that are new to their sequences: what is masked counts for nothing as a number, but
         0 * NaN is NaN, and a sequence must not suffer from what its predecessor left behind."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..batching import AdapterShelf, BatchingEngine, EngineLimits, seeded
+from ..batching import AdapterShelf, BatchingEngine, BlockFiles, EngineLimits, seeded
 from ..batching.verify import check_paging, trial
 from .backend import Network, torch
 from .model import Floats, LoadOptions, TransformersModel, TransformersRunner, load_network
@@ -15,10 +15,13 @@ _SHARE = 0.85
 """Of an accelerator's free memory, once the weights are there, for keys and values."""
 
 
-def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> tuple[BatchingEngine, AdapterShelf]:
+def load(
+    directory: Path, limits: EngineLimits, options: LoadOptions, files: BlockFiles | None = None
+) -> tuple[BatchingEngine, AdapterShelf]:
     """The engine for a directory that `AutoModelForCausalLM` can load, not started yet, and where its adapters are.
 
-    Keys and values take what is left of an accelerator's memory, or 4 GiB. Raises EngineError.
+    Keys and values take what is left of an accelerator's memory, or 4 GiB. files: as in BatchingEngine. Raises
+    EngineError.
     """
     network = load_network(directory, options)
     model, bytes_per_token = page(network)
@@ -29,7 +32,8 @@ def load(directory: Path, limits: EngineLimits, options: LoadOptions) -> tuple[B
         max_step_pairs=1 << 24,
     )
     adapters = AdapterShelf(model.lora.read)
-    return BatchingEngine(model, config, seeded, name="transformers-engine", adapters=adapters), adapters
+    engine = BatchingEngine(model, config, seeded, name="transformers-engine", adapters=adapters, files=files)
+    return engine, adapters
 
 
 def page(network: Network) -> tuple[TransformersModel, int]:

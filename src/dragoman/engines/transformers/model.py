@@ -55,7 +55,7 @@ class TransformersModel:
         return str(self._network.device)
 
     def runner(self, num_blocks: int) -> TransformersRunner:
-        return TransformersRunner(self._network, Pool(num_blocks), self.lora)
+        return TransformersRunner(self._network, Pool(num_blocks, self._network.device), self.lora)
 
 
 class TransformersRunner:
@@ -80,6 +80,12 @@ class TransformersRunner:
             ).logits[0]
         starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
         return LogitRows(logits, {row: place for place, row in enumerate(rows)}, starts)
+
+    def save(self, block: int) -> bytes:
+        return self.pool.save(block)
+
+    def restore(self, block: int, contents: bytes) -> None:
+        self.pool.restore(block, contents)
 
 
 class LogitRows:

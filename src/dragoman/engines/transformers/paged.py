@@ -11,16 +11,18 @@ from collections.abc import Sequence
 
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
-from .backend import Device, Network, Tensor, library, torch
+from .backend import Device, Network, Tensor, library, safetensors, torch
 
 NAME = "dragoman_paged"
+_PARTS = ("keys", "values")
 
 
 class Pool:
     """Keys and values of every layer, in blocks of BLOCK_SIZE tokens. A layer takes its memory when it is first met."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, device: Device) -> None:
         self._slots = num_blocks * BLOCK_SIZE
+        self._device = device
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,6 +39,25 @@ class Pool:
         for parts in self._layers.values():
             for part in parts:
                 part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
+
+    def save(self, block: int) -> bytes:
+        """As safetensors: keys and values of each layer that was met, by its number."""
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        parts = {
+            f"{index}.{name}": part[span].cpu()
+            for index, layer in self._layers.items()
+            for name, part in zip(_PARTS, layer, strict=True)
+        }
+        return safetensors.torch.save(parts)
+
+    def restore(self, block: int, contents: bytes) -> None:
+        """What `save` gave. Layers that were not met yet take their memory now."""
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        parts = {name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()}
+        for index in {int(name.partition(".")[0]) for name in parts}:
+            kept = tuple(parts[f"{index}.{name}"] for name in _PARTS)
+            for part, saved in zip(self.layer(index, *kept), kept, strict=True):
+                part[span] = saved
 
     @property
     def bytes_per_token(self) -> int:
