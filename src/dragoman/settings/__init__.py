@@ -1,17 +1,9 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
-from .definition import (
-    FIELDS,
-    PREFIX,
-    Field,
-    GenerationConfig,
-    ModelEntries,
-    ModelEntry,
-    Option,
-    Secret,
-    Settings,
-    SettingsError,
-)
+from .definition import ModelEntries, ModelEntry, Settings
+from .fields import FIELDS, PREFIX, Field
+from .generation import GenerationConfig
+from .option import Option, Secret, SettingsError
 from .sources import hint, is_loopback, load
 from .state import kept_key, state_directory
 

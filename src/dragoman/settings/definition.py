@@ -5,62 +5,15 @@ Knows no command line library, no file and no environment; `sources` reads a ser
 
 from __future__ import annotations
 
-import math
-import typing
-from collections.abc import Iterator
-from types import NoneType
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from ..core.request import Sampling
+from .generation import GenerationConfig
+from .option import Option, Secret
 
-PREFIX = "DRAGOMAN_"
 _MIB = 1024 * 1024
-
-
-class SettingsError(Exception):
-    """A setting is wrong. The message is for people: where it was said, which one, and what is allowed."""
-
-
-class Secret(str):
-    """Text that is not shown when something that holds it is printed."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
-_Share = Annotated[float, Meta(ge=0, le=1)]
-_Penalty = Annotated[float, Meta(ge=-2, le=2)]
-
-
-class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds where a request says nothing, in the words of a model's generation_config.json."""
-
-    temperature: Annotated[float, Meta(ge=0)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: _Share | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
-    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
-
-    def __post_init__(self) -> None:
-        numbers = (value for value in msgspec.structs.astuple(self) if value is not None)
-        if not all(map(math.isfinite, numbers)):
-            raise ValueError("every number must be finite")
-
-    def over(self, defaults: Sampling) -> Sampling:
-        """These values, and the model's own for the rest. top_k: -1 is off, as 0 is."""
-        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        said.pop("max_new_tokens", None)
-        if "top_k" in said:
-            said["top_k"] = max(said["top_k"], 0)
-        return msgspec.structs.replace(defaults, **said)
 
 
 class ModelEntry(Struct, frozen=True):
@@ -86,24 +39,6 @@ class ModelEntries(Struct, frozen=True):
     """The `models` of a file of settings, in their order."""
 
     entries: tuple[ModelEntry, ...] = ()
-
-
-class Option(Struct, frozen=True):
-    """How a setting is shown and what it may be.
-
-    help: of a switch, what it does when it is turned away from its default. least, most: of a number. sized: a number
-    that may be written 8k (8,000) or 8K (8,192), as in vLLM. flag: the name that switches it off where `--no-...`
-    would read badly. vllm: what vLLM calls it, where that is another name.
-    """
-
-    group: str
-    help: str
-    least: float | None = None
-    most: float | None = None
-    sized: bool = False
-    flag: str | None = None
-    metavar: str | None = None
-    vllm: str | None = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -405,50 +340,3 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
     ] = None
-
-
-class Field(Struct, frozen=True):
-    """One setting as the command line shows it. kind: its type, without the None. choices: the words it may be."""
-
-    name: str
-    kind: Any
-    default: Any
-    option: Option
-    choices: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def off_flag(self) -> str:
-        return f"--{self.option.flag}" if self.option.flag else "--no-" + self.flag.removeprefix("--")
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.upper()
-
-    @property
-    def several(self) -> bool:
-        return typing.get_origin(self.kind) is tuple
-
-    @property
-    def secret(self) -> bool:
-        return self.kind is Secret or (self.several and typing.get_args(self.kind)[0] is Secret)
-
-
-def _fields() -> Iterator[Field]:
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    for info in msgspec.structs.fields(Settings):
-        annotated, option = typing.get_args(hints[info.name])
-        members = [kind for kind in typing.get_args(annotated) if kind is not NoneType]
-        is_optional = NoneType in typing.get_args(annotated)
-        kind = members[0] if is_optional else annotated
-        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        yield Field(info.name, kind, info.default, option, choices)
-
-
-FIELDS = tuple(_fields())
-BY_NAME = {field.name: field for field in FIELDS}
-OF_A_MODEL = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
-"""Groups whose settings each of several models may have for itself."""

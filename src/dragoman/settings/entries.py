@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from .definition import BY_NAME, OF_A_MODEL, Field, ModelEntries, ModelEntry
+from .definition import ModelEntries, ModelEntry
+from .fields import BY_NAME, OF_A_MODEL, Field
 
 Read = Callable[[Field, object], Any]
 

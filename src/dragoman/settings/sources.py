@@ -14,7 +14,9 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from .definition import BY_NAME, FIELDS, PREFIX, Field, Settings, SettingsError
+from .definition import Settings
+from .fields import BY_NAME, FIELDS, PREFIX, Field
+from .option import SettingsError
 from .values import read
 
 

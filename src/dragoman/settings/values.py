@@ -9,7 +9,10 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from .definition import Field, GenerationConfig, ModelEntries, Secret
+from .definition import ModelEntries
+from .fields import Field
+from .generation import GenerationConfig
+from .option import Secret
 
 
 def read(field: Field, raw: object) -> object:

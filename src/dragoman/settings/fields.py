@@ -1,0 +1,63 @@
+"""The settings one by one, as a command line or a table shows them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .definition import Settings
+from .option import Option, Secret
+
+PREFIX = "DRAGOMAN_"
+
+
+class Field(Struct, frozen=True):
+    """One setting as the command line shows it. kind: its type, without the None. choices: the words it may be."""
+
+    name: str
+    kind: Any
+    default: Any
+    option: Option
+    choices: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def off_flag(self) -> str:
+        return f"--{self.option.flag}" if self.option.flag else "--no-" + self.flag.removeprefix("--")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def several(self) -> bool:
+        return typing.get_origin(self.kind) is tuple
+
+    @property
+    def secret(self) -> bool:
+        return self.kind is Secret or (self.several and typing.get_args(self.kind)[0] is Secret)
+
+
+def _fields() -> Iterator[Field]:
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    for info in msgspec.structs.fields(Settings):
+        annotated, option = typing.get_args(hints[info.name])
+        members = [kind for kind in typing.get_args(annotated) if kind is not NoneType]
+        is_optional = NoneType in typing.get_args(annotated)
+        kind = members[0] if is_optional else annotated
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        yield Field(info.name, kind, info.default, option, choices)
+
+
+FIELDS = tuple(_fields())
+BY_NAME = {field.name: field for field in FIELDS}
+OF_A_MODEL = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
+"""Groups whose settings each of several models may have for itself."""
