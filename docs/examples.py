@@ -88,6 +88,7 @@ SHARED: dict[str, Any] = {
     "prompt_logprobs": 1,
     "return_token_ids": True,
     "return_tokens_as_token_ids": True,
+    "return_weight_versions": True,
 }
 CHAT: dict[str, Any] = {
     **SHARED,

@@ -821,6 +821,27 @@ MUTANTS = (
         "if chain is None:",
         ("tests/serving/test_threads.py",),
     ),
+    Mutant(
+        "what runs goes on with keys and values of the old weights, and what is sampled is nobody's policy",
+        "engines/batching/stepper.py",
+        "        self.scheduler.restart()\n        self.scheduler.disuse_offload()\n",
+        "        self.scheduler.disuse_offload()\n",
+        ("tests/engines/batching/test_steering.py",),
+    ),
+    Mutant(
+        "a trainer's path leaves the directory that the operator named",
+        "serving/weights.py",
+        "    if not found.is_relative_to(Path(root).resolve()):\n",
+        "    if not found.is_absolute():\n",
+        ("tests/serving/test_weights.py",),
+    ),
+    Mutant(
+        "an answer names only the weights that it began with",
+        "engines/batching/stepper.py",
+        "                if sequence.version != self.version:\n",
+        "                if sequence.version is None:\n",
+        ("tests/engines/batching/test_steering.py",),
+    ),
 )
 
 

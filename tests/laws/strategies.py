@@ -26,6 +26,7 @@ from dragoman.core.events import (
     ToolCallDelta,
     ToolCallStart,
     Usage,
+    WeightSpan,
 )
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
 from dragoman.core.reply import Choice, Part, Reply
@@ -126,7 +127,8 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
     reason = draw(st.sampled_from(kinds.reasons))
     stop = draw(st.sampled_from((None, "END", 7))) if reason is FinishReason.STOP else None
-    return [*events, ChoiceFinished(choice, reason, stop, draw(tokens(most=2)))]
+    weights = draw(st.sampled_from((None, (), (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5)))))
+    return [*events, ChoiceFinished(choice, reason, stop, draw(tokens(most=2)), weights=weights)]
 
 
 @st.composite
@@ -151,7 +153,7 @@ def _told_whole(events: tuple[Event, ...]) -> Reply:
             _append(parts, event)
         end = mine[-1]
         assert isinstance(end, ChoiceFinished)
-        choices.append(Choice(tuple(parts), end.reason, end.stop, end.tokens))
+        choices.append(Choice(tuple(parts), end.reason, end.stop, end.tokens, weights=end.weights))
     prompts: list[PromptTokens | None] = [event for event in middle if isinstance(event, PromptTokens)]
     return Reply(tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts))
 

@@ -30,6 +30,7 @@ views = st.builds(
     include_usage=st.booleans(),
     continuous_usage=st.booleans(),
     service_tier=st.booleans(),
+    weight_versions=st.booleans(),
     prompt_text=st.booleans(),
     reasoning_fields=st.sampled_from(((), ("reasoning",), ("reasoning", "reasoning_content"))),
     named_choice=st.booleans(),
@@ -57,6 +58,7 @@ def normal(whole: Json, view: ChatView) -> Json:
         whole.pop(key, None)
     for choice in whole["choices"]:
         choice.pop("token_ids", None)  # the SDK keeps those of one chunk; a law of their own is below
+        choice.pop("weight_versions", None)  # the same
         choice.pop("stop_reason", None)
         message = choice["message"]
         message["content"] = message["content"] or None
@@ -86,6 +88,9 @@ def test_the_grammar_is_kept_and_the_chunks_add_up_to_the_whole(case: Case, view
         for name in ("content", "refusal"):
             assert [entry for part in mine for entry in entries(part, name)] == entries(choice, name)
         assert [id for part in mine for id in part.get("token_ids") or ()] == (choice.get("token_ids") or [])
+        assert [part["weight_versions"] for part in mine if "weight_versions" in part] == (
+            [choice["weight_versions"]] if view.weight_versions else []
+        )
         if view.token_ids:
             assert choice["token_ids"] == [token.id for token in tokens]
         if view.logprobs is not None:

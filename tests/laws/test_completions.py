@@ -32,6 +32,7 @@ views = st.builds(
     include_usage=st.booleans(),
     continuous_usage=st.booleans(),
     service_tier=st.booleans(),
+    weight_versions=st.booleans(),
     echo=st.booleans(),
     special_tokens_in_text=st.booleans(),
 )

@@ -1,38 +1,98 @@
-"""What an administrator may order of an engine while it serves. Knows no HTTP."""
+"""What an administrator may order of an engine while it serves. Knows no HTTP.
+
+Three small protocols, since hardly any engine has all of them: to hold it, to give it other weights, and to say
+beforehand what it answers.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol
 
-PauseMode = Literal["abort", "keep"]
+from msgspec import Struct
+
+PauseMode = Literal["abort", "wait", "keep"]
+"""What becomes of what runs: it ends now with what it has said, it ends by itself first, or it goes on afterwards."""
 
 
 class Control(Protocol):
-    """An engine that can be held, put to sleep, and told what to say or how to fail. Never blocks."""
+    """An engine that can be held and put to sleep. Called on the server's event loop; each returns when it is done."""
 
-    def pause(self, mode: PauseMode = "abort") -> None:
-        """No step begins until `resume`. abort: what runs ends now, with what it has said. keep: it goes on then."""
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """No step begins until `resume`. With `keep` what comes meanwhile waits too.
+
+        clear_cache: nothing that was computed before is found afterwards; what is kept is computed again.
+        Raises Unsupported for a mode that this engine does not have.
+        """
         ...
 
-    def resume(self) -> None: ...
+    async def resume(self) -> None:
+        """One that sleeps goes on sleeping."""
+        ...
 
     @property
     def is_paused(self) -> bool: ...
 
-    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Pause, and give the accelerator's memory back: nothing stays cached."""
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Pause, and give memory back: 0 none, 1 what is cached, 2 the weights too. What comes meanwhile waits.
+
+        Raises Unsupported for a level that this engine does not have.
+        """
         ...
 
-    def wake_up(self) -> None: ...
+    async def wake_up(self) -> None: ...
 
     @property
     def sleep_level(self) -> int:
-        """0 is awake."""
+        """0 is awake, or merely paused."""
         ...
 
-    def reset_prefix_cache(self) -> bool:
-        """False where something still holds a part of it."""
+    async def abort_all(self) -> int:
+        """Whatever waits or runs ends now with what it has said; how many sequences that were."""
         ...
+
+
+class Stored(Struct, frozen=True, tag=True):
+    """Weights on this machine: a directory of *.safetensors, or one such file."""
+
+    path: str
+
+
+class Sent(Struct, frozen=True, tag=True):
+    """Weights in memory: the contents of safetensors files, which hold different tensors."""
+
+    files: tuple[bytes, ...]
+
+
+Weights = Stored | Sent
+
+FIRST_VERSION = "default"
+"""What the weights are called that a server starts with, as in vLLM and SGLang."""
+
+
+class Trainable(Protocol):
+    """An engine whose weights can be replaced while it serves. Called on the server's event loop."""
+
+    @property
+    def weight_version(self) -> str:
+        """The name of the weights that sample now."""
+        ...
+
+    async def update_weights(self, weights: Weights, version: str | None = None) -> str:
+        """All of the model's tensors, by their names in its checkpoint; the version from now on.
+
+        Between two steps: no token is sampled by a mixture. What runs goes on with the new weights, and what was
+        computed with the old ones is computed again. version: None makes a name of its own.
+        Raises RequestError, naming the tensor, where they do not fit; then nothing has changed.
+        """
+        ...
+
+    async def name_weights(self, version: str) -> None:
+        """The same weights by another name."""
+        ...
+
+
+class Directed(Protocol):
+    """An engine that can be told what to say and how to fail. Never blocks."""
 
     def tell(self, reply: object) -> None:
         """What the next request is answered: a reply as a script has it. Raises RequestError."""

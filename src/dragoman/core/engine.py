@@ -176,6 +176,13 @@ class Sampled(Struct, frozen=True, gc=False):
     score: Score | None = None
 
 
+class SampledBy(Struct, frozen=True):
+    """The tokens of this sequence that follow were sampled by weights of this version."""
+
+    id: str
+    version: str
+
+
 class Ended(Struct, frozen=True):
     """The last output of a sequence. stop: the stop token that was sampled (also already delivered).
 
@@ -200,7 +207,7 @@ class Failed(Struct, frozen=True):
     cut: bool = False
 
 
-TokenOutput = Scheduled | PromptScored | Sampled | Ended | Failed
+TokenOutput = Scheduled | PromptScored | SampledBy | Sampled | Ended | Failed
 Deliver = Callable[[TokenOutput], None]
 
 
@@ -214,7 +221,7 @@ class TokenEngine(Protocol):
         """Queue a sequence; raise Overloaded if the queue is full.
 
         `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
-        then Ended or Failed.
+        then Ended or Failed. SampledBy, where the engine knows, before the first token and when the weights change.
         """
         ...
 

@@ -126,10 +126,19 @@ class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
     tokens: tuple[Token, ...] = ()
 
 
+class WeightSpan(Struct, frozen=True):
+    """Tokens `start` to `end` (not included) of an answer, counted from 0, were sampled by weights of this version."""
+
+    version: str
+    start: int
+    end: int
+
+
 class ChoiceFinished(Struct, frozen=True, tag=True):
     """stop: the matched stop string, or the id of the matched stop token other than end-of-sequence.
 
-    kv_transfer_params: as in `engine.Ended`.
+    kv_transfer_params: as in `engine.Ended`. weights: which ones sampled its tokens, without a gap; None where the
+    engine does not tell.
     """
 
     choice: int
@@ -137,6 +146,7 @@ class ChoiceFinished(Struct, frozen=True, tag=True):
     stop: str | int | None = None
     tokens: tuple[Token, ...] = ()
     kv_transfer_params: str | None = None
+    weights: tuple[WeightSpan, ...] | None = None
 
 
 class Finished(Struct, frozen=True, tag=True):

@@ -18,6 +18,7 @@ from .events import (
     ToolCallDelta,
     ToolCallStart,
     Usage,
+    WeightSpan,
 )
 from .message import Reasoning, Refusal, Text, ToolCall
 
@@ -27,7 +28,7 @@ Part = Text | Reasoning | Refusal | ToolCall
 class Choice(Struct, frozen=True):
     """tail: tokens that released no text of their own, such as end-of-sequence.
 
-    kv_transfer_params: as in `engine.Ended`.
+    kv_transfer_params, weights: as in `events.ChoiceFinished`.
     """
 
     parts: tuple[Part, ...]
@@ -35,6 +36,7 @@ class Choice(Struct, frozen=True):
     stop: str | int | None = None
     tail: tuple[Token, ...] = ()
     kv_transfer_params: str | None = None
+    weights: tuple[WeightSpan, ...] | None = None
 
     @property
     def called_tools(self) -> bool:
@@ -144,4 +146,4 @@ class Fold:
         closed = tuple(part.close() for part in parts)
         if end is None:
             return Choice(closed, FinishReason.ABORT)
-        return Choice(closed, end.reason, end.stop, end.tokens, end.kv_transfer_params)
+        return Choice(closed, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights)

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import FinishReason, Token, Usage
+from ..core.events import FinishReason, Token, Usage, WeightSpan
 from . import logprobs
 from .base import Header, Profile
 from .errors import openai_error
-from .text import json_field, number, quoted
+from .text import json_field, line_safe, number, quoted
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
@@ -23,6 +23,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     logprobs, prompt_logprobs: most alternatives a token, None for none at all. service_tier: say that it is the
     default. prompt_logprobs and the others appear only where they were asked for.
+    weight_versions: at the end of each choice, which weights sampled it.
     """
 
     profile: Profile = Profile.OPENAI
@@ -33,6 +34,7 @@ class View(Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     continuous_usage: bool = False
     service_tier: bool = False
+    weight_versions: bool = False
 
 
 class AnswerId(Struct, frozen=True):
@@ -136,6 +138,11 @@ def kv_transfer(params: str | None, profile: Profile) -> bytes:
     if params is None:
         return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
     return json_field("kv_transfer_params", params)
+
+
+def weight_versions(spans: tuple[WeightSpan, ...] | None) -> bytes:
+    """vLLM's field of a choice that has ended: which tokens were sampled by which weights; null where nobody knows."""
+    return b',"weight_versions":%s' % line_safe(msgspec.json.encode(spans))
 
 
 def stop_reason(stop: str | int | None) -> bytes:

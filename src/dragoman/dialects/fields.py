@@ -156,6 +156,7 @@ class Generation(Decoding, frozen=True, kw_only=True):
     prompt_logprobs: Logprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    return_weight_versions: bool | None = None
 
     def limits(self, options: ReaderOptions, max_tokens: int | None) -> Limits:
         """max_tokens: what the dialect's own fields came to."""

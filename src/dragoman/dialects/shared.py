@@ -38,6 +38,7 @@ SHARED_HONOURED = (
     ("prompt_logprobs", "not with stream; -1 is refused"),
     ("return_token_ids", "in both profiles"),
     ("return_tokens_as_token_ids", ""),
+    ("return_weight_versions", "null where the engine does not tell which weights sampled"),
     ("skip_special_tokens", ""),
     (
         "add_special_tokens",
@@ -66,7 +67,6 @@ def shared_hints(dialect: str) -> tuple[Support, ...]:
         *refused(dialect, "truncation_side", "prompts are cut at the left", "left"),
         *refused(dialect, "logprob_token_ids", "logprobs are those of the most likely tokens", []),
         *refused(dialect, "repetition_detection", "there is none"),
-        *refused(dialect, "return_weight_versions", "weights have no versions", False),
         *refused(dialect, "routed_experts_prompt_start", "routed experts are not reported", 0),
         *refused(dialect, "return_token_offsets", "offsets are not reported", False),
         *refused(dialect, "mm_payload", "media payloads are not returned", "tensors"),

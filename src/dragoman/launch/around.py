@@ -8,7 +8,7 @@ from pathlib import Path
 from ..constraints.matcher import Compiler
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.request import Sampling
-from ..engines.batching import BLOCK_SIZE, BlockFiles, EngineLimits, fingerprint
+from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, fingerprint
 from ..pipeline.adapters import Adapters
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
@@ -68,36 +68,36 @@ def serve_tokens(
     settings: Settings,
     clock: Clock,
     directory: Path,
-    engine: TokenEngine,
+    engine: BatchingEngine,
     *,
     own_name: str,
-    max_model_len: int,
     embedder: Embedder | None = None,
-    cache: PrefixCache | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
     """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens.
 
-    cache: what the engine keeps of prompts. adapters: None for an engine that takes none.
+    adapters: None for an engine that takes none.
     """
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
     said = generation_config(directory)
     backend = token_backend(
-        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache
+        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=engine
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(
         name,
         backend,
-        max_model_len,
+        engine.max_model_len,
         int(clock.now()),
         aliases,
         sampling=settings.override_generation_config.over(said.over(Sampling())),
         max_new_tokens=settings.override_generation_config.max_new_tokens or said.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
+        control=engine.steering,
+        trainable=engine.steering,
         adapters=adapters,
         tokenizer_info=load_tokenizer_info(directory, template),
     )

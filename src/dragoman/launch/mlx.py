@@ -22,6 +22,4 @@ def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
         files=block_files(settings, directory, "mlx-lm"),
     )
     name = directory.resolve().name
-    return serve_tokens(
-        settings, clock, directory, engine, own_name=name, max_model_len=engine.max_model_len, cache=engine
-    )
+    return serve_tokens(settings, clock, directory, engine, own_name=name)

@@ -158,6 +158,8 @@ def serving_options(settings: Settings) -> ServingOptions:
         max_background=settings.max_background,
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,
+        weights_dir=settings.weights_dir,
+        max_weights_bytes=settings.max_weights_bytes,
         reasoning_check=Check(settings.reasoning_check),
     )
 

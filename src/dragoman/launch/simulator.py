@@ -72,6 +72,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
         max_new_tokens=settings.override_generation_config.max_new_tokens,
         monitored=engine,
         control=engine,
+        directed=engine,
         adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
         reasoning=reasoning,
         tools=tools,

@@ -16,13 +16,4 @@ def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
     directory = Path(path) if path else tiny.embedded()
     engine = tiny.load(directory, limits(settings), files=block_files(settings, directory, "dragoman"))
     name = directory.name if path else "tiny"
-    return serve_tokens(
-        settings,
-        clock,
-        directory,
-        engine,
-        own_name=name,
-        max_model_len=engine.max_model_len,
-        embedder=engine.embedder,
-        cache=engine,
-    )
+    return serve_tokens(settings, clock, directory, engine, own_name=name, embedder=engine.embedder)

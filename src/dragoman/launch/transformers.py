@@ -22,13 +22,4 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     for adapter in given:
         adapters.put(adapter.name, adapter.path)
     name = directory.resolve().name
-    return serve_tokens(
-        settings,
-        clock,
-        directory,
-        engine,
-        own_name=name,
-        max_model_len=engine.max_model_len,
-        cache=engine,
-        adapters=Adapters(given, adapters),
-    )
+    return serve_tokens(settings, clock, directory, engine, own_name=name, adapters=Adapters(given, adapters))

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
-from ..core.control import Control
+from ..core.control import Control, Directed, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import Monitored
 from ..core.request import Sampling
@@ -66,10 +66,11 @@ class ScorerBackend:
 class ServedModel:
     """max_model_len: prompt and answer together, in tokens. created: Unix seconds.
 
-    monitored: an engine that counts its own work; the pipeline counts that of the others. control: an engine that
-    administrators can steer. adapters: those that can be named instead of the model; None for one that knows none.
-    presence: held by whoever uses it, that it may not be let go meanwhile; None for one that always stays.
-    tokenizer_info: what a client needs to know to do the tokenizer's work itself, where it is known.
+    monitored: an engine that counts its own work; the pipeline counts that of the others. control: of an engine that
+    can be held; trainable: whose weights can be replaced; directed: that can be told what to say. adapters: those that
+    can be named instead of the model; None for one that knows none. presence: held by whoever uses it, that it may not
+    be let go meanwhile; None for one that always stays. tokenizer_info: what a client needs to know to do the
+    tokenizer's work itself, where it is known.
     """
 
     name: str
@@ -85,6 +86,8 @@ class ServedModel:
     tools: ToolFormat | None = None
     monitored: Monitored | None = None
     control: Control | None = None
+    trainable: Trainable | None = None
+    directed: Directed | None = None
     adapters: Adapters | None = None
     presence: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None

@@ -10,7 +10,7 @@ from codecs import utf_8_decode
 from msgspec import Struct
 
 from ..core.engine import Score, Tokenizer
-from ..core.events import Alternative, ChoiceFinished, Event, FinishReason, TextDelta, Token
+from ..core.events import Alternative, ChoiceFinished, Event, FinishReason, TextDelta, Token, WeightSpan
 
 
 class Piece(Struct, frozen=True, gc=False):
@@ -137,15 +137,19 @@ class TextAssembler:
         return self._delta(self._detokenizer.feed(id))
 
     def close(
-        self, reason: FinishReason, stop: int | None = None, kv_transfer_params: str | None = None
+        self,
+        reason: FinishReason,
+        stop: int | None = None,
+        kv_transfer_params: str | None = None,
+        weights: tuple[WeightSpan, ...] | None = None,
     ) -> list[Event]:
         """The end: what was held back, then ChoiceFinished with the tokens that released no text of their own.
 
-        stop: the stop token that was sampled. kv_transfer_params: as in `engine.Ended`.
+        stop: the stop token that was sampled. kv_transfer_params, weights: as in `events.ChoiceFinished`.
         """
         last = self._delta(self._detokenizer.close())
         tail, self._waiting = tuple(self._waiting), []
-        end = ChoiceFinished(self._choice, reason, stop, tail, kv_transfer_params)
+        end = ChoiceFinished(self._choice, reason, stop, tail, kv_transfer_params, weights)
         return [end] if last is None else [last, end]
 
     def _delta(self, text: str) -> TextDelta | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from ..core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
+from ..core.engine import Ended, Failed, PromptScored, Sampled, SampledBy, Scheduled, Score, TokenOutput
 from ..core.errors import ConnectionCut, EngineError
-from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage
+from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .mailbox import Mailbox
 from .prepare import TokenJob
 from .strand import Strand
@@ -22,6 +22,7 @@ class TokenRun:
         self._index = {request.id: choice for choice, request in enumerate(job.requests)}
         self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
         self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
+        self._weights = [_Weights() for _ in job.requests]
         self._failure: EngineError | None = None
         self._started = False
         self._cached: int | None = None
@@ -67,13 +68,14 @@ class TokenRun:
             case Failed(_, message, cut):
                 # What was said before it goes out first, also where both came together.
                 self._failure = ConnectionCut(message) if cut else EngineError(message)
-                return []
             case Ended() if self._held is None:
                 return self._ended(output)
-            case Sampled() | Ended():
+            case SampledBy(id, version) if self._held is None:
+                self._weights[self._index[id]].change(version)
+            case SampledBy() | Sampled() | Ended():
                 assert self._held is not None
                 self._held.append(output)
-                return []
+        return []
 
     def _scheduled(self, cached: int) -> list[Event]:
         if self._started:
@@ -109,6 +111,7 @@ class TokenRun:
         if self._job.nothing_to_say:
             # Its scores have come, else it would have been closed when it was scheduled.
             return self._say_nothing()
+        self._weights[choice].tokens += 1
         delta = self._texts[choice].feed(token, score)
         if delta is None:
             return []
@@ -130,10 +133,31 @@ class TokenRun:
     ) -> list[Event]:
         strand = self._strands[choice]
         self._unfinished -= 1
-        closed = self._texts[choice].close(reason, stop, kv_transfer_params)
+        weights = self._weights[choice].spans()
+        closed = self._texts[choice].close(reason, stop, kv_transfer_params, weights)
         return [event for last in closed for event in strand.feed(last)]
 
     def _usage(self) -> Usage:
         strands = self._strands
         completion = sum(strand.tokens for strand in strands)
         return Usage(len(self._job.prompt), completion, self._cached, sum(strand.reasoning for strand in strands))
+
+
+class _Weights:
+    """Which weights sampled the tokens of one choice."""
+
+    __slots__ = ("_began", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self._began: list[tuple[str, int]] = []
+
+    def change(self, version: str) -> None:
+        """From the next token on."""
+        self._began.append((version, self.tokens))
+
+    def spans(self) -> tuple[WeightSpan, ...] | None:
+        if not self._began:
+            return None
+        ends = [*(start for _, start in self._began[1:]), self.tokens]
+        return tuple(WeightSpan(version, start, end) for (version, start), end in zip(self._began, ends, strict=True))

@@ -19,7 +19,7 @@ from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from . import batches, files, message_batches, reading, steering, stored_chat, threads, utility
+from . import batches, files, message_batches, reading, steering, stored_chat, threads, utility, weights
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
@@ -65,6 +65,7 @@ def routes(meters: Meters) -> Table:
         **files.routes(),
         **message_batches.routes(),
         **steering.routes(),
+        **weights.routes(),
         "/metrics": (public, {"GET": metrics(meters)}),
     }
     return {**table, **batches.routes(_posts(table))}

@@ -19,6 +19,7 @@ from .auth import Keyring
 from .clock import Clock, Ids
 from .request_log import RequestLog
 from .seals import Seals
+from .uploads import Uploads
 
 if TYPE_CHECKING:
     from .media import Media
@@ -29,7 +30,8 @@ class ServingOptions(Struct, frozen=True):
     """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
     None for a socket file. max_background: responses that run without their clients at the same time.
     max_sockets: WebSockets that are open at the same time. socket_lifetime: seconds after which each of them is closed.
-    batch_concurrency: requests of batches that run at the same time.
+    batch_concurrency: requests of batches that run at the same time. weights_dir: where weights may be read from when
+    a trainer says so; None is nowhere.
     """
 
     profile: Profile = Profile.OPENAI
@@ -50,6 +52,8 @@ class ServingOptions(Struct, frozen=True):
     max_background: int = 64
     max_sockets: int = 1024
     socket_lifetime: float = 3600.0
+    weights_dir: str | None = None
+    max_weights_bytes: int = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +78,4 @@ class Service:
     new_work: asyncio.Event = field(default_factory=asyncio.Event)
     recent: RecentPrompts | None = None
     request_log: RequestLog | None = None
+    uploads: Uploads = field(default_factory=Uploads)

@@ -58,6 +58,10 @@ async def world_size(_: Http) -> Whole | Answer:
     return Whole(b'{"world_size":1}')
 
 
+class _Reset(Struct, frozen=True):
+    success: bool
+
+
 class _ModelInfo(Struct, frozen=True):
     model: str
     served_model_name: tuple[str, ...]
@@ -122,9 +126,11 @@ def _info(model: ServedModel) -> _ModelInfo:
 
 
 async def reset_prefix_cache(http: Http) -> Whole | Answer:
-    """As vLLM: an empty 200. What runs goes on; nothing that was computed before is found any more."""
+    """What runs goes on; nothing that was computed before is found any more."""
+    return Whole(msgspec.json.encode(_Reset(reset_caches(http))))
+
+
+def reset_caches(http: Http) -> bool:
+    """False where an engine keeps what is in use, as vLLM does."""
     caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
-    for cache in caches:
-        if cache is not None:
-            cache.reset_prefix_cache()
-    return Whole(b"")
+    return all([cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

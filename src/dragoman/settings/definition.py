@@ -132,6 +132,18 @@ class Settings(Struct, frozen=True, kw_only=True):
             "other's. By default one is made and kept.",
         ),
     ] = None
+    weights_dir: Annotated[
+        str | None,
+        Option(
+            "Access",
+            "Where administrators may have other weights read from while the model is served; by default they can only "
+            "send them.",
+            metavar="DIR",
+        ),
+    ] = None
+    max_weights_bytes: Annotated[
+        int, Option("Access", "Bytes that weights may have which are sent.", least=1024, sized=True)
+    ] = 1024 * _MIB
     no_auth: Annotated[
         bool, Option("Access", "Listen on other addresses than this machine's own without a key.", flag="require-auth")
     ] = False

@@ -26,7 +26,14 @@ LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
 
 def test_a_sequence_is_told_in_order(small: Llama) -> None:
     told = alone(small, replace(ASK, prompt_logprobs=0, max_tokens=2))
-    assert [type(output).__name__ for output in told] == ["Scheduled", "PromptScored", "Sampled", "Sampled", "Ended"]
+    assert [type(output).__name__ for output in told] == [
+        "Scheduled",
+        "PromptScored",
+        "SampledBy",
+        "Sampled",
+        "Sampled",
+        "Ended",
+    ]
     assert {output.id for output in told} == {"a"}
 
 
@@ -267,4 +274,4 @@ def test_short_ones_go_on_while_a_very_long_prompt_is_computed(tmp_path: Path) -
     bench.step(2)
     assert told.end == Ended("long", LENGTH)
     assert isinstance(told[0], Scheduled)
-    assert isinstance(told[1], Sampled)
+    assert isinstance(told[2], Sampled)

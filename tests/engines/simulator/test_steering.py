@@ -210,17 +210,17 @@ async def test_ranks_share_the_requests_and_are_counted_apart():
 async def test_a_full_cache_queues_and_the_gauges_follow():
     """While streams run, /metrics says so; who does not fit waits and is answered."""
     async with twin(time_scale=10.0, num_gpu_blocks_override=9, max_model_len=100, block_size=16) as sim:
-        sim.engine.pause("keep")
+        await sim.engine.pause("keep")
         asked = [sim.chat(f"{number} " + "word " * 40, max_tokens=12, ignore_eos=True) for number in range(4)]
         answers = [asyncio.create_task(each) for each in asked]
         while sim.engine.health().waiting < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        sim.engine.resume()
+        await sim.engine.resume()
         while not sim.engine.stats()[0].running:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        sim.engine.pause("keep")
+        await sim.engine.pause("keep")
         scraped = await sim.get("/metrics")
-        sim.engine.resume()
+        await sim.engine.resume()
         running, waiting = (read(scraped, f"vllm:num_requests_{state}") or 0 for state in ("running", "waiting"))
         assert running >= 1
         assert waiting >= 1

@@ -285,7 +285,7 @@ async def test_a_decode_side_that_gives_up_a_fetch_says_so(order: str) -> None:
         if order == "crash":
             decode.engine.crash(0.0)
         else:
-            decode.engine.pause()
+            await decode.engine.pause()
         await until_free(prefill)
         assert usage(decode) == 0
         await waiting

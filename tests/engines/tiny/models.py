@@ -30,12 +30,14 @@ class Shape(Struct, frozen=True):
 PLAIN = Shape()
 
 
-def write_model(directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None) -> Path:
+def write_model(
+    directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None, seed: int = 0
+) -> Path:
     """A directory with config.json and model.safetensors.
 
     norm: a factor to the last norm's weight. broken_token: the embedding of this one is no number.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     tensors = {name: rng.standard_normal(dims, np.float32) * scale for name, dims, scale in _tensors(shape)}
     tensors["model.norm.weight"] *= norm
     if broken_token is not None:

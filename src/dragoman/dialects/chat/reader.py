@@ -176,6 +176,7 @@ def _view(body: ChatBody, options: ReaderOptions, choice: ToolChoice, reasoning_
         include_usage=include_usage,
         continuous_usage=continuous_usage,
         service_tier=body.service_tier is not None,
+        weight_versions=bool(body.return_weight_versions),
         prompt_text=bool(body.return_prompt_text),
         reasoning_fields=reasoning_fields if body.include_reasoning is not False else (),
         named_choice=choice.named,

@@ -28,7 +28,7 @@ from ...core.events import (
 from ...core.message import Refusal
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason, weight_versions
 from ..logprobs import Naming, chat_entries, prompt_logprobs, token_ids
 from ..text import json_field, quoted
 from . import pieces
@@ -171,7 +171,7 @@ class ChatWriter(ChunkWriter):
 
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._keep(event.choice, event.tokens, refusal=False)
-        reason = self._reason(event.reason, self._choices[event.choice].calls > 0)
+        reason = self._reason(event.reason, self._choices[event.choice].calls > 0) + self._weights(event)
         transfer = json_field("kv_transfer_params", event.kv_transfer_params)
         return self._chunk(event.choice, b"{}", reason + self._stop(event.stop), transfer)
 
@@ -197,7 +197,7 @@ class ChatWriter(ChunkWriter):
         told += [(False, token) for token in choice.tail]
         scores = b"null" if view.logprobs is None else self._logprobs(told, whole=True)
         reason = self._reason(choice.reason, choice.called_tools) + self._stop(choice.stop)
-        ids = self._token_ids([token for _, token in told])
+        ids = self._token_ids([token for _, token in told]) + self._weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, scores, reason, ids)
 
     def _reason(self, reason: FinishReason, called: bool) -> bytes:
@@ -205,6 +205,9 @@ class ChatWriter(ChunkWriter):
         if reason is not FinishReason.STOP or not called or self._view.named_choice:
             return finish(reason, self._view.profile)
         return b'"function_call"' if self._view.legacy_functions else b'"tool_calls"'
+
+    def _weights(self, ended: ChoiceFinished | Choice) -> bytes:
+        return weight_versions(ended.weights) if self._view.weight_versions else b""
 
     def _stop(self, stop: str | int | None) -> bytes:
         return b',"stop_reason":' + stop_reason(stop) if self._vllm else b""

@@ -155,6 +155,7 @@ def _view(body: CompletionsBody, options: ReaderOptions) -> CompletionsView:
         include_usage=include_usage,
         continuous_usage=continuous_usage,
         service_tier=body.service_tier is not None,
+        weight_versions=bool(body.return_weight_versions),
         echo=bool(body.echo),
         special_tokens_in_text=body.skip_special_tokens is False,
     )

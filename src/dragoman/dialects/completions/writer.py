@@ -27,7 +27,7 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason
+from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason, weight_versions
 from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
 from ..text import json_field, quoted
 
@@ -109,7 +109,8 @@ class CompletionsWriter(ChunkWriter):
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._keep(event.choice, event.tokens)
         transfer = json_field("kv_transfer_params", event.kv_transfer_params)
-        return self._chunk(event.choice, "", finish(event.reason, self._view.profile), event.stop, transfer)
+        reason = finish(event.reason, self._view.profile) + self._weights(event)
+        return self._chunk(event.choice, "", reason, event.stop, transfer)
 
     def _prompt(self, event: PromptTokens) -> bytes:
         """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
@@ -146,11 +147,14 @@ class CompletionsWriter(ChunkWriter):
         if self._view.echo and prompt is not None:
             text = prompt.text + text
         scores = self._logprobs(self._offsets(), prompt, choice.tokens)
-        reason = finish(choice.reason, self._view.profile)
+        reason = finish(choice.reason, self._view.profile) + self._weights(choice)
         extensions = self._extensions(prompt, choice.tokens, choice.stop) + self._prompt_logprobs(prompt)
         return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             index, quoted(text), scores, reason, extensions,
         )  # fmt: skip
+
+    def _weights(self, ended: ChoiceFinished | Choice) -> bytes:
+        return weight_versions(ended.weights) if self._view.weight_versions else b""
 
     def _offsets(self) -> Offsets:
         view = self._view

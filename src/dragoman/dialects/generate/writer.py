@@ -24,7 +24,7 @@ from ...core.events import (
 )
 from ...core.reply import Reply
 from ..base import Header, Profile
-from ..envelope import COMMENT, DONE, finish, kv_transfer
+from ..envelope import COMMENT, DONE, finish, kv_transfer, weight_versions
 from ..errors import openai_error
 from ..logprobs import prompt_logprobs, token_ids, usage
 from ..text import json_field, logprob, quoted
@@ -85,13 +85,17 @@ class GenerateWriter:
                 return b""
             case Finished(usage=counted):
                 return self._chunk(b"", b',"usage":' + usage(counted)) if self._view.include_usage else b""
-            case ChoiceFinished(choice, reason, _, tokens, params):
-                return self._chunk(self._choice(choice, tokens, reason), json_field("kv_transfer_params", params))
+            case ChoiceFinished(choice, reason, _, tokens, params, weights):
+                end = self._choice(choice, tokens, reason, weight_versions(weights))
+                return self._chunk(end, json_field("kv_transfer_params", params))
             case _:
                 return self._chunk(self._choice(event.choice, event.tokens, None)) if event.tokens else b""
 
     def full(self, reply: Reply) -> bytes:
-        choices = (self._choice(i, choice.tokens, choice.reason) for i, choice in enumerate(reply.choices))
+        choices = (
+            self._choice(i, choice.tokens, choice.reason, weight_versions(choice.weights))
+            for i, choice in enumerate(reply.choices)
+        )
         prompt = reply.prompts[0] if reply.prompts else None
         scores = b"null"
         if self._view.prompt_logprobs is not None and prompt is not None:
@@ -105,10 +109,11 @@ class GenerateWriter:
     def _whole(self, choices: bytes, extra: bytes, counted: Usage) -> bytes:
         return b'%s%s]%s,"usage":%s}' % (self._head, choices, extra, usage(counted))
 
-    def _choice(self, index: int, tokens: Sequence[Token], reason: FinishReason | None) -> bytes:
+    def _choice(self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b"") -> bytes:
+        """extra: further fields, each after a comma."""
         said = b"null" if reason is None else finish(reason, self._view.profile)
-        return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s}' % (
-            index, self._logprobs(tokens), said, token_ids(tokens),
+        return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s%s}' % (
+            index, self._logprobs(tokens), said, token_ids(tokens), extra,
         )  # fmt: skip
 
     def _logprobs(self, tokens: Sequence[Token]) -> bytes:

@@ -7,6 +7,7 @@ Format: 8 bytes length of the header (little-endian), the header as JSON, the da
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 
@@ -26,17 +27,46 @@ class _Entry(Struct):
     data_offsets: tuple[int, int]
 
 
-class Tensors:
-    """The tensors of a directory's *.safetensors files. Each is taken once; `close` tells what was left over."""
+class _OnDisk:
+    """A safetensors file."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._found: dict[str, tuple[Path, int, _Entry]] = {}
-        for path in sorted(directory.glob("*.safetensors")):
-            start, entries = _header(path)
-            self._found.update((name, (path, start, entry)) for name, entry in entries.items())
+    def __init__(self, path: Path) -> None:
+        self.name, self.size = str(path), path.stat().st_size
+        self._path = path
+
+    def read(self, begin: int, count: int) -> NDArray[np.uint8]:
+        return np.fromfile(self._path, np.uint8, count, offset=begin)
+
+
+class _InMemory:
+    """The contents of one."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self.size = name, len(data)
+        self._data = data
+
+    def read(self, begin: int, count: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self._data[begin : begin + count], np.uint8)
+
+
+_File = _OnDisk | _InMemory
+
+
+class Tensors:
+    """The tensors of safetensors files. Each is taken once; `close` tells what was left over."""
+
+    def __init__(self, source: Path | Sequence[bytes]) -> None:
+        """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
+        files, self._name = _files(source)
+        self._found: dict[str, tuple[_File, int, _Entry]] = {}
+        for file in files:
+            start, entries = _header(file)
+            twice = next((name for name in entries if name in self._found), None)
+            if twice is not None:
+                raise EngineError(f"{self._name} holds {twice} twice")
+            self._found.update((name, (file, start, entry)) for name, entry in entries.items())
         if not self._found:
-            raise EngineError(f"{directory} holds no safetensors file")
+            raise EngineError(f"{self._name} holds no safetensors file")
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -44,13 +74,13 @@ class Tensors:
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of this name as float32; EngineError if it is missing or has another shape."""
         if name not in self._found:
-            raise EngineError(f"{self._directory} holds no tensor {name}")
-        path, start, entry = self._found.pop(name)
+            raise EngineError(f"{self._name} holds no tensor {name}")
+        file, start, entry = self._found.pop(name)
         if entry.dtype not in _WIDTHS:
-            raise EngineError(f"{path}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
+            raise EngineError(f"{file.name}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
         if entry.shape != shape:
-            raise EngineError(f"{path}: {name} has shape {entry.shape}, not {shape}")
-        raw = np.fromfile(path, np.uint8, prod(shape) * _WIDTHS[entry.dtype], offset=start + entry.data_offsets[0])
+            raise EngineError(f"{file.name}: {name} has shape {entry.shape}, not {shape}")
+        raw = file.read(start + entry.data_offsets[0], prod(shape) * _WIDTHS[entry.dtype])
         return _float32(raw, entry.dtype).reshape(shape)
 
     def drop(self, name: str) -> None:
@@ -65,33 +95,40 @@ class Tensors:
     def close(self) -> None:
         """EngineError if anything was not taken: a model with parts that we do not compute."""
         if self._found:
-            raise EngineError(f"{self._directory} holds tensors that are not used here: {sorted(self._found)[:4]}")
+            raise EngineError(f"{self._name} holds tensors that are not used here: {sorted(self._found)[:4]}")
 
 
-def _header(path: Path) -> tuple[int, dict[str, _Entry]]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
-        if length > size - 8:
-            raise EngineError(f"{path} is no safetensors file: its header would be {length} bytes long")
-        raw = file.read(length)
+def _files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
+    """And what they are called together."""
+    if not isinstance(source, Path):
+        return [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)], "what was sent"
+    if source.is_file():
+        return [_OnDisk(source)], str(source)
+    return [_OnDisk(path) for path in sorted(source.glob("*.safetensors"))], str(source)
+
+
+def _header(file: _File) -> tuple[int, dict[str, _Entry]]:
+    (length,) = struct.unpack("<Q", file.read(0, 8).tobytes().ljust(8, b"\xff"))
+    if length > file.size - 8:
+        raise EngineError(f"{file.name} is no safetensors file: its header would be {length} bytes long")
+    raw = file.read(8, length).tobytes()
     try:
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         parts.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
     except msgspec.DecodeError as error:
-        raise EngineError(f"{path} is no safetensors file: {error}") from error
+        raise EngineError(f"{file.name} is no safetensors file: {error}") from error
     for name, entry in entries.items():
-        _check(path, name, entry, size - 8 - length)
+        _check(file.name, name, entry, file.size - 8 - length)
     return 8 + length, entries
 
 
-def _check(path: Path, name: str, entry: _Entry, size: int) -> None:
+def _check(file: str, name: str, entry: _Entry, size: int) -> None:
     begin, end = entry.data_offsets
     # How wide the others are does not matter: they are never read.
     width = _WIDTHS.get(entry.dtype)
     if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
-        raise EngineError(f"{path}: {name} does not lie where the header says")
+        raise EngineError(f"{file}: {name} does not lie where the header says")
 
 
 def _float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:

@@ -7,12 +7,27 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Tokens
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, TokenOutput, TokenRequest
+from ...core.engine import (
+    Capabilities,
+    Deliver,
+    Ended,
+    Failed,
+    Feature,
+    Health,
+    PromptScored,
+    Sampled,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+)
 from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from ...core.events import FinishReason
 from ...core.request import Limits, SamplingOptions
 from .adapters import Adapter, AdapterShelf
 from .model import Model
@@ -20,8 +35,9 @@ from .offload import BlockFiles
 from .sampling import Draws
 from .scheduler import SchedulerConfig
 from .sequence import Sequence
+from .steering import Closed, Steering
 from .stepper import Output, Stepper
-from .worker import Abort, Add, Forget, Worker
+from .worker import Abort, Add, Forget, Hold, Task, Worker
 
 _FEATURES = frozenset(
     {
@@ -53,9 +69,27 @@ class EngineConfig(Struct, frozen=True):
     scheduler: SchedulerConfig = SchedulerConfig()
 
 
-class _Live(Struct, frozen=True):
-    id: str
-    deliver: Deliver
+class _Live:
+    """A sequence that has not ended, and what it has been told."""
+
+    __slots__ = ("announced", "deliver", "id", "unscored")
+
+    def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
+        self.id, self.deliver = request.id, deliver
+        self.announced = False
+        self.unscored = request.prompt_logprobs is not None
+
+    def note(self, output: TokenOutput) -> None:
+        self.announced = True
+        if isinstance(output, PromptScored):
+            self.unscored = False
+
+    def ending(self) -> list[TokenOutput]:
+        """What it is told when it ends from outside."""
+        if self.unscored:
+            return [Failed(self.id, "The request was ended before its prompt was scored.")]
+        ended: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
+        return ended if self.announced else [Scheduled(self.id, 0), *ended]
 
 
 class BatchingEngine:
@@ -94,6 +128,13 @@ class BatchingEngine:
         self._keys: dict[str, int] = {}
         self._arrived = 0
         self._busy_since = 0.0
+        self._held = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._emptied: list[asyncio.Future[None]] = []
+        self.steering = Steering(self, model)
+        """Orders of an administrator."""
+        self.closed: Closed | None = None
+        """Why nothing new is taken at present."""
         self._capabilities = Capabilities(
             features=_FEATURES if adapters is None else _FEATURES | {Feature.LORA},
             parameters=_PARAMETERS if adapters is None else _PARAMETERS | {"lora"},
@@ -114,10 +155,14 @@ class BatchingEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        if self._files:
-            await asyncio.to_thread(self._files.open)
-        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, self._files)
+        # Other weights than those of the files make other keys and values.
+        files = None if self.steering.renewed else self._files
+        if files:
+            await asyncio.to_thread(files.open)
+        version = self.steering.weight_version
+        stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, files, version)
         self._worker = Worker(stepper, self._post, self._clock, self._name)
+        self._worker.submit(Hold(self._held))
         self._worker.start()
 
     async def stop(self) -> None:
@@ -132,6 +177,9 @@ class BatchingEngine:
         self._keys.clear()
         for one in live.values():
             self._tell(one, Failed(one.id, "The engine is shutting down."))
+        for waiting in [*self._waiting, *self._emptied]:
+            if not waiting.done():
+                waiting.set_exception(EngineError("The engine is shutting down."))
 
     def health(self) -> Health:
         worker, live = self._worker, len(self._live)
@@ -141,7 +189,7 @@ class BatchingEngine:
             return Health(ready=False, reason="the engine's thread has died", waiting=live, failed=True)
         running = min(worker.running, live)
         silent = self._clock() - max(worker.last_step, self._busy_since)
-        if live and silent > self._config.stall_after:
+        if live and not self._held and silent > self._config.stall_after:
             reason = f"no step for {silent:.0f} s"
             return Health(ready=False, reason=reason, waiting=live - running, running=running)
         return Health(waiting=live - running, running=running)
@@ -160,6 +208,8 @@ class BatchingEngine:
         prompt leaves no room for an answer."""
         if self._worker is None:
             raise EngineError("The engine is not running.")
+        if self.closed is not None:
+            raise self.closed.error()
         if request.id in self._keys:
             raise ValueError(f"a sequence {request.id!r} is already running")
         _check(request, self.vocab_size, self.max_model_len)
@@ -172,7 +222,7 @@ class BatchingEngine:
         key, most = self._arrived, self.max_model_len
         sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws, adapter=adapter)
         self._keys[request.id] = key
-        self._live[key] = _Live(request.id, deliver)
+        self._live[key] = _Live(request, deliver)
         self._worker.submit(Add(sequence))
 
     def _adapter(self, request: TokenRequest) -> Adapter | None:
@@ -195,6 +245,49 @@ class BatchingEngine:
             del self._live[key]
             if self._worker:
                 self._worker.submit(Abort(key))
+            self._look_whether_empty()
+
+    def end_all(self) -> int:
+        """Whatever waits or runs ends now with what it has said; how many there were."""
+        live = list(self._live.values())
+        for one in live:
+            self.abort(one.id)
+            for output in one.ending():
+                self._tell(one, output)
+        return len(live)
+
+    async def drained(self) -> None:
+        """Return when nothing waits or runs. Raises EngineError if the engine stops before."""
+        while self._live:
+            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(emptied)
+            await emptied
+
+    def hold(self, *, held: bool) -> None:
+        """Whether steps rest, from the next one on."""
+        self._held, self._busy_since = held, self._clock()
+        if self._worker is not None:
+            self._worker.submit(Hold(held))
+
+    async def between_steps(self, work: Callable[[Stepper], None]) -> None:
+        """Have this done on the worker's thread, after all that was ordered before. Raises what it raises."""
+        if self._worker is None:
+            raise EngineError("The engine is not running.")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(done)
+        self._worker.submit(Task(work, partial(_settle, loop, done)))
+        try:
+            await done
+        finally:
+            self._waiting.discard(done)
+
+    def _look_whether_empty(self) -> None:
+        if not self._live and self._emptied:
+            emptied, self._emptied = self._emptied, []
+            for each in emptied:
+                if not each.done():
+                    each.set_result(None)
 
     def _post(self, outputs: list[Output]) -> None:
         """Called on the worker's thread."""
@@ -211,10 +304,13 @@ class BatchingEngine:
             one = self._live.get(output.key)
             if one is None:
                 continue
+            if type(output.output) is not Sampled:
+                one.note(output.output)
             if output.last:
                 del self._live[output.key]
                 del self._keys[one.id]
             self._tell(one, output.output)
+        self._look_whether_empty()
 
     def _tell(self, one: _Live, output: TokenOutput) -> None:
         """A receiver that raises takes nothing away from the others."""
@@ -224,6 +320,22 @@ class BatchingEngine:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"the receiver of {one.id} raised", "exception": error}
             )
+
+
+def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:
+    """Called on the worker's thread."""
+
+    def tell() -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    with suppress(RuntimeError):
+        # The loop was closed without `stop`: nobody waits any more.
+        loop.call_soon_threadsafe(tell)
 
 
 def seeded(seed: int | None) -> Callable[[], float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.weights import Tensors
 from .scheduler import Chunk
 
 Floats = NDArray[np.float32]
@@ -45,6 +46,10 @@ class Runner(Protocol):
         """Let a block hold what `save` gave of another, or another process of the same model."""
         ...
 
+    def close(self) -> None:
+        """Give the pool's memory back. It is not used again."""
+        ...
+
 
 class Model(Protocol):
     """Weights. vocab: token ids. max_positions: the longest context that it can compute, in tokens."""
@@ -56,5 +61,20 @@ class Model(Protocol):
     def max_positions(self) -> int: ...
 
     def runner(self, num_blocks: int) -> Runner:
-        """Over a new pool. num_blocks: including block 0, which is never given to a sequence and stays zeros."""
+        """Over a new pool. num_blocks: including block 0, which is never given to a sequence and stays zeros.
+
+        It computes with whatever weights the model has at the time.
+        """
+        ...
+
+    def renew(self, tensors: Tensors) -> Callable[[], None]:
+        """Read and check other weights for this model: all of its tensors by their names in the checkpoint.
+
+        What is returned puts them in place and cannot fail; it is called between two steps. This may be called on
+        another thread, while steps are computed. Raises EngineError, naming the tensor.
+        """
+        ...
+
+    def discarding(self) -> Callable[[], None] | None:
+        """What gives the weights' memory back, between two steps, until they are renewed; None where that cannot be."""
         ...

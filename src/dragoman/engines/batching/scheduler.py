@@ -128,6 +128,17 @@ class Scheduler:
         if self._offload:
             self._offload.clear()
 
+    def restart(self) -> None:
+        """All that runs is to be computed again from its beginning, and nothing that was computed so far is found."""
+        for sequence in list(self._running):
+            self._put_back(sequence)
+            sequence.forget_scores()
+        self._pool.clear()
+
+    def disuse_offload(self) -> None:
+        """From now on nothing is kept outside of the pool, nor found there."""
+        self._offload = None
+
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """How many tokens of a prompt would be found now. May be asked on any thread: it reads, and no more."""
         if not self._config.enable_prefix_caching:
@@ -256,10 +267,13 @@ class Scheduler:
         """Put the least urgent sequence back into the queue."""
         victim = max(self._running, key=lambda running: running.rank)
         self.num_preemptions += 1
-        self._running.remove(victim)
-        self._free(victim)
-        self.add(victim)
+        self._put_back(victim)
         return victim
+
+    def _put_back(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._free(sequence)
+        self.add(sequence)
 
     def _free(self, sequence: Sequence) -> None:
         self._pool.release(sequence.blocks)

@@ -16,7 +16,8 @@ class Sequence:
 
     blocks: of the pool, held for the first tokens. cached_tokens: prompt tokens found in the cache when the
     sequence was first admitted. prompt_scores: what is known so far; None once it is delivered, or if it was
-    not asked for. adapter: what the model adds to its weights for this one.
+    not asked for. adapter: what the model adds to its weights for this one. version: of the weights that sampled the
+    last token.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Sequence:
         self.cached_tokens = 0
         self.admitted = False
         self.announced = False
+        self.version: str | None = None
         self.prompt_scores: list[Score | None] | None = None if request.prompt_logprobs is None else [None]
         self.sampling = SamplingState(request, vocab, draws)
         self.constraint = Constraint(request.id, request.matcher) if request.matcher else None
@@ -78,6 +80,11 @@ class Sequence:
     def slot(self, position: int) -> int:
         """Where the keys and values of the token at this position lie in the pool, counted in tokens."""
         return self.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+
+    def forget_scores(self) -> None:
+        """Of the prompt, where it is not scored to its end: the rest would come from other weights."""
+        if self.prompt_scores is not None:
+            self.prompt_scores = [None]
 
     def append(self, token: int) -> Ended | Failed | None:
         """Take in the next token; how the sequence ends, if it does."""

@@ -9,11 +9,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.engine import Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput
+from ...core.control import FIRST_VERSION
+from ...core.engine import Ended, Failed, PromptScored, Sampled, SampledBy, Scheduled, Score, TokenOutput
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool
 from .constraint import allows
-from .model import Model, States
+from .model import Model, Runner, States
 from .offload import BlockFiles
 from .sampler import NOTHING, sample
 from .scheduler import Chunk, Scheduler, SchedulerConfig
@@ -38,21 +39,33 @@ class Output(Struct, frozen=True, gc=False):
 
 
 class Stepper:
-    """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence."""
+    """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence.
+
+    version: the name of the model's weights.
+    """
 
     def __init__(
-        self, model: Model, config: SchedulerConfig, num_kv_tokens: int, files: BlockFiles | None = None
+        self,
+        model: Model,
+        config: SchedulerConfig,
+        num_kv_tokens: int,
+        files: BlockFiles | None = None,
+        version: str = FIRST_VERSION,
     ) -> None:
         self._pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
-        self._runner = model.runner(self._pool.size + 1)
+        self._model = model
+        self._runner: Runner | None = None
         self._files = files
         self.scheduler = Scheduler(config, self._pool, files)
+        self.version = version
 
     def step(self) -> list[Output]:
         """Compute a step; what came of it. May raise whatever a broken machine raises: then `recover`."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
+        if self._runner is None:
+            self._runner = self._model.runner(self._pool.size + 1)
         for load in self.scheduler.taken_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
@@ -67,9 +80,22 @@ class Stepper:
 
     def spill(self, most: int = 1) -> bool:
         """Keep some of what was computed outside of the pool, at most so many blocks; True if more could be."""
-        if self._files is None:
+        if self._files is None or self._runner is None:
             return False
         return self._files.spill(self._pool.block_of, self._runner.save, most)
+
+    def renew(self, version: str) -> None:
+        """The model has other weights from now on. Files of keys and values belong to those of the beginning."""
+        self.version, self._files = version, None
+        self.scheduler.restart()
+        self.scheduler.disuse_offload()
+
+    def close(self) -> None:
+        """Give the pool's memory back; the next step takes it again. What runs will be computed from its beginning."""
+        self.scheduler.restart()
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
 
     def recover(self) -> list[Output]:
         """After a step that raised: fail what ran; what waits will run, on an empty cache."""
@@ -105,6 +131,9 @@ class Stepper:
         ended: list[Sequence] = []
         for sequence, token, value, row in zip(sequences, tokens, scores, logits, strict=True):
             if token != NOTHING:
+                if sequence.version != self.version:
+                    sequence.version = self.version
+                    outputs.append(Output(sequence.key, SampledBy(sequence.request.id, self.version)))
                 outputs.append(Output(sequence.key, Sampled(sequence.request.id, token, value)))
             end = _dead_end(sequence, row) if token == NOTHING else sequence.append(token)
             if end:

@@ -35,7 +35,20 @@ class Forget(Struct, frozen=True):
     """Of the prefix cache, everything."""
 
 
-Order = Add | Abort | Forget
+class Hold(Struct, frozen=True):
+    """Whether steps rest until further notice."""
+
+    held: bool
+
+
+class Task(Struct, frozen=True):
+    """To be done between two steps. done: called with what it raised, or None, on the worker's thread."""
+
+    work: Callable[[Stepper], None]
+    done: Callable[[Exception | None], None]
+
+
+Order = Add | Abort | Forget | Hold | Task
 
 
 class Worker:
@@ -52,6 +65,7 @@ class Worker:
         self._inbox: deque[Order] = deque()
         self._wake = threading.Event()
         self._stopping = False
+        self._held = False
         self._sequences: dict[int, Sequence] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.last_step = clock()
@@ -97,7 +111,7 @@ class Worker:
     def _rest(self) -> None:
         """Between two steps: nothing is waited for as long as there is something to do."""
         more = self._spill(1)
-        if not (more or self._stepper.scheduler.has_work):
+        if not (more or self._may_step):
             self._wake.wait()
         self._wake.clear()
 
@@ -111,7 +125,11 @@ class Worker:
     def _turn(self) -> list[Output]:
         while self._inbox:
             self._obey(self._inbox.popleft())
-        return self._stepper.step() if self._stepper.scheduler.has_work else []
+        return self._stepper.step() if self._may_step else []
+
+    @property
+    def _may_step(self) -> bool:
+        return self._stepper.scheduler.has_work and not self._held
 
     def _obey(self, order: Order) -> None:
         match order:
@@ -124,6 +142,19 @@ class Worker:
                     self._stepper.scheduler.remove(sequence)
             case Forget():
                 self._stepper.scheduler.forget()
+            case Hold(held):
+                self._held = held
+            case Task():
+                self._perform(order)
+
+    def _perform(self, task: Task) -> None:
+        """What it raises is told to who ordered it, and is no failure of a step."""
+        try:
+            task.work(self._stepper)
+        except Exception as error:
+            task.done(error)
+        else:
+            task.done(None)
 
     def _report(self, outputs: list[Output]) -> None:
         for output in outputs:

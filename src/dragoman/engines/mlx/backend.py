@@ -16,6 +16,7 @@ Network: TypeAlias = Any
 
 try:
     mx: Any = import_module("mlx.core")
+    tree_flatten: Any = import_module("mlx.utils").tree_flatten
     load_model: Any = import_module("mlx_lm.utils").load_model
     caches: Any = import_module("mlx_lm.models.cache")
 except ImportError as error:

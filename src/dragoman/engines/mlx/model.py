@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError
+from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
-from .backend import Array, Network, load_model, mx
+from .backend import Array, Network, load_model, mx, tree_flatten
 from .paged import Group, PagedCache
 
 Floats = NDArray[np.float32]
+
+TIED = "lm_head.weight"
+"""What checkpoints may hold beside the embedding that it is."""
 
 
 class MlxModel:
@@ -34,6 +38,22 @@ class MlxModel:
     def runner(self, num_blocks: int) -> MlxRunner:
         return MlxRunner(self._network, num_blocks)
 
+    def renew(self, tensors: Tensors) -> Callable[[], None]:
+        shapes = dict(tree_flatten(self._network.parameters()))
+        staged = [(name, mx.array(tensors.take(name, *old.shape)).astype(old.dtype)) for name, old in shapes.items()]
+        if TIED not in shapes:
+            tensors.drop(TIED)
+        tensors.close()
+
+        def put() -> None:
+            self._network.load_weights(staged)
+            mx.eval(self._network.parameters())
+
+        return put
+
+    def discarding(self) -> None:
+        """It keeps them."""
+
 
 class MlxRunner:
     """As `batching.Runner`. A prompt's piece is computed by itself, last tokens side by side.
@@ -44,6 +64,11 @@ class MlxRunner:
     def __init__(self, network: Network, num_blocks: int) -> None:
         self._network = network
         self._caches = [PagedCache(num_blocks) for _ in network.layers]
+
+    def close(self) -> None:
+        for cache in self._caches:
+            cache.keys = cache.values = None
+        mx.clear_cache()
 
     @property
     def bytes_per_token(self) -> int:

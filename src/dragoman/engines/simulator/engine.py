@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.control import PauseMode
 from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest
-from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
+from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from ...core.metrics import EngineStats
 from .blocks import BlockPool
 from .composer import Composer, entry_of
@@ -38,7 +38,7 @@ from .transfers import Exchange, read_asked
 
 
 class SimulatorEngine:
-    """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control`."""
+    """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control` and `Directed`."""
 
     def __init__(
         self, config: SimulatorConfig, composer: Composer, *, vocab_size: int, unix_time: Callable[[], float]
@@ -300,16 +300,26 @@ class SimulatorEngine:
     def _recover(self, _: float) -> None:
         self._down = None
 
-    def pause(self, mode: PauseMode = "abort") -> None:
-        """No step begins until `resume`. abort: what runs ends now with what it has. keep: it goes on then."""
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """As Control.pause; what comes meanwhile waits. What is kept keeps its cache."""
+        if mode == "wait":
+            raise Unsupported("A simulated engine cannot wait for what runs: use `abort` or `keep`.", param="mode")
         if mode == "abort":
             for rank in self._ranks:
                 rank.end_all(self._now())
         if not self._paused:
             self._paused = True
             self._clock.hold()
+        if clear_cache and mode == "abort":
+            self.reset_prefix_cache()
 
-    def resume(self) -> None:
+    async def abort_all(self) -> int:
+        running = len(self._live)
+        for rank in self._ranks:
+            rank.end_all(self._now())
+        return running
+
+    async def resume(self) -> None:
         if self._paused and not self._asleep:
             self._paused = False
             self._clock.go_on()
@@ -318,19 +328,19 @@ class SimulatorEngine:
     def is_paused(self) -> bool:
         return self._paused
 
-    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         """Give the accelerator's memory back: what is cached is lost. Requests wait until `wake_up`."""
-        self.pause(mode)
+        await self.pause(mode)
         self._asleep = level
         self.reset_prefix_cache()
 
-    def wake_up(self) -> None:
+    async def wake_up(self) -> None:
         self._asleep = 0
-        self.resume()
+        await self.resume()
 
     @property
     def sleep_level(self) -> int:
-        """0 is awake."""
+        """As Control.sleep_level."""
         return self._asleep
 
     def reset_prefix_cache(self) -> bool:

@@ -5,6 +5,8 @@ A Llama was not trained for this. Texts with words in common come out close to o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,11 +41,13 @@ class TinyEmbedder:
     matryoshka: the numbers of a mean of states have no order, so that some of them say as much as others.
     """
 
-    def __init__(self, model: Llama, max_tokens: int, max_waiting: int = 1024) -> None:
-        self._vocab = model.config.vocab
-        self._traits = EmbedTraits(model.config.hidden, max_tokens, matryoshka=True)
+    def __init__(self, now: Callable[[], Llama], max_tokens: int, max_waiting: int = 1024) -> None:
+        """now: the model with the weights that it has at present; each text is read with one and the same."""
+        config = now().config
+        self._vocab = config.vocab
+        self._traits = EmbedTraits(config.hidden, max_tokens, matryoshka=True)
         self._batcher: Batcher[tuple[int, ...], NDArray[np.float32]] = Batcher(
-            lambda batch: [mean_state(model, ids) for ids in batch], len, max_waiting=max_waiting, name="tiny-embedder"
+            lambda batch: [mean_state(now(), ids) for ids in batch], len, max_waiting=max_waiting, name="tiny-embedder"
         )
 
     @property

@@ -25,8 +25,9 @@ class TinyEngine(BatchingEngine):
         clock: Callable[[], float] = time.monotonic,
         files: BlockFiles | None = None,
     ) -> None:
-        super().__init__(PagedLlama(model), config, draws, clock, name="tiny-engine", files=files)
-        self.embedder = TinyEmbedder(model, config.max_model_len, config.max_num_waiting)
+        paged = PagedLlama(model)
+        super().__init__(paged, config, draws, clock, name="tiny-engine", files=files)
+        self.embedder = TinyEmbedder(paged.now, config.max_model_len, config.max_num_waiting)
         """Not started with the engine: some do without it."""
 
 

@@ -49,9 +49,10 @@ class _Layer(Struct, frozen=True):
 class Llama:
     """One model's weights. `forward` may be called from one thread at a time."""
 
-    def __init__(self, config: LlamaConfig, tensors: Tensors) -> None:
+    def __init__(self, config: LlamaConfig, tensors: Tensors, trials: Trials | None = None) -> None:
+        """trials: of another model of the same shapes. Raises EngineError, also for tensors that are left over."""
         self.config = config
-        trials = Trials()
+        self._trials = trials = trials or Trials()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
         self._layers = [_layer(config, tensors, trials, f"model.layers.{index}.") for index in range(config.layers)]
         self._norm = tensors.take("model.norm.weight", config.hidden)
@@ -63,6 +64,11 @@ class Llama:
         self._head = Linear((head * self._norm).T, trials)
         self.attention = Attention(config, trials)
         self._rope = Rope(config.rope, config.head_dim)
+        tensors.close()
+
+    def renewed(self, tensors: Tensors) -> Llama:
+        """The same model with other weights. Raises EngineError."""
+        return Llama(self.config, tensors, self._trials)
 
     def new_cache(self, blocks: int) -> Floats:
         """[layers, blocks, BLOCK_SIZE * kv_width] of zeros; pages of it take memory once they are written."""
@@ -122,10 +128,7 @@ class Llama:
 
 def read_model(directory: Path) -> Llama:
     """The Llama in a directory of config.json and *.safetensors; EngineError says what is wrong with it."""
-    tensors = Tensors(directory)
-    model = Llama(read_config(directory / "config.json"), tensors)
-    tensors.close()
-    return model
+    return Llama(read_config(directory / "config.json"), Tensors(directory))
 
 
 def _layer(config: LlamaConfig, tensors: Tensors, trials: Trials, prefix: str) -> _Layer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .attention import CHUNK_BLOCKS, Single, chunks_of
 from .model import Batch, Llama
@@ -29,27 +30,46 @@ class PagedLlama:
     def max_positions(self) -> int:
         return self._model.config.max_positions
 
+    def now(self) -> Llama:
+        """With the weights that it has at present."""
+        return self._model
+
     def runner(self, num_blocks: int) -> LlamaRunner:
-        return LlamaRunner(self._model, num_blocks)
+        return LlamaRunner(self.now, num_blocks)
+
+    def renew(self, tensors: Tensors) -> Callable[[], None]:
+        model = self._model.renewed(tensors)
+
+        def put() -> None:
+            self._model = model
+
+        return put
+
+    def discarding(self) -> None:
+        """It keeps them."""
 
 
 class LlamaRunner:
     """As `batching.Runner`."""
 
-    def __init__(self, model: Llama, num_blocks: int) -> None:
-        self._model = model
-        self._cache = model.new_cache(num_blocks)
+    def __init__(self, now: Callable[[], Llama], num_blocks: int) -> None:
+        self._now = now
+        self._cache = now().new_cache(num_blocks)
+
+    def close(self) -> None:
+        self._cache = self._cache[:, :0]
 
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
+        model = self._now()
         self._wipe(chunks)
-        order, batch = _batch(self._model, chunks)
-        rows = self._model.forward(batch, self._cache)
+        order, batch = _batch(model, chunks)
+        rows = model.forward(batch, self._cache)
         starts = [0] * len(chunks)
         row = 0
         for place in order:
             starts[place] = row
             row += chunks[place].num_tokens
-        return LlamaStates(self._model, rows, starts, [chunk.num_tokens for chunk in chunks])
+        return LlamaStates(model, rows, starts, [chunk.num_tokens for chunk in chunks])
 
     def save(self, block: int) -> bytes:
         return self._cache[:, block].tobytes()

@@ -5,7 +5,7 @@ Only safetensors are read, nothing is fetched, and code that lies with a model r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError
+from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
 from .lora import LoraLayers
 from .paged import Pool, Step
+from .renewal import free_accelerator, places_of, staged_weights
 
 Floats = NDArray[np.float32]
 
@@ -41,6 +43,7 @@ class TransformersModel:
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
         self._max_positions: int = config.max_position_embeddings
+        self._places = places_of(network)
 
     @property
     def vocab(self) -> int:
@@ -54,6 +57,23 @@ class TransformersModel:
     def device(self) -> str:
         return str(self._network.device)
 
+    def renew(self, tensors: Tensors) -> Callable[[], None]:
+        staged = staged_weights(self._places, tensors)
+
+        def put() -> None:
+            for place, value in staged:
+                place.tensor.data = value.to(self._network.device)
+
+        return put
+
+    def discarding(self) -> Callable[[], None]:
+        def discard() -> None:
+            for place in self._places:
+                place.tensor.data = place.tensor.data.new_empty(0)
+            free_accelerator(self._network.device)
+
+        return discard
+
     def runner(self, num_blocks: int) -> TransformersRunner:
         return TransformersRunner(self._network, Pool(num_blocks, self._network.device), self.lora)
 
@@ -63,6 +83,10 @@ class TransformersRunner:
 
     def __init__(self, network: Network, pool: Pool, lora: LoraLayers) -> None:
         self._network, self.pool, self._lora = network, pool, lora
+
+    def close(self) -> None:
+        self.pool = Pool(0, self._network.device)
+        free_accelerator(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
         rows = sorted(_wanted(chunks))

@@ -1,0 +1,30 @@
+"""What the administrators' routes have in common: bodies that may be missing, and what is in them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from ..core.errors import RequestError
+from .endpoint import Http
+
+T = TypeVar("T")
+
+MAX_VERSION = 256
+"""Characters of the name of weights."""
+
+
+async def body(http: Http, kind: type[T]) -> T:
+    """A JSON body; none at all is an empty object. Raises RequestError."""
+    try:
+        return msgspec.json.decode(await http.json() or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise RequestError(str(error)) from None
+
+
+def version_of(text: str | None, param: str = "weight_version") -> str | None:
+    """Raises RequestError for one that cannot be a name."""
+    if text is not None and not 0 < len(text) <= MAX_VERSION:
+        raise RequestError(f"`{param}` has 1 to {MAX_VERSION} characters.", param=param)
+    return text

@@ -1,0 +1,235 @@
+"""Orders of an administrator to a running engine: rest, sleep, other weights; what runs meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from dragoman.core.control import Sent, Stored
+from dragoman.core.embed import EmbedRequest
+from dragoman.core.engine import Ended, Failed, SampledBy, TokenRequest
+from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
+from dragoman.core.events import FinishReason
+from dragoman.engines.batching import BlockFiles, EngineConfig, seeded
+from dragoman.engines.tiny import TinyEngine
+from dragoman.engines.tiny.model import Llama, read_model
+
+from ..harness import GREEDY, ROOM, Client, Told, alone, started
+from ..tiny.models import write_model, write_tensors
+
+PROMPT = tuple(np.random.default_rng(2).integers(0, 96, 40).tolist())
+ASK = TokenRequest(id="a", prompt=PROMPT, max_tokens=8, sampling=GREEDY)
+LONG = replace(ASK, id="long", max_tokens=900)
+ABORTED = FinishReason.ABORT
+
+
+@pytest.fixture(scope="session")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same shapes with other weights."""
+    return write_model(tmp_path_factory.mktemp("other"), seed=1)
+
+
+@pytest_asyncio.fixture
+async def client(small: Llama) -> AsyncGenerator[Client]:
+    engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096), seeded)
+    async with started(engine) as client:
+        yield client
+
+
+def versions(told: Told) -> list[str]:
+    return [output.version for output in told if isinstance(output, SampledBy)]
+
+
+async def test_abort_ends_what_runs_and_refuses_what_comes(client: Client) -> None:
+    steering, told = client.engine.steering, client.send(LONG)
+    await client.until(told, tokens=3)
+    await steering.pause("abort")
+    count = len(told.tokens)
+    assert told.end == Ended("long", ABORTED)
+    assert 3 <= count < 900
+    with pytest.raises(Overloaded, match="paused") as refused:
+        client.send(ASK)
+    assert (refused.value.status, refused.value.code) == (503, "engine_paused")
+    assert client.engine.health().ready
+    await steering.resume()
+    assert len((await client.ask(ASK)).tokens) == 8
+
+
+async def test_keep_holds_what_runs_and_what_comes_and_changes_nothing_in_it(client: Client, small: Llama) -> None:
+    steering, told = client.engine.steering, client.send(replace(LONG, max_tokens=200))
+    await client.until(told, tokens=3)
+    await steering.pause("keep")
+    await asyncio.sleep(0)
+    count, late = len(told.tokens), client.send(ASK)
+    await client.engine.between_steps(lambda _: None)
+    assert (len(told.tokens), late, steering.is_paused) == (count, [], True)
+    await steering.resume()
+    await client.ends(told, late)
+    assert told.tokens == alone(small, replace(LONG, max_tokens=200)).tokens
+
+
+async def test_wait_lets_what_runs_end_by_itself(client: Client) -> None:
+    told = client.send(LONG)
+    await client.until(told, tokens=1)
+    await client.engine.steering.pause("wait")
+    assert told.end == Ended("long", FinishReason.LENGTH)
+    with pytest.raises(Overloaded):
+        client.send(ASK)
+
+
+async def test_a_pause_that_waits_can_be_given_up(client: Client) -> None:
+    told = client.send(LONG)
+    await client.until(told, tokens=1)
+    pausing = asyncio.create_task(client.engine.steering.pause("wait"))
+    await asyncio.sleep(0)
+    await client.engine.steering.resume()
+    await client.ends(told)
+    await pausing
+    assert not client.engine.steering.is_paused
+    assert (await client.ask(ASK)).end
+
+
+@pytest.mark.parametrize("scored", [False, True])
+async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None:
+    await client.engine.steering.pause("keep")
+    told = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
+    assert await client.engine.steering.abort_all() == 1
+    assert [type(output).__name__ for output in told] == (["Failed"] if scored else ["Scheduled", "Ended"])
+
+
+async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
+    steering = client.engine.steering
+    await client.ask(ASK)
+    assert client.engine.cached_tokens(PROMPT, "") == 32
+    await steering.sleep(1)
+    assert (steering.sleep_level, client.engine.cached_tokens(PROMPT, "")) == (1, 0)
+    told = client.send(ASK)
+    await steering.resume()
+    await client.engine.between_steps(lambda _: None)
+    assert told == [], "resuming does not wake it"
+    await steering.wake_up()
+    await client.ends(told)
+    assert told.cached == [0]
+
+
+async def test_an_engine_that_keeps_its_weights_says_so_before_anything_ends(client: Client) -> None:
+    told = client.send(LONG)
+    with pytest.raises(Unsupported, match="level 1"):
+        await client.engine.steering.sleep(2)
+    await client.until(told, tokens=5)
+    assert not client.engine.steering.is_paused
+
+
+def on_disk(directory: Path) -> Stored:
+    return Stored(str(directory))
+
+
+def one_file(directory: Path) -> Stored:
+    return Stored(str(directory / "model.safetensors"))
+
+
+def in_the_body(directory: Path) -> Sent:
+    return Sent(((directory / "model.safetensors").read_bytes(),))
+
+
+@pytest.mark.parametrize("weights", [on_disk, one_file, in_the_body])
+async def test_new_weights_say_what_they_say_alone(
+    client: Client, other: Path, weights: Callable[[Path], Sent | Stored]
+) -> None:
+    before = await client.ask(ASK)
+    assert await client.engine.steering.update_weights(weights(other), "step-1") == "step-1"
+    after = await client.ask(ASK)
+    assert after.tokens == alone(read_model(other), ASK).tokens != before.tokens
+    assert (versions(before), versions(after), after.cached) == (["default"], ["step-1"], [0])
+
+
+async def test_what_runs_goes_on_as_if_the_new_weights_had_read_all_of_it(client: Client, other: Path) -> None:
+    told = client.send(replace(LONG, max_tokens=300))
+    await client.until(told, tokens=20)
+    await client.engine.steering.update_weights(on_disk(other))
+    await client.ends(told)
+    assert versions(told) == ["default", "default+1"]
+    place = told.index(SampledBy("long", "default+1"))
+    old = Told(told[:place]).tokens
+    rest = TokenRequest(id="b", prompt=(*PROMPT, *old), max_tokens=300 - len(old), sampling=GREEDY)
+    assert Told(told[place:]).tokens == alone(read_model(other), rest).tokens
+
+
+async def test_the_vectors_of_an_embedder_change_with_the_weights(client: Client, other: Path) -> None:
+    engine = client.engine
+    assert isinstance(engine, TinyEngine)
+    await engine.embedder.start()
+    before = await engine.embedder.embed(EmbedRequest("m", (PROMPT,)))
+    await engine.steering.update_weights(on_disk(other))
+    after = await engine.embedder.embed(EmbedRequest("m", (PROMPT,)))
+    await engine.embedder.stop()
+    assert before.vectors != after.vectors
+
+
+async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
+    client: Client, other: Path, tmp_path: Path
+) -> None:
+    steering, expected = client.engine.steering, (await client.ask(ASK)).tokens
+    good = (other / "model.safetensors").read_bytes()
+    write_tensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": np.zeros((3, 3), np.float32)})
+    wrong: dict[str, Sent | Stored] = {
+        "model.embed_tokens.weight has shape": Stored(str(tmp_path)),
+        "holds no safetensors": Sent(()),
+        "no safetensors file": Sent((b"\x80\x04.",)),
+        "does not lie": Sent((good[:-1],)),
+        "what was sent holds model.* twice": Sent((good, good)),
+        "holds no": Stored(str(tmp_path / "nowhere")),
+    }
+    for message, weights in wrong.items():
+        with pytest.raises(RequestError, match=message):
+            await steering.update_weights(weights, "bad")
+    assert steering.weight_version == "default"
+    again = await client.ask(ASK)
+    assert (again.tokens, versions(again)) == (expected, ["default"])
+
+
+async def test_weights_survive_a_restart_of_the_engine(client: Client, other: Path) -> None:
+    await client.engine.steering.update_weights(on_disk(other), "two")
+    await client.engine.stop()
+    with pytest.raises(EngineError, match="not running"):
+        await client.engine.steering.update_weights(on_disk(other))
+    await client.engine.start()
+    told = await client.ask(ASK)
+    assert (told.tokens, versions(told)) == (alone(read_model(other), ASK).tokens, ["two"])
+
+
+async def test_who_waits_for_an_order_is_told_when_the_engine_stops(client: Client) -> None:
+    told = client.send(LONG)
+    pausing = asyncio.create_task(client.engine.steering.pause("wait"))
+    await client.until(told, tokens=1)
+    await client.engine.stop()
+    with pytest.raises(EngineError, match="shutting down"):
+        await pausing
+    assert isinstance(told.end, Failed)
+
+
+async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
+    small: Llama, other: Path, tmp_path: Path
+) -> None:
+    """Before and after a restart of the engine, and in a new process."""
+    config, ask = EngineConfig(max_model_len=1024, num_kv_tokens=4096), replace(ASK, max_tokens=20)
+    old, new = alone(small, ask).tokens, alone(read_model(other), ask).tokens
+    engine = TinyEngine(small, config, seeded, files=BlockFiles(tmp_path, ROOM))
+    async with started(engine) as client:
+        assert (await client.ask(ask)).tokens == old
+        await engine.stop()
+        await engine.start()
+        await engine.steering.update_weights(on_disk(other))
+        assert (await client.ask(ask)).tokens == new
+        await engine.stop()
+        await engine.start()
+        assert (await client.ask(ask)).tokens == new
+    async with started(TinyEngine(small, config, seeded, files=BlockFiles(tmp_path, ROOM))) as client:
+        told = await client.ask(ask)
+    assert (told.tokens, told.cached) == (old, [32])
