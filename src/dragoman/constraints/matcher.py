@@ -46,24 +46,14 @@ class Compiler:
         vocab_size: int | None = None,
         limits: CompilerLimits | None = None,
     ) -> None:
-        import llguidance  # noqa: PLC0415 (loading takes long, and many servers never constrain anything)
-
         if not eos:
             raise ValueError("constraints need a token that ends an answer")
         self._limits = limits or CompilerLimits()
-        self._vocabulary = _Vocabulary(tokenizer, eos, vocab_size or 0)
-        self._tokenizer = llguidance.LLTokenizer(self._vocabulary, eos_token=list(eos))  # pyright: ignore[reportArgumentType]
-        self._parser_limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=self._limits.initial_fuel,
-            step_lexer_fuel=self._limits.step_fuel,
-            step_max_items=self._limits.step_items,
-            max_lexer_states=self._limits.lexer_states,
-            max_grammar_size=self._limits.grammar_size,
-            verbose_errors=False,
-        )
+        self._vocabulary, self._eos = _Vocabulary(tokenizer, eos, vocab_size or 0), list(eos)
+        self._made: tuple[llguidance.LLTokenizer, llguidance.LLParserLimits] | None = None
         self._kept: OrderedDict[str, Compiled] = OrderedDict()
         self._characters = 0
-        self._lock = Lock()
+        self._lock, self._making = Lock(), Lock()
 
     def compile(self, grammar: Grammar) -> Compiled:
         """Blocking; to be called in a worker thread.
@@ -97,11 +87,30 @@ class Compiler:
                 dropped, _ = self._kept.popitem(last=False)
                 self._characters -= len(dropped)
 
+    def _tools(self) -> tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]:
+        """Made for the first grammar: a large vocabulary takes a while, and many servers never constrain anything."""
+        import llguidance  # noqa: PLC0415
+
+        with self._making:
+            if self._made is None:
+                limits = llguidance.LLParserLimits(
+                    initial_lexer_fuel=self._limits.initial_fuel,
+                    step_lexer_fuel=self._limits.step_fuel,
+                    step_max_items=self._limits.step_items,
+                    max_lexer_states=self._limits.lexer_states,
+                    max_grammar_size=self._limits.grammar_size,
+                    verbose_errors=False,
+                )
+                tokenizer = llguidance.LLTokenizer(self._vocabulary, eos_token=self._eos)  # pyright: ignore[reportArgumentType]
+                self._made = tokenizer, limits
+            return self._made
+
     def _compiled(self, text: str) -> Compiled:
         import llguidance  # noqa: PLC0415
 
+        tokenizer, limits = self._tools()
         with _no_panic():
-            pristine = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._parser_limits)
+            pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
             _check(pristine)
             warnings = tuple(pristine.get_grammar_warnings())
             first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
