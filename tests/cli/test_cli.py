@@ -145,6 +145,27 @@ def test_help_and_version_import_nothing_heavy():
         assert done.stderr == "loaded: []\n"
 
 
+OTHERS = ["torch", "transformers", "mlx", "asyncpg", "websockets", "matplotlib", "zmq", "llguidance"]
+OTHER_ENGINES = [f"dragoman.engines.{name}" for name in ("upstream", "transformers", "mlx", "encoder", "scripted")]
+
+
+def test_a_server_imports_no_other_engine_and_ends_in_peace_when_told_to_as_soon_as_it_greets(tmp_path: Path):
+    code = (
+        "import sys\n"
+        "from dragoman.cli import main\n"
+        "try:\n    main()\n"
+        f"finally:\n    print([name for name in {OTHERS + OTHER_ENGINES} if name in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, "serve", "sim", "--port", "0", "--store", "none"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("Serving ")
+        server.terminate()
+        _, said = server.communicate(timeout=30)
+    assert (server.returncode, said) == (0, "[]\n")
+
+
 def test_the_module_is_the_command(tmp_path: Path):
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "x"]
     outside = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

@@ -6,6 +6,7 @@ Knows a served model by what the pipeline says of it; which engine is behind it 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -52,10 +53,14 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
     )
     listener = None if settings.uds is not None else listen(settings)
+    server = Server(uvicorn_config(app, settings), models)
+    exit_in_peace(server)
     for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
         say(line)
-    exit_in_peace()
-    Server(uvicorn_config(app, settings), models).run(sockets=None if listener is None else [listener])
+    # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
+    gc.freeze()
+    gc.enable()
+    server.run(sockets=None if listener is None else [listener])
     return 0
 
 
@@ -67,11 +72,13 @@ def open_request_log(path: str) -> RequestLog:
         raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
 
 
-def exit_in_peace() -> None:
-    """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure."""
+def exit_in_peace(server: uvicorn.Server) -> None:
+    """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure. Whoever asks
+    before uvicorn listens is heard as well: it starts and ends.
+    """
 
     def heard(_number: int, _frame: FrameType | None) -> None:
-        """uvicorn's own handler has done what is to be done."""
+        server.should_exit = True
 
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, heard)
