@@ -1,0 +1,16 @@
+"""A process as users have it: installed, and so with its byte code compiled. A checkout may be told to write none."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+@contextmanager
+def environment() -> Generator[dict[str, str]]:
+    """For `subprocess`. The first process that imports something compiles it: it is not the one to time."""
+    with tempfile.TemporaryDirectory() as compiled:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        yield kept | {"PYTHONPYCACHEPREFIX": compiled, "OPENBLAS_NUM_THREADS": "1"}
