@@ -116,15 +116,15 @@ class Compiler:
             first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
             first.compute_bitmask()
             _check(first)
-        return Compiled(pristine, warnings)
+        return Compiled(text, pristine, warnings)
 
 
 class Compiled:
-    """A grammar ready for use. warnings: what of it is not enforced."""
+    """A grammar ready for use. text: itself, as llguidance reads it. warnings: what of it is not enforced."""
 
-    def __init__(self, pristine: llguidance.LLMatcher, warnings: tuple[str, ...]) -> None:
+    def __init__(self, text: str, pristine: llguidance.LLMatcher, warnings: tuple[str, ...]) -> None:
+        self.text, self.warnings = text, warnings
         self._pristine, self._lock = pristine, Lock()
-        self.warnings = warnings
 
     def matcher(self) -> Matcher:
         """The state of a new answer. Takes microseconds."""

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from .embed import Embeddings, EmbedRequest, EmbedTraits, ScoreRequest, Scores
+from .errors import DragomanError
 from .events import Event, FinishReason
 from .request import GenerateRequest, Sampling
 
@@ -126,7 +127,8 @@ class TokenRequest(Struct, frozen=True):
 
     max_tokens: at least 1. stop_token_ids: sampling one of them ends the sequence (the token is delivered);
     it is not allowed before min_tokens. logprobs, prompt_logprobs: as in GenerateRequest.
-    A matcher belongs to this request alone. Extras: JSON text by name.
+    A matcher belongs to this request alone. grammar: what it follows, as llguidance reads it, for an engine that brings
+    its own llguidance. Extras: JSON text by name.
     asked, choice: what the client asked for, and which of its choices this is: for engines that look at words and
     tools (a simulator, a script). One that computes has no use for them.
     """
@@ -140,6 +142,7 @@ class TokenRequest(Struct, frozen=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     matcher: Matcher | None = None
+    grammar: str | None = None
     thought: ThoughtLimit | None = None
     priority: int = 0
     cache_salt: str = ""
@@ -207,7 +210,17 @@ class Failed(Struct, frozen=True):
     cut: bool = False
 
 
-TokenOutput = Scheduled | PromptScored | SampledBy | Sampled | Ended | Failed
+class Refused(Struct, frozen=True):
+    """The only output of a sequence that the engine does not take, where it could not tell so when it was added.
+
+    error: a RequestError, or Overloaded.
+    """
+
+    id: str
+    error: DragomanError
+
+
+TokenOutput = Scheduled | PromptScored | SampledBy | Sampled | Ended | Failed | Refused
 Deliver = Callable[[TokenOutput], None]
 
 
@@ -221,7 +234,7 @@ class TokenEngine(Protocol):
         """Queue a sequence; raise Overloaded if the queue is full.
 
         `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
-        then Ended or Failed. SampledBy, where the engine knows, before the first token and when the weights change.
+        then Ended or Failed; or Refused alone. SampledBy, where the engine knows, before the first token and when the weights change.
         """
         ...
 

@@ -6,7 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..constraints.matcher import Compiler
+from ..core.control import Control, Trainable
 from ..core.engine import Embedder, PrefixCache, TokenEngine
+from ..core.metrics import Monitored
 from ..core.request import Sampling
 from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, fingerprint
 from ..pipeline.adapters import Adapters
@@ -74,30 +76,62 @@ def serve_tokens(
     embedder: Embedder | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """directory: has tokenizer.json, and what else a model says of itself. embedder: makes vectors of its tokens.
+    """directory, adapters: as in `serve_engine`. embedder: makes vectors of its tokens."""
+    return serve_engine(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=own_name,
+        max_model_len=engine.max_model_len,
+        embedder=embedder,
+        cache=engine,
+        control=engine.steering,
+        trainable=engine.steering,
+        adapters=adapters,
+    )
 
-    adapters: None for an engine that takes none.
+
+def serve_engine(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: TokenEngine,
+    *,
+    own_name: str,
+    max_model_len: int,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+    monitored: Monitored | None = None,
+    control: Control | None = None,
+    trainable: Trainable | None = None,
+    adapters: Adapters | None = None,
+) -> ServedModel:
+    """directory: has tokenizer.json, and what else a model says of itself.
+
+    The rest is as in ServedModel and its backend; None for what an engine does not have.
     """
     tokenizer = load_tokenizer(directory)
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
     said = generation_config(directory)
     backend = token_backend(
-        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=engine
+        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(
         name,
         backend,
-        engine.max_model_len,
+        max_model_len,
         int(clock.now()),
         aliases,
         sampling=settings.override_generation_config.over(said.over(Sampling())),
         max_new_tokens=settings.override_generation_config.max_new_tokens or said.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
-        control=engine.steering,
-        trainable=engine.steering,
+        monitored=monitored,
+        control=control,
+        trainable=trainable,
         adapters=adapters,
         tokenizer_info=load_tokenizer_info(directory, template),
     )

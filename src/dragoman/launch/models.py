@@ -48,8 +48,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     model = _build(settings, clock)
     if model is None:
         raise ValueError(
-            "MODEL is a directory with a model in it, which can be told by what to serve it "
-            "(`transformers:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
+            "MODEL is a directory with a model in it, which can be told by what to serve it (`transformers:DIRECTORY`, "
+            "`vllm:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
             "embedded model, the default), `sim` or `sim:PROFILE` (a simulated vLLM), `scripted` or `scripted:FILE`, "
             "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
         )
@@ -78,6 +78,10 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             return _in_directory(kind, settings, clock, rest)
         case _ if (Path(settings.model) / "config.json").is_file():
             return _in_directory(engine_of(Path(settings.model)), settings, clock, settings.model)
+        case "vllm" if rest:
+            from .vllm import build_vllm  # noqa: PLC0415 - see above
+
+            return build_vllm(settings, clock, rest)
         case "python" if rest:
             from .plugin import build_python  # noqa: PLC0415 - see above
 

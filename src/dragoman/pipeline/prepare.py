@@ -190,6 +190,7 @@ class _TokenPreparation:
             logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
             matcher=None if compiled is None else compiled.matcher(),
+            grammar=None if compiled is None else compiled.text,
             thought=thought_limit(self.model, self.backend, request, prompted.tail),
             priority=request.priority,
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",

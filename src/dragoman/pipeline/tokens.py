@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from ..core.engine import Ended, Failed, PromptScored, Sampled, SampledBy, Scheduled, Score, TokenOutput
-from ..core.errors import ConnectionCut, EngineError
+from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
+from ..core.errors import ConnectionCut, DragomanError, EngineError
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .mailbox import Mailbox
 from .prepare import TokenJob
@@ -23,7 +23,7 @@ class TokenRun:
         self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
         self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
         self._weights = [_Weights() for _ in job.requests]
-        self._failure: EngineError | None = None
+        self._failure: DragomanError | None = None
         self._started = False
         self._cached: int | None = None
         self._unfinished = len(job.requests)
@@ -68,6 +68,8 @@ class TokenRun:
             case Failed(_, message, cut):
                 # What was said before it goes out first, also where both came together.
                 self._failure = ConnectionCut(message) if cut else EngineError(message)
+            case Refused(_, error):
+                self._failure = error
             case Ended() if self._held is None:
                 return self._ended(output)
             case SampledBy(id, version) if self._held is None:

@@ -49,7 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         Option(
             "Model",
             "What to serve: `tiny`, the model that comes with this package; a directory with a model in "
-            "safetensors, by the engine that fits (or `transformers:DIRECTORY`, `mlx:DIRECTORY`, "
+            "safetensors, by the engine that fits (or `transformers:DIRECTORY`, `vllm:DIRECTORY`, `mlx:DIRECTORY`, "
             "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a vLLM without a GPU (see --profile); `scripted`, which "
             "says what a prompt's directives tell; "
             "`scripted:FILE`, which says what the FILE tells; or `http://HOST:PORT/v1`, another server that "
@@ -84,6 +84,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     trust_remote_code: Annotated[
         bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
     ] = False
+    vllm_args: Annotated[
+        str | None,
+        Option("Model", "More of what `vllm:` is told, by the names of its engine arguments.", metavar="JSON"),
+    ] = None
     directives: Annotated[
         bool, Option("Model", "Let prompts tell `scripted` or `sim` what to say, by directives in double brackets.")
     ] = False

@@ -1,0 +1,235 @@
+"""vLLM's AsyncLLM as a TokenEngine: requests in, what it says of each handed on. Knows nothing of HTTP or text."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, Refused, TokenOutput, TokenRequest
+from ...core.errors import ContextTooLong, DragomanError, EngineError, Overloaded, RequestError
+from ...core.metrics import EngineStats
+from ...core.request import Limits, SamplingOptions
+from . import backend
+from .adapters import AdapterTable
+from .asking import ThoughtMarks, prompt, refusal, sampling_params
+from .backend import AsyncLLM, SamplingParams
+from .reading import Reader
+from .stats import Counters
+
+log = logging.getLogger(__name__)
+
+_CONSTRAINTS = {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR}
+
+
+class Facts(Struct, frozen=True):
+    """What its configuration says that it can do.
+
+    eos: the token that its grammars end with; None where it takes none. marks: see `asking`. adapters: LoRA is on.
+    transfers: it has a KV connector. prioritised: the lowest priority runs first.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+    eos: int | None = None
+    marks: ThoughtMarks | None = None
+    adapters: bool = False
+    transfers: bool = False
+    prioritised: bool = False
+
+    def capabilities(self) -> Capabilities:
+        features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
+        parameters = {*SamplingOptions.__struct_fields__, *Limits.__struct_fields__, "vllm_xargs"}
+        if self.eos is not None:
+            features |= _CONSTRAINTS
+        if self.marks is not None:
+            features.add(Feature.REASONING_BUDGET)
+        if self.adapters:
+            features.add(Feature.LORA)
+            parameters.add("lora")
+        if self.transfers:
+            parameters.add("kv_transfer_params")
+        return Capabilities(frozenset(features), frozenset(parameters), self.max_logprobs)
+
+
+class _Live:
+    """A request that vLLM has, or is about to get. silent: nobody wants to hear of it any more."""
+
+    def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
+        self.request, self.deliver, self.reader = request, deliver, Reader(request)
+        self.silent = False
+
+
+class VllmEngine:
+    """A `core.engine.TokenEngine`, `core.engine.AdapterLoader` and `core.metrics.Monitored`.
+
+    arguments: of vLLM's AsyncEngineArgs. It may be started again after a stop, with nothing of what was before.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], facts: Facts, max_num_waiting: int) -> None:
+        self._arguments, self._facts, self._max_num_waiting = arguments, facts, max_num_waiting
+        self._capabilities = facts.capabilities()
+        self._counters = Counters()
+        self._adapters = AdapterTable()
+        self._llm: AsyncLLM | None = None
+        self._live: dict[str, _Live] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def max_model_len(self) -> int:
+        return self._facts.max_model_len
+
+    def stats(self) -> Sequence[EngineStats]:
+        """As Monitored.stats: what vLLM's own scheduler counts."""
+        return self._counters.all()
+
+    async def start(self) -> None:
+        """Reads the weights, which may take minutes. Raises EngineError."""
+        try:
+            self._llm = llm = await asyncio.to_thread(self._launch)
+            # The first order to the core; from here on this event loop hears what it says, and of its death.
+            await llm.get_supported_tasks()
+            for adapter in self._adapters.known():
+                await llm.add_lora(adapter)
+        except Exception as error:
+            # Whatever a worker of vLLM raised arrives here, often as no more than an Exception with its text.
+            await self._shut()
+            raise EngineError(f"vLLM does not start: {error}") from error
+
+    def _launch(self) -> AsyncLLM:
+        arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
+        return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self._counters.logger()])
+
+    async def stop(self) -> None:
+        live, self._live = self._live, {}
+        for one in live.values():
+            one.silent = True
+            one.deliver(Failed(one.request.id, "The engine is shutting down."))
+        await self._shut()
+
+    async def _shut(self) -> None:
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def health(self) -> Health:
+        running = sum(one.reader.begun for one in self._live.values())
+        waiting = len(self._live) - running
+        if self._llm is None:
+            return Health(ready=False, reason="the engine is not running", waiting=waiting)
+        if self._llm.errored:
+            return Health(ready=False, reason="vLLM's engine core has died", waiting=waiting, failed=True)
+        return Health(waiting=waiting, running=running)
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        """As TokenEngine.add; what vLLM itself refuses, RequestError or Refused, names the field."""
+        llm = self._llm
+        if llm is None or llm.errored:
+            raise EngineError("The engine is not running.")
+        if request.id in self._live:
+            raise ValueError(f"a sequence {request.id!r} is already running")
+        self._check(request)
+        params = sampling_params(request, self._facts.eos, self._facts.marks)
+        if self.health().waiting >= self._max_num_waiting:
+            raise Overloaded(f"{self._max_num_waiting} sequences are waiting already.")
+        live = self._live[request.id] = _Live(request, deliver)
+        self._spawn(self._run(llm, live, params))
+
+    def abort(self, id: str) -> None:
+        live = self._live.pop(id, None)
+        if live is None:
+            return
+        live.silent = True
+        if self._llm is not None:
+            # Not by cancelling the task: that loses a request whose way to vLLM has begun.
+            self._spawn(self._llm.abort(id))
+
+    def _check(self, request: TokenRequest) -> None:
+        ids, most = request.prompt, self.max_model_len
+        if not ids:
+            raise RequestError("The prompt is empty.", param="prompt")
+        if len(ids) >= most:
+            raise ContextTooLong(limit=most, prompt=len(ids), param="prompt")
+        if min(ids) < 0 or max(ids) >= self._facts.vocab_size:
+            raise RequestError(
+                f"The prompt holds token ids that are not in 0 to {self._facts.vocab_size - 1}.", param="prompt"
+            )
+
+    async def _run(self, llm: AsyncLLM, live: _Live, params: SamplingParams) -> None:
+        """Hand on all that vLLM says, and what it fails with."""
+        if live.silent:
+            return
+        request = live.request
+        try:
+            stream = llm.generate(
+                prompt(request),
+                params,
+                request.id,
+                lora_request=self._adapters.asked_by(request),
+                priority=request.priority if self._facts.prioritised else 0,
+            )
+            async for output in stream:
+                for each in live.reader.read(output):
+                    self._tell(live, each)
+        except backend.ClientError as error:
+            self._tell(live, Refused(request.id, refusal(error)))
+        except backend.BusyError as error:
+            self._tell(live, Refused(request.id, Overloaded(str(error))))
+        except DragomanError as error:
+            self._tell(live, Refused(request.id, error))
+        except backend.ServerError:
+            log.exception("vLLM failed on %s", request.id)
+            self._tell(live, Failed(request.id, "The engine failed while computing this request."))
+        finally:
+            if self._live.get(request.id) is live:
+                del self._live[request.id]
+
+    def _tell(self, live: _Live, output: TokenOutput) -> None:
+        """A receiver that raises takes nothing away from the others."""
+        if live.silent:
+            return
+        try:
+            live.deliver(output)
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the receiver of {live.request.id} raised", "exception": error}
+            )
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """As AdapterLoader.load_adapter."""
+        if not self._facts.adapters:
+            raise RequestError("vLLM was started without LoRA: it takes `enable_lora`.", param="lora_name")
+        adapter = self._adapters.new(name, path)
+        if self._llm is not None:
+            try:
+                # Here a bad one is refused; in the middle of a step it would take the engine with it.
+                await self._llm.add_lora(adapter)
+            except backend.ServerError as error:
+                raise EngineError("The engine failed while it loaded the adapter.") from error
+            except Exception as error:  # as in `start`
+                raise RequestError(f"vLLM cannot load the adapter: {error}", param="lora_path") from error
+        self._adapters.put(name, adapter)
+
+    def put_adapter(self, name: str, path: str) -> None:
+        """One of the beginning: it is loaded when the engine starts."""
+        self._adapters.put(name, self._adapters.new(name, path))
+
+    def unload_adapter(self, name: str) -> None:
+        """As AdapterLoader.unload_adapter."""
+        self._adapters.drop(name)

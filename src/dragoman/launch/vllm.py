@@ -1,0 +1,85 @@
+"""`vllm:DIRECTORY`: a model of vLLM, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..core.errors import EngineError
+from ..engines import vllm
+from ..pipeline.adapters import Adapters, read_adapter
+from ..pipeline.models import ServedModel
+from ..prompts.tokenizer import load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .around import serve_engine
+from .declared import chat_template, formats
+
+
+def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """path: a directory of config.json, tokenizer.json and *.safetensors."""
+    directory = Path(path)
+    given = tuple(read_adapter(text) for text in settings.lora_modules)
+    arguments = engine_arguments(settings)
+    if given:
+        arguments.setdefault("enable_lora", True)
+    options = vllm.VllmOptions(arguments, _thought(settings, directory), settings.max_waiting)
+    engine = vllm.load(directory, options)
+    for adapter in given:
+        engine.put_adapter(adapter.name, adapter.path)
+    return serve_engine(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=directory.resolve().name,
+        max_model_len=engine.max_model_len,
+        monitored=engine,
+        adapters=Adapters(given, engine) if arguments.get("enable_lora") else None,
+    )
+
+
+def engine_arguments(settings: Settings) -> dict[str, Any]:
+    """What the settings say in vLLM's words; `--vllm-args` says the rest, and overrules them.
+
+    Raises EngineError where that is no JSON object.
+    """
+    told: dict[str, Any] = {
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "block_size": settings.block_size,
+        "num_gpu_blocks_override": settings.num_gpu_blocks_override,
+        "scheduling_policy": settings.scheduling_policy,
+        "kv_events_config": _object("kv_events_config", settings.kv_events_config),
+        "kv_transfer_config": _object("kv_transfer_config", settings.kv_transfer_config),
+    }
+    said = {name: value for name, value in told.items() if value is not None}
+    return {
+        "dtype": settings.dtype,
+        "trust_remote_code": settings.trust_remote_code,
+        "enable_prefix_caching": settings.enable_prefix_caching,
+        "enable_chunked_prefill": settings.enable_chunked_prefill,
+        "data_parallel_size": settings.data_parallel_size,
+        "seed": settings.seed,
+        **said,
+        **(_object("vllm_args", settings.vllm_args) or {}),
+    }
+
+
+def _object(name: str, text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise EngineError(f"{name} must be a JSON object: {error}") from error
+
+
+def _thought(settings: Settings, directory: Path) -> tuple[str, str] | None:
+    """How the model begins and ends its reasoning, where it does."""
+    template = chat_template(settings, directory)
+    reasoning, _ = formats(settings, directory, template, load_tokenizer(directory))
+    return None if reasoning is None else (reasoning.thought.begin, reasoning.thought.end)

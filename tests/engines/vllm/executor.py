@@ -1,0 +1,253 @@
+"""The one part of vLLM that is not vLLM's in these tests: its executor, which computes the embedded model in numpy.
+
+Named to vLLM as `distributed_executor_backend`. All above it is real and in vLLM's own process: the scheduler, its
+blocks and their hashes, chunked prefill, grammars, and what carries all of that to and from the front.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.core.engine import Score, TokenRequest
+from dragoman.core.request import Sampling
+from dragoman.engines.batching import BLOCK_SIZE, Chunk, seeded
+from dragoman.engines.batching.sampler import sample
+from dragoman.engines.batching.scores import log_softmax, score
+from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.tiny.model import read_model
+from dragoman.engines.tiny.runner import LlamaRunner, PagedLlama
+
+from .serving import DIES_OF
+
+# Untyped, as in the engine's own backend.
+torch: Any = import_module("torch")
+executor: Any = import_module("vllm.v1.executor.abstract")
+interface: Any = import_module("vllm.v1.kv_cache_interface")
+outputs: Any = import_module("vllm.v1.outputs")
+
+Spec: TypeAlias = Any
+Adapter: TypeAlias = Any
+SchedulerOutput: TypeAlias = Any
+GrammarOutput: TypeAlias = Any
+New: TypeAlias = Any
+Params: TypeAlias = Any
+ModelOutput: TypeAlias = Any
+Scored: TypeAlias = Any
+Floats = NDArray[np.float32]
+
+_KV_BYTES = 64 << 20
+
+
+class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClass]
+    """Continuous batching is vLLM's; the network, its paged keys and values and the sampler are those of `tiny`."""
+
+    def _init_executor(self) -> None:
+        self._model = PagedLlama(read_model(Path(self.model_config.model)))
+        self._runner: LlamaRunner | None = None
+        self._rows: dict[str, Sequence] = {}
+        self._due: tuple[SchedulerOutput, list[Chunk], Floats] | None = None
+        self._adapters: set[int] = set()
+        self._answers: dict[str, Callable[..., Any]] = {
+            "get_supported_tasks": lambda: ("generate",),
+            "get_supported_kv_cache_layouts": lambda: ["LBNHC"],
+            "get_kv_cache_spec": self._kv_cache_spec,
+            "determine_available_memory": lambda: _KV_BYTES,
+            "initialize_from_config": self._allocate,
+            "add_lora": self._add_lora,
+            "remove_lora": self._remove_lora,
+            "list_loras": lambda: set(self._adapters),
+            "supports_draft_weight_updates": lambda: False,
+        }
+
+    def check_health(self) -> None:
+        pass
+
+    def collective_rpc(
+        self,
+        method: Any,
+        timeout: float | None = None,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        non_block: bool = False,
+    ) -> list[Any]:
+        answer = self._answers.get(method, lambda *_, **__: None)
+        return [answer(*args, **(kwargs or {}))]
+
+    def compile_or_warm_up_model(self) -> None:
+        pass
+
+    def _kv_cache_spec(self) -> dict[str, Spec]:
+        config = self.model_config.hf_config
+        one = interface.FullAttentionSpec(
+            block_size=BLOCK_SIZE,
+            num_kv_heads=config.num_key_value_heads,
+            head_size=config.head_dim,
+            dtype=torch.float32,
+        )
+        return {f"model.layers.{index}.self_attn.attn": one for index in range(config.num_hidden_layers)}
+
+    def _allocate(self, configs: list[Spec]) -> None:
+        self._runner = self._model.runner(configs[0].num_blocks + 1)
+
+    def _add_lora(self, adapter: Adapter) -> bool:
+        if not Path(adapter.lora_path).is_dir():
+            raise ValueError(f"Loading lora {adapter.lora_name} failed: no such directory {adapter.lora_path}")
+        self._adapters.add(adapter.lora_int_id)
+        return True
+
+    def _remove_lora(self, number: int) -> bool:
+        self._adapters.discard(number)
+        return True
+
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Future[None]:
+        assert self._runner is not None
+        for id in scheduler_output.finished_req_ids:
+            self._rows.pop(id, None)
+        for new in scheduler_output.scheduled_new_reqs:
+            self._rows[new.req_id] = _sequence(new, self._model.vocab, self.model_config.max_model_len)
+        self._follow(scheduler_output)
+        chunks = [self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()]
+        states = self._runner.forward(chunks) if chunks else None
+        logits = np.zeros((0, self._model.vocab), np.float32)
+        if states is not None:
+            logits = states.last(range(len(chunks)))
+            for place, chunk in enumerate(chunks):
+                _score_prompt(chunk, states.span(place, 0, chunk.num_tokens))
+        self._due = (scheduler_output, chunks, logits)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _follow(self, output: SchedulerOutput) -> None:
+        """What the scheduler says of those that it has told of before."""
+        cached = output.scheduled_cached_reqs
+        for id, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
+            row = self._rows[id]
+            row.num_computed_tokens = computed
+            if id in cached.resumed_req_ids:
+                row.blocks = []
+            if blocks is not None:
+                row.blocks = [*row.blocks, *blocks[0]]
+
+    def _chunk(self, id: str, count: int) -> Chunk:
+        row = self._rows[id]
+        return Chunk(row, row.num_computed_tokens, row.num_computed_tokens + count)
+
+    def sample_tokens(self, grammar_output: GrammarOutput, non_block: bool = False) -> ModelOutput:
+        assert self._due is not None
+        (output, chunks, logits), self._due = self._due, None
+        ids = list(output.num_scheduled_tokens)
+        masks = _masks(grammar_output)
+        due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
+        rows = [chunks[place].sequence for place in due]
+        tokens = sample(logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due])
+        scores = [score(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
+        sampled: list[list[int]] = [[] for _ in ids]
+        for place, row, token in zip(due, rows, tokens, strict=True):
+            if DIES_OF in row.request.stop_token_ids:
+                os._exit(1)
+            sampled[place] = [token]
+            row.tokens.append(token)
+            row.sampling.observe(token)
+        return outputs.ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={id: place for place, id in enumerate(ids)},
+            sampled_token_ids=sampled,
+            logprobs=_lists(len(ids), due, tokens, scores),
+            prompt_logprobs_dict={
+                id: scored for id, chunk in zip(ids, chunks, strict=True) if (scored := _whole(chunk.sequence))
+            },
+        )
+
+
+_MOST = 20
+"""Alternatives that are computed for every token; vLLM gives each request as many as it asked for."""
+
+
+def _sequence(new: New, vocab: int, max_model_len: int) -> Sequence:
+    params = new.sampling_params
+    assert params is not None
+    assert new.prompt_token_ids is not None
+    row = Sequence(
+        0, _request(new.req_id, new.prompt_token_ids, params), vocab=vocab, max_model_len=max_model_len, draws=seeded
+    )
+    row.blocks, row.num_computed_tokens = list(new.block_ids[0]), new.num_computed_tokens
+    return row
+
+
+def _request(id: str, prompt: list[int], params: Params) -> TokenRequest:
+    return TokenRequest(
+        id=id,
+        prompt=tuple(prompt),
+        max_tokens=params.max_tokens or 1,
+        min_tokens=params.min_tokens,
+        stop_token_ids=frozenset(params.all_stop_token_ids),
+        prompt_logprobs=params.prompt_logprobs,
+        sampling=Sampling(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            seed=params.seed,
+            logit_bias=tuple(dict[int, float](params.logit_bias or {}).items()),
+            allowed_token_ids=None if params.allowed_token_ids is None else tuple(params.allowed_token_ids),
+            bad_words=tuple(tuple(word) for word in params.bad_words_token_ids or ()),
+        ),
+    )
+
+
+def _masks(grammar: GrammarOutput) -> dict[str, bytes]:
+    if grammar is None:
+        return {}
+    rows = grammar.grammar_bitmask
+    return {id: rows[place].tobytes() for place, id in enumerate(grammar.structured_output_request_ids)}
+
+
+def _score_prompt(chunk: Chunk, logits: Floats) -> None:
+    sequence, scores = chunk.sequence, chunk.sequence.prompt_scores
+    if scores is None:
+        return
+    stop = min(chunk.end, sequence.num_prompt_tokens - 1)
+    count = sequence.request.prompt_logprobs or 0
+    for row, at in zip(log_softmax(logits), range(chunk.begin, stop), strict=False):
+        scores.append(score(row, sequence.tokens[at + 1], count))
+
+
+def _whole(sequence: Sequence) -> Scored:
+    """The scores of a prompt, once, when the last of them is known."""
+    scores = sequence.prompt_scores
+    if scores is None or len(scores) < sequence.num_prompt_tokens:
+        return None
+    sequence.prompt_scores = None
+    known = [one for one in scores if one is not None]
+    ids, values = _table(list(sequence.request.prompt[1:]), known, sequence.request.prompt_logprobs or 0)
+    ranks = torch.tensor([one.rank for one in known], dtype=torch.int64)
+    return outputs.LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), ranks)
+
+
+def _lists(count: int, due: list[int], tokens: list[int], scores: list[Score]) -> Scored:
+    ids, values = np.zeros((count, _MOST + 1), np.int32), np.zeros((count, _MOST + 1), np.float32)
+    ranks = np.ones(count, np.int64)
+    if due:
+        ids[due], values[due] = _table(tokens, scores, _MOST)
+        ranks[due] = [one.rank for one in scores]
+    return outputs.LogprobsLists(ids, values, ranks)
+
+
+def _table(tokens: list[int], scores: list[Score], count: int) -> tuple[NDArray[np.int32], Floats]:
+    """[n, count + 1]: the token itself, then the best ones, as vLLM lays them out."""
+    rows = [((token, one.logprob), *one.top[:count]) for token, one in zip(tokens, scores, strict=True)]
+    ids = np.array([[id for id, _ in row] for row in rows], np.int32).reshape(len(rows), count + 1)
+    values = np.array([[value for _, value in row] for row in rows], np.float32).reshape(len(rows), count + 1)
+    return ids, values

@@ -1,0 +1,65 @@
+"""A vLLM of the embedded model, all of it real but its executor, as it is started for tests."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+
+import pytest
+
+from dragoman.engines import tiny
+from dragoman.launch import build_models
+from dragoman.pipeline.models import Models
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+EXECUTOR = "tests.engines.vllm.executor.NumpyExecutor"
+DIES_OF = 13
+"""A stop token that no model samples here: the executor's process ends at a request that has it."""
+
+ARGUMENTS = {
+    "distributed_executor_backend": EXECUTOR,
+    "async_scheduling": False,
+    "block_size": 16,
+    "enforce_eager": True,
+    "enable_lora": True,
+}
+
+
+@contextmanager
+def without_accelerator() -> Generator[None]:
+    """vLLM is told so before it is imported; its processes inherit it."""
+    if find_spec("vllm") is None:
+        pytest.skip("needs vLLM")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_TARGET_DEVICE", "cpu")
+        patch.setenv("VLLM_NO_USAGE_STATS", "1")
+        patch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+        yield
+
+
+def settings(**more: object) -> Settings:
+    return Settings(
+        model=f"vllm:{tiny.embedded()}",
+        max_model_len=4096,
+        max_num_seqs=32,
+        dtype="float32",
+        vllm_args=json.dumps(ARGUMENTS | more),
+    )
+
+
+@asynccontextmanager
+async def started(asked: Settings) -> AsyncGenerator[Models]:
+    with without_accelerator():
+        models = build_models(asked, SystemClock())
+        await models.start()
+        try:
+            yield models
+        finally:
+            await models.stop()
+            # vLLM leaves its sockets to this; their warnings are not to come in another's test.
+            del models
+            gc.collect()

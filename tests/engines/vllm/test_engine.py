@@ -1,0 +1,237 @@
+"""What vLLM is told, and what it says: against its real front, scheduler and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from dragoman.core.engine import Ended, Failed, Feature, Refused, TokenOutput, TokenRequest
+from dragoman.core.errors import ContextTooLong, EngineError, RequestError, Unsupported
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Sampling
+from dragoman.engines.tiny.model import Llama
+from dragoman.launch import build_models
+from dragoman.pipeline.models import Models, TokenBackend
+from dragoman.serving.clock import SystemClock
+from tests.engines.harness import GREEDY, Told, alone
+
+from .serving import DIES_OF, settings, started, without_accelerator
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+PROMPT = tuple(np.random.default_rng(5).integers(3, 2048, 300).tolist())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def models() -> AsyncGenerator[Models]:
+    async with started(settings()) as models:
+        yield models
+
+
+class Asker:
+    """Puts requests to a served model's engine and hears what becomes of them."""
+
+    def __init__(self, models: Models) -> None:
+        self.model = next(iter(models))
+        assert isinstance(self.model.backend, TokenBackend)
+        self.engine = self.model.backend.engine
+        self._said = asyncio.Event()
+
+    def send(self, request: TokenRequest) -> Told:
+        told = Told()
+
+        def deliver(output: TokenOutput) -> None:
+            told.append(output)
+            self._said.set()
+
+        self.engine.add(request, deliver)
+        return told
+
+    async def until(self, told: Told, tokens: int | None = None) -> Told:
+        """It has so many tokens, or has ended."""
+
+        def reached() -> bool:
+            over = bool(told) and isinstance(told[-1], Ended | Failed | Refused)
+            return over or (tokens is not None and len(told.tokens) >= tokens)
+
+        while not reached():
+            self._said.clear()
+            await asyncio.wait_for(self._said.wait(), 30)
+        return told
+
+    async def ask(self, request: TokenRequest) -> Told:
+        return await self.until(self.send(request))
+
+
+@pytest.fixture
+def asker(models: Models) -> Asker:
+    return Asker(models)
+
+
+def test_what_it_cannot_be_told_is_an_error_that_says_so() -> None:
+    def built(**more: object) -> None:
+        build_models(settings(**more), SystemClock())
+
+    with without_accelerator():
+        with pytest.raises(Exception, match="Did you mean `tensor_parallel_size`"):
+            built(tensor_parallel_sise=2)
+        with pytest.raises(Exception, match="`model` cannot be set here"):
+            built(model="elsewhere")
+        with pytest.raises(Exception, match="vllm_args must be a JSON object"):
+            build_models(msgspec.structs.replace(settings(), vllm_args="[1]"), SystemClock())
+        with pytest.raises(Exception, match="vLLM does not take this"):
+            built(max_model_len=100_000)
+
+
+async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Asker, packaged: Llama) -> None:
+    ask = TokenRequest(id="same", prompt=PROMPT, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
+    ours, theirs = alone(packaged, ask), await asker.ask(ask)
+    assert theirs.tokens == ours.tokens
+    assert theirs.end == ours.end
+    for one, other in zip(theirs.scores, ours.scores, strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one.rank, [id for id, _ in one.top]) == (other.rank, [id for id, _ in other.top])
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+    (found,), (expected,) = theirs.prompt, ours.prompt
+    assert [one and one.rank for one in found.scores] == [one and one.rank for one in expected.scores]
+
+
+async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Asker) -> None:
+    ask = TokenRequest(id="first", prompt=PROMPT[::-1], max_tokens=4, sampling=GREEDY, cache_salt="a\nb")
+    first = await asker.ask(ask)
+    again = await asker.ask(msgspec.structs.replace(ask, id="again"))
+    other = await asker.ask(msgspec.structs.replace(ask, id="other", cache_salt="ab\n"))
+    assert (first.cached, again.cached, other.cached) == ([0], [288], [0])
+    assert again.tokens == first.tokens == other.tokens
+
+
+async def test_bad_words_and_stops_are_those_of_the_request(asker: Asker) -> None:
+    ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=12, sampling=GREEDY)
+    free = (await asker.ask(ask)).tokens
+    banned = msgspec.structs.replace(ask, id="banned", sampling=Sampling(temperature=0, bad_words=((free[0],),)))
+    assert free[0] not in (await asker.ask(banned)).tokens
+    stop = next(token for token in free if token != free[0])
+    stopped = await asker.ask(msgspec.structs.replace(ask, id="stopped", stop_token_ids=frozenset({stop})))
+    assert stopped.tokens == free[: free.index(stop) + 1]
+    assert stopped.end == Ended("stopped", FinishReason.STOP, stop=stop)
+    kept = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
+    assert (await asker.ask(kept)).end == Ended("kept", FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
+async def test_every_number_is_a_seed(asker: Asker, seed: int) -> None:
+    ask = TokenRequest(id=f"a{seed}", prompt=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed))
+    first, second = await asker.ask(ask), await asker.ask(msgspec.structs.replace(ask, id=f"b{seed}"))
+    assert first.tokens == second.tokens
+
+
+async def test_a_refusal_names_the_field(asker: Asker) -> None:
+    ask = TokenRequest(id="no", prompt=PROMPT, max_tokens=4)
+    with pytest.raises(RequestError, match=r"temperature must be in \[0, 2\]") as refused:
+        asker.send(msgspec.structs.replace(ask, sampling=Sampling(temperature=3.0)))
+    assert refused.value.param == "temperature"
+    with pytest.raises(ContextTooLong):
+        asker.send(msgspec.structs.replace(ask, prompt=PROMPT * 20))
+    with pytest.raises(Unsupported):
+        asker.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
+    # This one only vLLM's own check of the whole request finds.
+    (told,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
+    assert isinstance(told, Refused)
+    assert (told.error.status, told.error.param) == (400, "logprobs")
+    assert asker.engine.health().waiting == 0
+
+
+async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
+    ask = TokenRequest(id="long", prompt=PROMPT, max_tokens=3000, sampling=GREEDY)
+    told = await asker.until(asker.send(ask), tokens=4)
+    asker.engine.abort("long")
+    heard = len(told)
+    asker.engine.abort("unknown")
+    asker.send(msgspec.structs.replace(ask, id="never"))
+    asker.engine.abort("never")
+    await asker.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
+    assert len(told) == heard
+    monitored = asker.model.monitored
+    assert monitored is not None
+    (stats,) = monitored.stats()
+    assert (stats.running, stats.waiting, stats.kv_cache_usage) == (0, 0, 0.0)
+    assert asker.engine.health().running == 0
+
+
+async def test_vllms_own_counters_are_told(asker: Asker) -> None:
+    monitored = asker.model.monitored
+    assert monitored is not None
+    (stats,) = monitored.stats()
+    before = (stats.prompt_tokens, stats.generation_tokens, stats.success["length"], stats.ttft.count)
+    await asker.ask(TokenRequest(id="counted", prompt=PROMPT, max_tokens=5))
+    assert (stats.prompt_tokens, stats.generation_tokens, stats.success["length"], stats.ttft.count) == (
+        before[0] + 300,
+        before[1] + 5,
+        before[2] + 1,
+        before[3] + 1,
+    )
+    assert stats.prefix_cache_hits
+    assert stats.cache is not None
+    assert stats.cache.block_size == 16
+
+
+async def test_an_adapter_that_cannot_be_loaded_is_refused_and_harms_nobody(asker: Asker, tmp_path: Path) -> None:
+    adapters = asker.model.adapters
+    assert adapters is not None
+    assert Feature.LORA in asker.model.capabilities.features
+    engine = asker.engine
+    ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=(("lora", '"sql"'),))
+    (told,) = await asker.ask(ask)
+    assert isinstance(told, Refused)
+    with pytest.raises(RequestError, match="no such directory"):
+        await engine.load_adapter("sql", str(tmp_path / "nowhere"))  # pyright: ignore
+    await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
+    first = await asker.ask(ask)
+    assert isinstance(first.end, Ended)
+    await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
+    again = await asker.ask(msgspec.structs.replace(ask, id="l2"))
+    assert again.cached == [0], "what the first one computed is not the second one's"
+
+
+async def test_when_the_core_dies_all_is_told_and_it_can_be_started_again() -> None:
+    async with started(settings()) as models:
+        asker = Asker(models)
+        ask = TokenRequest(id="ill", prompt=PROMPT, max_tokens=400, sampling=GREEDY)
+        told = await asker.until(asker.send(ask), tokens=2)
+        deadly = asker.send(msgspec.structs.replace(ask, id="deadly", stop_token_ids=frozenset({DIES_OF})))
+        await asker.until(told)
+        await asker.until(deadly)
+        assert isinstance(told.end, Failed)
+        assert isinstance(deadly.end, Failed)
+        state = asker.engine.health()
+        assert (state.ready, state.failed) == (False, True)
+        with pytest.raises(EngineError):
+            asker.send(msgspec.structs.replace(ask, id="late"))
+        await asker.engine.stop()
+        await asker.engine.start()
+        assert asker.engine.health().ready
+        assert len((await asker.ask(msgspec.structs.replace(ask, id="well", max_tokens=3))).tokens) == 3
+        stopping = await asker.until(asker.send(msgspec.structs.replace(ask, id="last")), tokens=1)
+        await asker.engine.stop()
+        assert isinstance(stopping.end, Failed)
+
+
+def test_arguments_of_the_settings_become_vllms() -> None:
+    with without_accelerator():
+        from dragoman.launch.vllm import engine_arguments
+
+        told = engine_arguments(settings(enable_prefix_caching=False))
+    assert json.loads(json.dumps(told)) == told
+    assert (told["max_model_len"], told["max_num_seqs"], told["enable_prefix_caching"]) == (4096, 32, False)
