@@ -234,7 +234,8 @@ class TokenEngine(Protocol):
         """Queue a sequence; raise Overloaded if the queue is full.
 
         `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
-        then Ended or Failed; or Refused alone. SampledBy, where the engine knows, before the first token and when the weights change.
+        then Ended or Failed; or Refused alone. SampledBy, where the engine knows, before the first token and when the
+        weights change.
         """
         ...
 
