@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -22,10 +22,10 @@ CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Count to 12."}]
 
 @asynccontextmanager
 async def serving(
-    model: str = "tiny", offloading: Path | None = None, **options: Any
+    model: str = "tiny", offloading: Path | None = None, dtype: Literal["auto", "float32"] = "auto", **options: Any
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     directory = None if offloading is None else str(offloading)
-    models = build_models(Settings(model=model, kv_offloading_dir=directory), SystemClock())
+    models = build_models(Settings(model=model, dtype=dtype, kv_offloading_dir=directory), SystemClock())
     app = create_app(models, options=ServingOptions(**options))
     await models.start()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:

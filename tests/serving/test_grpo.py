@@ -1,0 +1,105 @@
+"""A trainer in a few lines: candidates over HTTP, a policy gradient in torch, the weights back to the server, again.
+
+What it rests on is what every RL trainer does: ids are used as they were sampled and never made of text again, and the
+logprobs are those of the weights that the answer says it was sampled by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.engines import tiny
+from dragoman.prompts.tokenizer import load_tokenizer
+
+from .test_vllm import post, serving
+
+torch: Any = pytest.importorskip("torch", reason="needs torch (CPU)")
+transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
+safetensors: Any = pytest.importorskip("safetensors.torch", reason="needs safetensors")
+
+pytestmark = pytest.mark.torch
+
+STORY = [{"role": "user", "content": "Tell me a story."}]
+STEPS, CANDIDATES, TOKENS = 6, 48, 12
+
+
+def reward(ids: list[int]) -> float:
+    """What is liked here: even numbers."""
+    return sum(id % 2 == 0 for id in ids) / len(ids)
+
+
+class Trainer:
+    """The embedded model in torch."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self.model = transformers.LlamaForCausalLM.from_pretrained(tiny.embedded(), dtype=torch.float32)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1.5e-3)
+
+    def logprobs(self, prompt: list[int], answers: list[list[int]]) -> Any:
+        """[answers, tokens] of each answer's tokens; all have the same length."""
+        ids = torch.tensor([prompt + answer for answer in answers])
+        logits = self.model(ids).logits[:, len(prompt) - 1 : -1]
+        return logits.log_softmax(-1).gather(-1, ids[:, len(prompt) :, None])[..., 0]
+
+    def step(self, prompt: list[int], answers: list[list[int]], sampled: Any) -> None:
+        """GRPO: what an answer is better than its group counts; sampled: [answers, tokens] logprobs of the server."""
+        rewards = torch.tensor([reward(answer) for answer in answers])
+        advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+        ratio = (self.logprobs(prompt, answers) - sampled).exp()
+        loss = -torch.min(ratio * advantages[:, None], ratio.clamp(0.8, 1.2) * advantages[:, None]).mean()
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+
+    def weights(self) -> bytes:
+        """As a file of safetensors. The head is the embedding."""
+        state = self.model.state_dict()
+        return safetensors.save({name: tensor for name, tensor in state.items() if name != "lm_head.weight"})
+
+
+async def candidates(http: httpx2.AsyncClient, prompt: list[int], seed: int) -> tuple[Any, Any]:
+    """Choices, and the usage."""
+    params = {"n": CANDIDATES, "max_tokens": TOKENS, "temperature": 1.0, "seed": seed, "logprobs": 0}
+    made = await post(http, "/inference/v1/generate", token_ids=prompt, sampling_params={**params, "ignore_eos": True})
+    return made["choices"], made["usage"]
+
+
+async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
+    """As trainers do it: hold what runs, replace, go on."""
+    await http.post("/pause?mode=keep")
+    headers = {"content-type": "application/octet-stream"}
+    answer = await http.post(f"/update_weights?weight_version={version}", content=weights, headers=headers)
+    assert answer.status_code == 200, answer.text
+    await http.post("/resume")
+
+
+@pytest.mark.parametrize("model", ["tiny", f"transformers:{tiny.embedded()}"])
+async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
+    trainer, tokenizer = Trainer(), load_tokenizer(tiny.embedded())
+    rewards: list[float] = []
+    respelled = 0
+    async with serving(model, dtype="float32") as http:
+        prompt: list[int] = (await post(http, "/tokenize", messages=STORY))["tokens"]
+        for step in range(STEPS):
+            choices, usage = await candidates(http, prompt, seed=100 * step)
+            answers = [choice["token_ids"] for choice in choices]
+            rewards.append(sum(map(reward, answers)) / CANDIDATES)
+            respelled += sum(tokenizer.encode(tokenizer.decode(ids), special=True) != ids for ids in answers)
+            version = f"step-{step}" if step else "default"
+            span = {"version": version, "start": 0, "end": TOKENS}
+            assert all(choice["weight_versions"] == [span] for choice in choices)
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 0, "what old weights computed is not used"
+            told = [[entry["logprob"] for entry in choice["logprobs"]["content"]] for choice in choices]
+            sampled = torch.tensor(told)
+            with torch.no_grad():
+                assert torch.allclose(trainer.logprobs(prompt, answers), sampled, atol=1e-4)
+            trainer.step(prompt, answers, sampled)
+            await push(http, trainer.weights(), f"step-{step + 1}")
+    assert respelled, "no answer would have been other ids, had its text been tokenised again: the test shows little"
+    assert rewards[-1] > rewards[0] + 0.1, rewards
+    assert rewards[-1] == max(rewards), rewards
