@@ -160,9 +160,12 @@ async def test_a_script_answers_where_nobody_directs():
     playing = engine(Script.of(Say("scripted")), directives=True)
     assert (await ask(playing, chat(user("[[say directed]]")))).choices[0].text() == "directed"
     assert (await ask(playing, chat(user("hi")))).choices[0].text() == "scripted"
-    assert (await ask(playing, GenerateRequest("m", "[[say directed]]"))).choices[0].text() == "scripted"
+    assert (await ask(playing, GenerateRequest("m", "hi"))).choices[0].text() == "scripted"
 
 
-async def test_a_plain_prompt_has_no_directives():
-    reply = await ask(engine(directives=True), GenerateRequest("m", "[[say directed]]"))
+async def test_a_plain_prompt_directs_as_a_user_would():
+    prompt = "user:\n[[say directed]] [[then]] [[say later]]\n\nassistant:\n"
+    reply = await ask(engine(directives=True), GenerateRequest("m", prompt))
+    assert reply.choices[0].text() == "directed"
+    reply = await ask(engine(directives=True), GenerateRequest("m", "hi"))
     assert reply.choices[0].text() == NO_DIRECTIVE

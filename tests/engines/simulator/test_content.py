@@ -97,6 +97,8 @@ async def test_where_tools_may_be_called_the_configured_share_does(share: float,
 async def test_directives_and_headers_and_the_administrator_tell_what_is_said():
     async with twin(directives=True) as sim:
         assert await sim.said("[[say From the prompt.]]") == "From the prompt."
+        plain = await sim.post("/v1/completions", {"prompt": "[[say From a plain one.]]", "max_tokens": 50})
+        assert plain.json()["choices"][0]["text"] == "From a plain one."
         reply = json.dumps({"reply": [{"text": "From the header."}]})
         assert await sim.said(headers={"x-dragoman-reply": reply}) == "From the header."
 

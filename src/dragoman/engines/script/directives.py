@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ...core.errors import RequestError
 from ...core.events import FinishReason
-from ...core.message import Message, Role
+from ...core.message import Message, Role, Text
 from ...core.request import Conversation
 from .script import Call, Entry, Fail, Part, Refuse, Say, Think, Wait, text_of
 
@@ -32,6 +32,11 @@ AFTER_TOOL = "Done."
 class _Directive(Struct, frozen=True):
     name: str
     text: str
+
+
+def spoken(prompt: Conversation | str) -> Conversation:
+    """A plain text is what a user would say who says nothing else."""
+    return Conversation((Message(Role.USER, (Text(prompt),)),)) if isinstance(prompt, str) else prompt
 
 
 def directed(conversation: Conversation) -> Entry | None:

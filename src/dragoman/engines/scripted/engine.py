@@ -16,7 +16,7 @@ from ...core.errors import EngineError
 from ...core.events import Event, Finished
 from ...core.request import Conversation, GenerateRequest
 from ..script.cast import Cast
-from ..script.directives import directed, undirected
+from ..script.directives import directed, spoken, undirected
 from ..script.failure import error_of
 from ..script.script import Entry, Fail, Script, Wait, subject_of
 from .performance import perform
@@ -143,7 +143,7 @@ class ScriptedEngine:
 
     def _entry(self, request: GenerateRequest, text: str) -> Entry:
         if self._directives:
-            conversation = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
+            conversation = request.prompt if isinstance(request.prompt, Conversation) else spoken(text)
             entry = directed(conversation)
             if entry is not None or self._cast.empty:
                 return entry or undirected(conversation)

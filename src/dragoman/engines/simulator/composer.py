@@ -36,6 +36,7 @@ from ..script import (
     error_of,
     joined,
     read_entry,
+    spoken,
     subject_of,
     wanted,
 )
@@ -132,11 +133,12 @@ class Composer:
             return entry_of(msgspec.json.decode(said), "x-dragoman-reply")
         if self._told:
             return self._told.pop(0)
-        if self._manner.directives and isinstance(asked.prompt, Conversation):
-            entry = directed(asked.prompt)
+        text = self._prompt_text(request)
+        if self._manner.directives:
+            entry = directed(asked.prompt if isinstance(asked.prompt, Conversation) else spoken(text))
             if entry is not None:
                 return entry
-        subject = subject_of(asked, self._prompt_text(request))
+        subject = subject_of(asked, text)
         known = self._replies.get(prompt_key(subject.text))
         if known is not None or self._cast is None:
             return known

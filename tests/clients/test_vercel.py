@@ -1,0 +1,80 @@
+"""The Vercel AI SDK, in its own runtime: tool loops, streams, failures, objects and vectors in all of our dialects."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .running import PATIENCE, serving
+
+HERE = Path(__file__).parent / "vercel"
+INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/vercel`"),
+]
+
+MODELS = "models:\n  scripted: {model: scripted, pinned: true}\n  tiny: {model: tiny, pinned: true}\n"
+DIALECTS = ("responses", "chat", "completions", "compatible", "messages")
+THINKING = {"compatible", "messages"}
+"""Where this SDK shows reasoning that is no summary."""
+Said = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """By the name of each trial: what the SDK made of the answer."""
+    folder = tmp_path_factory.mktemp("vercel")
+    (folder / "models.yaml").write_text(MODELS)
+    with serving("--config models.yaml --store memory", folder) as address:
+        command = ["node", str(HERE / "says.mjs"), address]
+        told = {**os.environ, "AI_SDK_LOG_WARNINGS": "false"}
+        done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {line.pop("name"): line for line in lines}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_stream_is_what_the_whole_answer_is(said: Said, dialect: str) -> None:
+    whole, streamed = said[f"{dialect} whole"], said[f"{dialect} streamed"]
+    assert (streamed.pop("deltas"), streamed.pop("failures")) == ("5 and 8", [])
+    assert streamed == whole
+    assert (whole["text"], whole["finish"]) == ("5 and 8", "stop")
+    assert all(whole["usage"])
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
+def test_a_tool_loop_runs_to_its_end(said: Said, dialect: str) -> None:
+    whole = said[f"{dialect} whole"]
+    assert whole["calls"] == [{"a": 2, "b": 3}, {"a": 4, "b": 4}]
+    assert whole["results"] == ["5", "8"]
+    assert whole["reasoning"] == ("Two numbers." if dialect in THINKING else "")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_fails_is_shown(said: Said, dialect: str) -> None:
+    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+    # Anthropic's word for an engine that has no room is 529.
+    status = 529 if dialect == "messages" else 503
+    assert (refused["error"], refused["status"], refused["message"]) == ("AI_APICallError", status, "out of memory")
+    assert (broken["deltas"], broken["finish"], broken["failures"]) == ("So far", "error", ["out of memory"])
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if name != "completions"])
+def test_an_object_follows_its_schema(said: Said, dialect: str) -> None:
+    told = said[f"{dialect} object"]
+    assert told.get("valid"), told
+    assert told["object"].keys() == {"name", "age"}
+
+
+def test_many_texts_are_embedded_at_once(said: Said) -> None:
+    assert said["embeddings"]["sizes"] == [192, 192]
+    assert said["embeddings"]["usage"] > 0
