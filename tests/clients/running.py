@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,24 @@ def serving(arguments: str, folder: Path) -> Generator[str]:
         server.close()
 
 
-def run(folder: Path, *arguments: str) -> str:
-    """Python with these arguments; what it says. Nothing is looked up on any hub."""
+Said = dict[str, dict[str, Any]]
+"""By the name of each trial: what a client made of the answers."""
+
+MODELS = "models:\n  scripted: {model: scripted, pinned: true}\n  tiny: {model: tiny, pinned: true}\n"
+
+
+def tried(folder: Path, *command: str) -> Said:
+    """What a client tells, a line of JSON a trial, of a server of `scripted` and `tiny`, whose address it is told."""
+    (folder / "models.yaml").write_text(MODELS)
+    with serving("--config models.yaml --store memory", folder) as address:
+        told = run(folder, *command, address)
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    return {line.pop("name"): line for line in lines}
+
+
+def run(folder: Path, *command: str) -> str:
+    """What the command says. Nothing is looked up on any hub."""
     home = {"HOME": str(folder), "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    command = [sys.executable, *arguments]
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **home}, capture_output=True, text=True, timeout=PATIENCE, check=False
     )

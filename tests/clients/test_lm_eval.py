@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,17 @@ def evaluate(folder: Path, client: str, task: str, *extra: str, **options: objec
     out = folder / f"out-{client}-{task}"
     told = ",".join(f"{name}={value}" for name, value in options.items())
     asked = ["-m", "lm_eval", "run", "--model", client, "--model_args", told, "--tasks", task]
-    run(folder, *asked, "--include_path", str(folder), "--output_path", str(out), "--log_samples", *extra)
+    run(
+        folder,
+        sys.executable,
+        *asked,
+        "--include_path",
+        str(folder),
+        "--output_path",
+        str(out),
+        "--log_samples",
+        *extra,
+    )
     (samples,) = out.rglob("samples_*.jsonl")
     return [json.loads(line) for line in samples.read_text().splitlines()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     with serving("tiny", folder) as address:
-        return json.loads(run(folder, str(script), address).splitlines()[-1])
+        return json.loads(run(folder, sys.executable, str(script), address).splitlines()[-1])
 
 
 def test_every_choice_has_its_tokens_and_their_logprobs(told: Any):

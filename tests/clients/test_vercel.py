@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from .running import PATIENCE, serving
+from .running import Said, tried
 
 HERE = Path(__file__).parent / "vercel"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()
@@ -21,25 +17,14 @@ pytestmark = [
     pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/vercel`"),
 ]
 
-MODELS = "models:\n  scripted: {model: scripted, pinned: true}\n  tiny: {model: tiny, pinned: true}\n"
 DIALECTS = ("responses", "chat", "completions", "compatible", "messages")
 THINKING = {"compatible", "messages"}
 """Where this SDK shows reasoning that is no summary."""
-Said = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """By the name of each trial: what the SDK made of the answer."""
-    folder = tmp_path_factory.mktemp("vercel")
-    (folder / "models.yaml").write_text(MODELS)
-    with serving("--config models.yaml --store memory", folder) as address:
-        command = ["node", str(HERE / "says.mjs"), address]
-        told = {**os.environ, "AI_SDK_LOG_WARNINGS": "false"}
-        done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {line.pop("name"): line for line in lines}
+    return tried(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "says.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -4,7 +4,7 @@ Shared by the engines that can be told what to say. Pure, but for reading a file
 """
 
 from .cast import Cast
-from .directives import directed, undirected
+from .directives import directed, spoken, undirected
 from .failure import error_of
 from .files import ScriptError, load_script, read_entry
 from .obey import check, wanted
@@ -46,6 +46,7 @@ __all__ = [
     "joined",
     "load_script",
     "read_entry",
+    "spoken",
     "subject_of",
     "undirected",
     "wanted",

@@ -1,0 +1,52 @@
+"""LangChain, in a process of its own: agents, streams, failures, objects and vectors in our dialects."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .running import Said, needs, tried
+
+SCRIPT = Path(__file__).parent / "langchain" / "says.py"
+DIALECTS = ("chat", "responses", "messages")
+
+pytestmark = [pytest.mark.clients, needs("langchain", "langchain_openai", "langchain_anthropic")]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    return tried(tmp_path_factory.mktemp("langchain"), sys.executable, str(SCRIPT))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_agent_runs_to_its_end(said: Said, dialect: str) -> None:
+    loop = {"text": "5 and 8", "calls": [{"a": 2, "b": 3}, {"a": 4, "b": 4}], "results": ["5", "8"]}
+    assert said[f"{dialect} loop"] == loop
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_its_sum_of_a_stream_is_the_whole_answer(said: Said, dialect: str) -> None:
+    assert said[f"{dialect} streamed"] == said[f"{dialect} whole"]
+    assert len(said[f"{dialect} whole"]["calls"]) == 2
+    assert all(said[f"{dialect} whole"]["usage"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_fails_is_an_exception(said: Said, dialect: str) -> None:
+    refused, broken = said[f"{dialect} refused"], said[f"{dialect} broken"]
+    assert refused["status"] == 429
+    assert "RateLimitError" in refused["error"]
+    assert "out of memory" in broken["message"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_an_object_follows_its_schema(said: Said, dialect: str, method: str) -> None:
+    assert said[f"{dialect} {method}"].get("valid"), said[f"{dialect} {method}"]
+
+
+def test_a_plain_prompt_and_vectors(said: Said) -> None:
+    assert said["completions whole"] == said["completions streamed"] == {"text": "5 and 8"}
+    assert said["embeddings"] == {"sizes": [192, 192]}
