@@ -18,6 +18,7 @@ from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
 from .request_log import RequestLog
+from .responses.occupied import Occupied
 from .seals import Seals
 from .uploads import Uploads
 
@@ -79,3 +80,4 @@ class Service:
     recent: RecentPrompts | None = None
     request_log: RequestLog | None = None
     uploads: Uploads = field(default_factory=Uploads)
+    occupied: Occupied = field(default_factory=Occupied)

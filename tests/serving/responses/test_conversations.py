@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 
-from dragoman.engines.scripted import Entry, Say
+from dragoman.engines.scripted import Entry, Fail, Say, Wait
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 
-from .house import remembering
+from .house import lifespan, remembering
 
 ANSWER = Entry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
@@ -126,11 +126,52 @@ async def test_turns_at_the_same_time_do_not_mix() -> None:
     client = it.openai()
     made = await client.conversations.create()
     ask = [client.responses.create(model="m", input=f"{i}", conversation=made.id) for i in range(10)]
-    await asyncio.gather(*ask)
+    told = await asyncio.gather(*ask, return_exceptions=True)
+    refused = [each for each in told if isinstance(each, openai.BadRequestError)]
+    assert len(refused) < 10
     items = [item async for item in client.conversations.items.list(made.id, order="asc")]
-    assert [item.role for item in items] == ["user", "assistant"] * 10  # type: ignore[union-attr]
+    assert [item.role for item in items] == ["user", "assistant"] * (10 - len(refused))  # type: ignore[union-attr]
 
 
 async def test_without_a_store_there_are_none() -> None:
     answer = await house(ANSWER).post("/v1/conversations", {})
     assert answer.status_code == 400
+
+
+class Gate:
+    """A clock's sleep that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        await self.opened.wait()
+
+
+async def test_while_a_response_is_made_in_a_conversation_another_has_to_wait() -> None:
+    gate = Gate()
+    it = remembering(Entry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
+    client = it.openai()
+    made, other = await client.conversations.create(), await client.conversations.create()
+    async with lifespan(it.app):
+        first = await client.responses.create(model="m", input="hi", conversation=made.id, background=True)
+        with pytest.raises(openai.BadRequestError) as locked:
+            await client.responses.create(model="m", input="hi", conversation=made.id)
+        assert (locked.value.code, locked.value.param) == ("conversation_locked", "conversation")
+        await client.responses.create(model="m", input="hi", conversation=other.id)
+        gate.opened.set()
+        await it.get(f"/v1/responses/{first.id}?stream=true")
+        await client.responses.create(model="m", input="hi", conversation=made.id)
+        items = [item async for item in client.conversations.items.list(made.id)]
+    assert len(items) == 4
+
+
+async def test_a_refused_or_failed_response_leaves_its_conversation() -> None:
+    it = remembering(Entry((Fail(503, "gone"),)), Entry((Say("So far"), Fail(503, "gone"))), ANSWER)
+    client = it.openai()
+    made = await client.conversations.create()
+    reference: Any = [{"type": "item_reference", "id": "msg_1"}]
+    for model, input in (("nobody", "hi"), ("m", reference), ("m", "hi"), ("m", "hi")):
+        with pytest.raises(openai.APIError):
+            await client.responses.create(model=model, input=input, conversation=made.id)
+    assert (await client.responses.create(model="m", input="hi", conversation=made.id)).output_text == "Yes."

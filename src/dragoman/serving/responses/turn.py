@@ -24,6 +24,7 @@ from ...store import Append, Change, Item, Key, Put, Refused, Store
 from ..answer import Batches, log, unexpected
 from ..generate import LARGE_BODY, Admitted, Party, admit_call, new_header
 from ..keeping import keeping
+from .occupied import Occupation
 from .past import CONVERSATION, ITEMS, RESPONSE, Past, no_such_conversation, recall, resolve
 
 
@@ -34,9 +35,16 @@ class Turn:
     """
 
     def __init__(
-        self, asked: ResponsesCall, past: Past, own: tuple[bytes, ...], admitted: Admitted, keeper: Keeper | None
+        self,
+        asked: ResponsesCall,
+        past: Past,
+        own: tuple[bytes, ...],
+        admitted: Admitted,
+        keeper: Keeper | None,
+        occupation: Occupation | None = None,
     ) -> None:
         self.asked, self.past, self.own, self.admitted, self.keeper = asked, past, own, admitted, keeper
+        self._occupation = occupation
         self.writer: ResponsesWriter = asked.writer(admitted.header)
         self._output: tuple[bytes, ...] | None = None
         self._said: tuple[int, ...] = ()
@@ -86,6 +94,9 @@ class Turn:
                 failure = unexpected(error)
                 await self._keep_failure(failure)
                 raise failure from error
+            finally:
+                if self._occupation is not None:
+                    self._occupation.leave()
 
     async def _keep(self, reply: Reply) -> None:
         self.hear(reply)
@@ -155,8 +166,14 @@ async def open_turn(party: Party, asked: ResponsesCall, *, local: Past | None = 
     keeper = None if service.store is None or asked.store is False else Keeper(service.store, owner)
     asked = _named(asked, kept=keeper is not None)
     header = asked.id.over(new_header(party, asked.call))
-    asked, past, own = await continued(party, asked, header.id, local=local)
-    return Turn(asked, past, own, await admit_call(party, asked.call, header), keeper)
+    occupation = service.occupied.enter(owner, asked.conversation)
+    try:
+        asked, past, own = await continued(party, asked, header.id, local=local)
+        return Turn(asked, past, own, await admit_call(party, asked.call, header), keeper, occupation)
+    except BaseException:
+        if occupation is not None:
+            occupation.leave()
+        raise
 
 
 async def continued(
