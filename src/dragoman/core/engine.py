@@ -268,11 +268,12 @@ class AdapterLoader(Protocol):
 class PrefixCache(Protocol):
     """What an engine keeps of prompts that it has computed, for those who ask about it."""
 
-    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
-        """How many of these tokens would not have to be computed now. Asking changes nothing."""
+    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
+        """How many of these tokens would not have to be computed now; None where it does not tell. Asking changes
+        nothing."""
         ...
 
-    def reset_prefix_cache(self) -> bool | None:
+    async def reset_prefix_cache(self) -> bool | None:
         """Find nothing any more of what was computed so far. What runs goes on undisturbed.
 
         False where that cannot be while something is in use (as in vLLM): then nothing has changed.

@@ -36,7 +36,9 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         engine,
         own_name=directory.resolve().name,
         max_model_len=engine.max_model_len,
+        cache=engine,
         monitored=engine,
+        control=engine.steering,
         adapters=Adapters(given, engine) if arguments.get("enable_lora") else None,
     )
 

@@ -127,10 +127,10 @@ def _info(model: ServedModel) -> _ModelInfo:
 
 async def reset_prefix_cache(http: Http) -> Whole | Answer:
     """What runs goes on; nothing that was computed before is found any more."""
-    return Whole(msgspec.json.encode(_Reset(reset_caches(http))))
+    return Whole(msgspec.json.encode(_Reset(await reset_caches(http))))
 
 
-def reset_caches(http: Http) -> bool:
+async def reset_caches(http: Http) -> bool:
     """False where an engine keeps what is in use, as vLLM does."""
     caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
-    return all([cache.reset_prefix_cache() is not False for cache in caches if cache is not None])
+    return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

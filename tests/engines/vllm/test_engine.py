@@ -205,6 +205,71 @@ async def test_an_adapter_that_cannot_be_loaded_is_refused_and_harms_nobody(aske
     assert again.cached == [0], "what the first one computed is not the second one's"
 
 
+async def test_it_can_be_held_and_goes_on_where_it_was(asker: Asker) -> None:
+    control = asker.model.control
+    assert control is not None
+    ask = TokenRequest(id="free", prompt=PROMPT, max_tokens=60, sampling=GREEDY)
+    free = await asker.ask(ask)
+    held = await asker.until(asker.send(msgspec.structs.replace(ask, id="held")), tokens=2)
+    await control.pause("keep")
+    assert control.is_paused
+    late = asker.send(msgspec.structs.replace(ask, id="late"))
+    assert held.end is None
+    assert len(late) == 0
+    await control.resume()
+    assert (await asker.until(held)).tokens == free.tokens == (await asker.until(late)).tokens
+    assert not control.is_paused
+
+
+async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: Asker) -> None:
+    control = asker.model.control
+    assert control is not None
+    ask = TokenRequest(id="cut", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
+    cut = await asker.until(asker.send(ask), tokens=2)
+    await control.pause("abort")
+    assert (await asker.until(cut)).end == Ended("cut", FinishReason.ABORT)
+    (told,) = await asker.ask(msgspec.structs.replace(ask, id="come"))
+    assert isinstance(told, Refused)
+    assert (told.error.status, told.error.code) == (503, "engine_paused")
+    await control.resume()
+    assert len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
+
+
+async def test_all_that_runs_or_waits_can_be_ended(asker: Asker) -> None:
+    control = asker.model.control
+    assert control is not None
+    ask = TokenRequest(id="running", prompt=PROMPT, max_tokens=2000, sampling=GREEDY)
+    running = await asker.until(asker.send(ask), tokens=1)
+    fresh = asker.send(msgspec.structs.replace(ask, id="fresh"))
+    assert await control.abort_all() == 2
+    assert (await asker.until(running)).end == Ended("running", FinishReason.ABORT)
+    assert (await asker.until(fresh)).end == Ended("fresh", FinishReason.ABORT)
+
+
+async def test_sleep_is_refused_where_it_was_not_prepared_and_level_0_merely_rests(asker: Asker) -> None:
+    control = asker.model.control
+    assert control is not None
+    with pytest.raises(Unsupported, match="enable_sleep_mode"):
+        await control.sleep(1)
+    await control.sleep(0, "keep")
+    told = asker.send(TokenRequest(id="asleep", prompt=PROMPT, max_tokens=2))
+    assert (control.is_paused, control.sleep_level) == (True, 0)
+    await control.wake_up()
+    assert len((await asker.until(told)).tokens) == 2
+
+
+async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
+    assert isinstance(asker.model.backend, TokenBackend)
+    cache = asker.model.backend.cache
+    assert cache is not None
+    ask = TokenRequest(id="filling", prompt=PROMPT[7:], max_tokens=2)
+    await asker.ask(ask)
+    assert (await asker.ask(msgspec.structs.replace(ask, id="found"))).cached == [288]
+    assert await cache.reset_prefix_cache()
+    assert (await asker.ask(msgspec.structs.replace(ask, id="gone"))).cached == [0]
+    assert cache.cached_tokens(PROMPT, "") is None
+
+
 async def test_when_the_core_dies_all_is_told_and_it_can_be_started_again() -> None:
     async with started(settings()) as models:
         asker = Asker(models)

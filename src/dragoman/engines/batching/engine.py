@@ -198,7 +198,7 @@ class BatchingEngine:
         """As PrefixCache.cached_tokens."""
         return 0 if self._worker is None else self._worker.cached_tokens(prompt, cache_salt)
 
-    def reset_prefix_cache(self) -> None:
+    async def reset_prefix_cache(self) -> None:
         """As PrefixCache.reset_prefix_cache; before the next step."""
         if self._worker is not None:
             self._worker.submit(Forget())

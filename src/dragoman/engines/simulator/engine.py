@@ -311,7 +311,7 @@ class SimulatorEngine:
             self._paused = True
             self._clock.hold()
         if clear_cache and mode == "abort":
-            self.reset_prefix_cache()
+            self._reset_cache()
 
     async def abort_all(self) -> int:
         running = len(self._live)
@@ -332,7 +332,7 @@ class SimulatorEngine:
         """Give the accelerator's memory back: what is cached is lost. Requests wait until `wake_up`."""
         await self.pause(mode)
         self._asleep = level
-        self.reset_prefix_cache()
+        self._reset_cache()
 
     async def wake_up(self) -> None:
         self._asleep = 0
@@ -343,7 +343,11 @@ class SimulatorEngine:
         """As Control.sleep_level."""
         return self._asleep
 
-    def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self) -> bool:
+        """As PrefixCache.reset_prefix_cache."""
+        return self._reset_cache()
+
+    def _reset_cache(self) -> bool:
         """False where a block is still held: then nothing has changed, as in vLLM."""
         done = all([rank.core.scheduler.pool.reset() for rank in self._ranks])
         for rank in self._ranks:

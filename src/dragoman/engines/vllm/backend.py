@@ -42,5 +42,7 @@ ClientError: type[Exception] = _errors.VLLMClientError
 """The request is at fault. Its `parameter`, where it has one, names the field."""
 ServerError: type[Exception] = _errors.VLLMServerError
 DeadError: type[Exception] = _engine_errors.EngineDeadError
+RetryableError: type[Exception] = _errors.RetryableRequestError
+"""It is paused."""
 BusyError: type[Exception] = _errors.GracefulHTTPError
 """No room in the queue now."""

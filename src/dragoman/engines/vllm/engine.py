@@ -9,14 +9,27 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Deliver, Failed, Feature, Health, Refused, TokenOutput, TokenRequest
+from ...core.engine import (
+    Capabilities,
+    Deliver,
+    Ended,
+    Failed,
+    Feature,
+    Health,
+    Refused,
+    Scheduled,
+    TokenOutput,
+    TokenRequest,
+)
 from ...core.errors import ContextTooLong, DragomanError, EngineError, Overloaded, RequestError
+from ...core.events import FinishReason
 from ...core.metrics import EngineStats
 from ...core.request import Limits, SamplingOptions
 from . import backend
 from .adapters import AdapterTable
 from .asking import ThoughtMarks, prompt, refusal, sampling_params
 from .backend import AsyncLLM, SamplingParams
+from .control import Steering
 from .reading import Reader
 from .stats import Counters
 
@@ -29,7 +42,7 @@ class Facts(Struct, frozen=True):
     """What its configuration says that it can do.
 
     eos: the token that its grammars end with; None where it takes none. marks: see `asking`. adapters: LoRA is on.
-    transfers: it has a KV connector. prioritised: the lowest priority runs first.
+    sleeps: it can give memory back. transfers: it has a KV connector. prioritised: the lowest priority runs first.
     """
 
     max_model_len: int
@@ -38,6 +51,7 @@ class Facts(Struct, frozen=True):
     eos: int | None = None
     marks: ThoughtMarks | None = None
     adapters: bool = False
+    sleeps: bool = False
     transfers: bool = False
     prioritised: bool = False
 
@@ -57,11 +71,11 @@ class Facts(Struct, frozen=True):
 
 
 class _Live:
-    """A request that vLLM has, or is about to get. silent: nobody wants to hear of it any more."""
+    """A request that vLLM has, or is about to get. sent: it has it. silent: nobody wants to hear of it any more."""
 
     def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
         self.request, self.deliver, self.reader = request, deliver, Reader(request)
-        self.silent = False
+        self.silent = self.sent = False
 
 
 class VllmEngine:
@@ -75,6 +89,7 @@ class VllmEngine:
         self._capabilities = facts.capabilities()
         self._counters = Counters()
         self._adapters = AdapterTable()
+        self.steering = Steering(self._running, self._end_all, sleeps=facts.sleeps)
         self._llm: AsyncLLM | None = None
         self._live: dict[str, _Live] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +112,7 @@ class VllmEngine:
             self._llm = llm = await asyncio.to_thread(self._launch)
             # The first order to the core; from here on this event loop hears what it says, and of its death.
             await llm.get_supported_tasks()
+            self.steering.awake()
             for adapter in self._adapters.known():
                 await llm.add_lora(adapter)
         except Exception as error:
@@ -134,9 +150,7 @@ class VllmEngine:
 
     def add(self, request: TokenRequest, deliver: Deliver) -> None:
         """As TokenEngine.add; what vLLM itself refuses, RequestError or Refused, names the field."""
-        llm = self._llm
-        if llm is None or llm.errored:
-            raise EngineError("The engine is not running.")
+        llm = self._running()
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
         self._check(request)
@@ -151,9 +165,39 @@ class VllmEngine:
         if live is None:
             return
         live.silent = True
-        if self._llm is not None:
+        if self._llm is not None and not self._llm.errored:
             # Not by cancelling the task: that loses a request whose way to vLLM has begun.
-            self._spawn(self._llm.abort(id))
+            self._spawn(self._abort(self._llm, id))
+
+    async def _abort(self, llm: AsyncLLM, id: str) -> None:
+        try:
+            await llm.abort(id)
+        except backend.ServerError:
+            log.debug("vLLM died before it could abort %s", id)
+
+    def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
+        """As PrefixCache.cached_tokens: vLLM does not tell before it has been asked to generate."""
+
+    async def reset_prefix_cache(self) -> bool:
+        """As PrefixCache.reset_prefix_cache: False while something runs."""
+        return await self._running().reset_prefix_cache()
+
+    def _running(self) -> AsyncLLM:
+        if self._llm is None or self._llm.errored:
+            raise EngineError("The engine is not running.")
+        return self._llm
+
+    def _end_all(self) -> list[str]:
+        """What waits or runs now. Those whose way to vLLM has not begun end here."""
+        ids: list[str] = []
+        for id, live in list(self._live.items()):
+            ids.append(id)
+            if not live.sent:
+                self._tell(live, Scheduled(id, 0))
+                self._tell(live, Ended(id, FinishReason.ABORT))
+                live.silent = True
+                del self._live[id]
+        return ids
 
     def _check(self, request: TokenRequest) -> None:
         ids, most = request.prompt, self.max_model_len
@@ -170,7 +214,7 @@ class VllmEngine:
         """Hand on all that vLLM says, and what it fails with."""
         if live.silent:
             return
-        request = live.request
+        request, live.sent = live.request, True
         try:
             stream = llm.generate(
                 prompt(request),
@@ -184,11 +228,13 @@ class VllmEngine:
                     self._tell(live, each)
         except backend.ClientError as error:
             self._tell(live, Refused(request.id, refusal(error)))
+        except backend.RetryableError as error:
+            self._tell(live, Refused(request.id, Overloaded(str(error), code="engine_paused")))
         except backend.BusyError as error:
             self._tell(live, Refused(request.id, Overloaded(str(error))))
         except DragomanError as error:
             self._tell(live, Refused(request.id, error))
-        except backend.ServerError:
+        except Exception:
             log.exception("vLLM failed on %s", request.id)
             self._tell(live, Failed(request.id, "The engine failed while computing this request."))
         finally:

@@ -93,6 +93,7 @@ def _facts(config: VllmConfig) -> Facts:
         eos=eos if grammars else None,
         marks=marks,
         adapters=config.lora_config is not None,
+        sleeps=bool(model.enable_sleep_mode),
         transfers=config.kv_transfer_config is not None,
         prioritised=config.scheduler_config.policy == "priority",
     )
