@@ -4,6 +4,7 @@
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
 #   make test-long                                    the properties alone, searched for long, and what takes long
 #   make test-clients                                 lm-eval, TRL, LangChain, the Vercel AI SDK against a server (installs them)
+#   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
@@ -28,7 +29,7 @@ INPUT := pyproject.toml requirements/build.in
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long test-clients check bench lock clean
+.PHONY: help serve test test-long test-clients test-vllm check bench lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -48,6 +49,18 @@ test-clients: $(VENV)/.check
 	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic
 	-@npm install --prefix tests/clients/vercel --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
+
+# In an environment of its own that sees the project's: vLLM pins other versions than the locks do.
+test-vllm: $(VENV)/vllm/.made
+	$(VENV)/vllm/bin/python -m pytest -m vllm $(TEST_ARGS)
+
+$(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
+	@$(PIP) install torch==2.13.0 transformers
+	@$(BIN)/python -m venv $(VENV)/vllm
+	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> $$($(VENV)/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])')/beneath.pth
+	@$(VENV)/vllm/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r $<
+	@touch $@
 
 check: $(VENV)/.check
 	$(BIN)/ruff check .
