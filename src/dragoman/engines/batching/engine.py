@@ -37,7 +37,7 @@ from .scheduler import SchedulerConfig
 from .sequence import Sequence
 from .steering import Closed, Steering
 from .stepper import Output, Stepper
-from .worker import Abort, Add, Forget, Hold, Task, Worker
+from .worker import Abort, Add, Hold, Task, Worker
 
 _FEATURES = frozenset(
     {
@@ -200,8 +200,7 @@ class BatchingEngine:
 
     async def reset_prefix_cache(self) -> None:
         """As PrefixCache.reset_prefix_cache; before the next step."""
-        if self._worker is not None:
-            self._worker.submit(Forget())
+        await self.between_steps(lambda stepper: stepper.scheduler.forget())
 
     def add(self, request: TokenRequest, deliver: Deliver) -> None:
         """As TokenEngine.add. RequestError if a token id is not of this vocabulary, ContextTooLong if the

@@ -31,10 +31,6 @@ class Abort(Struct, frozen=True):
     key: int
 
 
-class Forget(Struct, frozen=True):
-    """Of the prefix cache, everything."""
-
-
 class Hold(Struct, frozen=True):
     """Whether steps rest until further notice."""
 
@@ -48,7 +44,7 @@ class Task(Struct, frozen=True):
     done: Callable[[Exception | None], None]
 
 
-Order = Add | Abort | Forget | Hold | Task
+Order = Add | Abort | Hold | Task
 
 
 class Worker:
@@ -140,8 +136,6 @@ class Worker:
                 sequence = self._sequences.pop(key, None)
                 if sequence:
                     self._stepper.scheduler.remove(sequence)
-            case Forget():
-                self._stepper.scheduler.forget()
             case Hold(held):
                 self._held = held
             case Task():
