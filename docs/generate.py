@@ -152,6 +152,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "score": lambda: parameters("score"),
     "generate": lambda: parameters("generate"),
     "sampling_params": lambda: parameters("sampling_params"),
+    "sglang": lambda: parameters("sglang"),
+    "sglang_params": lambda: parameters("sglang_params"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,

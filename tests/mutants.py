@@ -842,6 +842,13 @@ MUTANTS = (
         "                if sequence.version is None:\n",
         ("tests/engines/batching/test_steering.py",),
     ),
+    Mutant(
+        "SGLang's clients cut each event where the last one ended, and are sent only what is new",
+        "dialects/sglang/writer.py",
+        "                said.text += text\n",
+        "                said.text = text\n",
+        ("tests/laws/test_sglang.py",),
+    ),
 )
 
 

@@ -23,6 +23,8 @@ from dragoman.dialects.generate import read_generate
 from dragoman.dialects.generate.parameters import GENERATE
 from dragoman.dialects.scoring import read_rerank, read_score
 from dragoman.dialects.scoring.parameters import RERANK, SCORE
+from dragoman.dialects.sglang import read_sglang
+from dragoman.dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 
 from ..pictures import PIXEL_URL
@@ -37,9 +39,10 @@ READERS: list[Reader] = [
     read_rerank,
     read_score,
     read_generate,
+    read_sglang,
 ]
 PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile.VLLM, default_model="m")]
-READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *GENERATE.rows)
+READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows)
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 # Words that mean something somewhere, so that fuzzed bodies get past the first check.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")

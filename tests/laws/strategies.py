@@ -59,6 +59,9 @@ TOKENS = tuple(
 )
 
 
+WEIGHTS = (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5))
+
+
 class Case(Struct, frozen=True):
     """An answer, and one of the streams that it may have come as."""
 
@@ -75,6 +78,7 @@ class Kinds(Struct, frozen=True):
     max_prompts: int = 1
     custom: bool = True
     prompts: bool = True
+    weights: bool = True
 
 
 ANYTHING = Kinds()
@@ -127,7 +131,7 @@ def _choice_events(draw: DrawFn, choice: int, kinds: Kinds) -> list[Event]:
             events += [delta(choice, piece, draw(tokens())) for piece in draw(_pieces(draw(texts)))]
     reason = draw(st.sampled_from(kinds.reasons))
     stop = draw(st.sampled_from((None, "END", 7))) if reason is FinishReason.STOP else None
-    weights = draw(st.sampled_from((None, (), (WeightSpan("\u2028", 0, 2), WeightSpan("v2", 2, 5)))))
+    weights = draw(st.sampled_from((None, (), WEIGHTS))) if kinds.weights else None
     return [*events, ChoiceFinished(choice, reason, stop, draw(tokens(most=2)), weights=weights)]
 
 

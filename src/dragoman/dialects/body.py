@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import msgspec
@@ -61,6 +62,16 @@ class Shape(Generic[T]):
     def __init__(self, type: type[T]) -> None:
         self.decoder = msgspec.json.Decoder(type)
         self.names = frozenset(field.encode_name for field in msgspec.structs.fields(type))
+
+
+@contextmanager
+def within(field: str) -> Generator[None]:
+    """Errors name the field by its whole path."""
+    try:
+        yield
+    except RequestError as error:
+        error.param = field if error.param is None else f"{field}.{error.param}"
+        raise
 
 
 def json_text(raw: Raw, param: str) -> str | None:

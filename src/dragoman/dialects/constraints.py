@@ -70,14 +70,14 @@ def _json_schema(format: JsonSchemaFormat | None) -> Constraint:
 
 def _of_structured(given: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:
     found: list[tuple[str, Constraint]] = []
-    if (schema := _schema_or_text(given.json, prefix + "json")) is not None:
+    if (schema := schema_or_text(given.json, prefix + "json")) is not None:
         found.append((prefix + "json", JsonSchema(schema)))
     if given.regex is not None:
-        found.append((prefix + "regex", Regex(_sized(given.regex, MAX_REGEX, prefix + "regex"))))
+        found.append((prefix + "regex", Regex(sized(given.regex, MAX_REGEX, prefix + "regex"))))
     if given.choice is not None:
         found.append((prefix + "choice", _choices(given.choice, prefix + "choice")))
     if given.grammar is not None:
-        found.append((prefix + "grammar", _grammar(_sized(given.grammar, MAX_GRAMMAR, prefix + "grammar"))))
+        found.append((prefix + "grammar", grammar(sized(given.grammar, MAX_GRAMMAR, prefix + "grammar"))))
     if given.json_object:
         found.append((prefix + "json_object", JsonObject()))
     if json_value(given.structural_tag, prefix + "structural_tag") is not None:
@@ -91,7 +91,7 @@ def _choices(options: list[str], param: str) -> Choices:
     return Choices(tuple(options))
 
 
-def _grammar(definition: str) -> ContextFree:
+def grammar(definition: str) -> ContextFree:
     """GBNF writes `::=`, Lark does not; the clients of vLLM send both in one field."""
     return ContextFree(definition, "gbnf" if "::=" in definition else "lark")
 
@@ -99,11 +99,11 @@ def _grammar(definition: str) -> ContextFree:
 def schema_text(raw: Raw, param: str) -> str | None:
     """A JSON Schema as JSON text; None where it is absent or null."""
     text = json_text(raw, param)
-    return None if text is None else _sized(text, MAX_SCHEMA, param)
+    return None if text is None else sized(text, MAX_SCHEMA, param)
 
 
-def _schema_or_text(raw: Raw, param: str) -> str | None:
-    """vLLM takes a schema as an object or as a string of JSON."""
+def schema_or_text(raw: Raw, param: str) -> str | None:
+    """vLLM and SGLang take a schema as an object or as a string of JSON."""
     value = json_value(raw, param)
     if not isinstance(value, str):
         return schema_text(raw, param)
@@ -113,7 +113,7 @@ def _schema_or_text(raw: Raw, param: str) -> str | None:
         raise invalid(param, "expected a JSON Schema, as an object or as a string that holds one") from None
 
 
-def _sized(text: str, most: int, param: str) -> str:
+def sized(text: str, most: int, param: str) -> str:
     if len(text) > most:
         raise invalid(param, f"expected at most {most} characters, got {len(text)}")
     if not text:

@@ -112,7 +112,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             seed=self.seed,
-            logit_bias=_logit_bias(self.logit_bias),
+            logit_bias=logit_bias(self.logit_bias),
             allowed_token_ids=_tuple(self.allowed_token_ids),
             bad_words=_tuple(self.bad_words),
         )
@@ -250,7 +250,7 @@ def _tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+def logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
     return tuple((_token_id(key), value) for key, value in bias.items())

@@ -9,6 +9,7 @@ from .embeddings.parameters import EMBEDDINGS
 from .generate.parameters import GENERATE, SAMPLING_PARAMS
 from .responses.parameters import RESPONSES
 from .scoring.parameters import RERANK, SCORE
+from .sglang.parameters import SGLANG, SGLANG_PARAMS
 from .support import Support
 from .tokenize.parameters import DETOKENIZE, TOKENIZE
 
@@ -23,6 +24,8 @@ SUPPORT: tuple[Support, ...] = (
     *SCORE.rows,
     *GENERATE.rows,
     *SAMPLING_PARAMS.rows,
+    *SGLANG.rows,
+    *SGLANG_PARAMS.rows,
     *TOKENIZE.rows,
     *DETOKENIZE.rows,
 )

@@ -38,6 +38,7 @@ from .responses.count import count_input_tokens
 from .responses.socket import ResponsesSocket
 from .seals import Seals
 from .service import Service, ServingOptions
+from .sglang import routes as sglang_routes
 from .vllm import routes as vllm_routes
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
@@ -54,6 +55,7 @@ def routes(meters: Meters) -> Table:
         "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
         **reading.routes(),
         **vllm_routes(),
+        **sglang_routes(),
         **explain_routes(),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import msgspec
 
 from ...core.errors import RequestError
 from ...core.request import Extras, GenerateRequest
 from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, json_text, missing
+from ..body import Body, Shape, invalid, json_text, missing, within
 from ..constraints import only_one, structured
 from ..envelope import AnswerId
 from ..fields import MAX_CHOICES, alternatives, model_of, stop_strings
@@ -32,7 +29,7 @@ def read_generate(data: bytes, options: ReaderOptions) -> Call:
         raise missing("token_ids")
     body = parsed.read(_BODY)
     warnings, unknown = GENERATE.judge(parsed.others(_BODY.names))
-    with _within("sampling_params"):
+    with within("sampling_params"):
         params, more, strange = _params(bytes(body.sampling_params))
         request = _request(body, params, options)
     view = GenerateView(
@@ -47,16 +44,6 @@ def read_generate(data: bytes, options: ReaderOptions) -> Call:
         return GenerateWriter(id.over(header), view)
 
     return Call((request,), bool(body.stream), ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
-
-
-@contextmanager
-def _within(field: str) -> Generator[None]:
-    """Errors name the field by its whole path."""
-    try:
-        yield
-    except RequestError as error:
-        error.param = field if error.param is None else f"{field}.{error.param}"
-        raise
 
 
 def _params(raw: bytes) -> tuple[SamplingParams, list[str], tuple[str, ...]]:

@@ -1,0 +1,58 @@
+"""A body of SGLang's /generate as it comes: shapes and bounds alone, in SGLang's own words."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from ..fields import AtLeastOne, Count, CountOrRest, Int64, Penalty, Probability, RequestId, TokenId
+
+MAX_TOP = 20
+
+DEFAULT_MAX_NEW_TOKENS = 128
+"""SGLang's SamplingParams have it; an explicit null is the rest of the context."""
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True):
+    """SGLang's own object of that name, as far as it means something on the wire."""
+
+    max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
+    min_new_tokens: Count | None = None
+    n: AtLeastOne | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Probability | None = None
+    top_k: CountOrRest | None = None
+    min_p: Probability | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    sampling_seed: Int64 | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    json_schema: Raw = Raw()
+    regex: str | None = None
+    ebnf: str | None = None
+
+
+class SglangBody(Struct, frozen=True, kw_only=True):
+    """model is ours: SGLang serves one."""
+
+    text: str | list[str] | None = None
+    input_ids: list[TokenId | list[TokenId]] | None = None
+    sampling_params: Raw = Raw()
+    return_logprob: bool | None = None
+    logprob_start_len: CountOrRest | None = None
+    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
+    return_text_in_logprobs: bool | None = None
+    return_prompt_token_ids: bool | None = None
+    stream: bool | None = None
+    rid: RequestId | None = None
+    lora_path: str | None = None
+    priority: Int64 | None = None
+    extra_key: Annotated[str, Meta(min_length=1, max_length=1_024)] | None = None
+    model: str | None = None

@@ -1,0 +1,38 @@
+"""The law of SGLang's /generate: the last event of each choice is that choice of the whole answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.conformance import sglang as grammar
+from dragoman.dialects.base import Header
+from dragoman.dialects.sglang import SglangView, SglangWriter
+
+from .sdk import written
+from .strategies import Case, Kinds, cases
+
+HEADER = Header("gen-1", 1700000000, "org/model")
+# What the strategies draw of weights fits no tokens: the grammar's rule of them is tried on real answers.
+MANY = Kinds(max_prompts=3, max_choices=2, weights=False)
+views = st.builds(
+    SglangView,
+    several=st.just(True),
+    logprobs=st.sampled_from((None, 0, 1, 2)),
+    texts=st.booleans(),
+    start=st.sampled_from((None, 0, 1, 9)),
+    prompt_ids=st.booleans(),
+)
+
+
+@given(cases(MANY), views)
+def test_the_last_of_each_choice_is_the_whole(case: Case, view: SglangView):
+    stream = written(SglangWriter(HEADER, view), case.events)
+    last = grammar.check_stream(stream, choices=len(case.reply.choices))
+    whole: list[Any] = json.loads(SglangWriter(HEADER, view).full(case.reply))
+    for answer in whole:
+        grammar.check_object(answer)
+    assert last == whole
