@@ -159,7 +159,7 @@ async def _abort_all(http: Http) -> None:
 
 
 async def flush(http: Http) -> Whole | Answer:
-    if not reset_caches(http):
+    if not await reset_caches(http):
         return Whole(b"Flush cache failed: a part of it is in use.\n", 400, PLAIN)
     return Whole(b"Cache flushed.\n", content_type=PLAIN)
 
