@@ -3,8 +3,9 @@
     python benchmarks/simulator_server.py [--streams 512] [--tokens 200] [--step 0.02]
 
 A server of its own process, on a profile whose every step takes the same time, and one client with that many streams.
-Printed: the mean interval between tokens as a share of the modelled, the time until the server is ready, its CPU a
-token and its memory a stream. Both share the machine, so that a busy one shows in the figures.
+Printed: the mean interval between tokens as a share of the modelled, the server's CPU a token, its memory a stream; and
+the same of a bare ASGI app under the same uvicorn, which writes a constant chunk to every stream each step. Both share
+the machine with the client, so that a busy one shows in the figures.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
-PORT = 18573
+from installed import environment
+
 PROFILE = """
 name: steady
 hardware: {{name: none}}
@@ -31,9 +36,9 @@ frontend_seconds: 0.0
 """
 
 
-async def stream(tokens: int) -> list[float]:
+async def stream(port: int, tokens: int) -> list[float]:
     """When each piece of the answer came."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     body = json.dumps({"prompt": "Hello", "max_tokens": tokens, "ignore_eos": True, "stream": True, "seed": 1}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
     writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
@@ -54,36 +59,49 @@ def usage(process: int) -> tuple[float, int]:
     return (int(fields[11]) + int(fields[12])) / ticks, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(profile: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dragoman", "serve", "sim", "--profile", profile, "--port", str(PORT)]
-    return subprocess.Popen([*command, "--no-access-log", "--store", "none"], stdout=subprocess.DEVNULL)
+SIMULATOR = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--no-access-log", "--store", "none"]
+BARE = """
+import socket, sys, uvicorn
+from streaming import bare
+listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+config = uvicorn.Config(bare(int(sys.argv[1]), float(sys.argv[2])), log_level="error", access_log=False)
+uvicorn.Server(config).run(sockets=[listener])
+"""
 
 
-async def listening() -> None:
-    while True:
+@contextmanager
+def server(command: list[str]) -> Generator[tuple[int, int]]:
+    """Its process and its port."""
+    here = Path(__file__).parent
+    with (
+        environment() as env,
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True, cwd=here) as process,
+    ):
+        assert process.stdout is not None
+        found = re.search(r"http://\S+:(\d+)", process.stdout.readline())
+        assert found is not None
         try:
-            _, writer = await asyncio.open_connection("127.0.0.1", PORT)
-        except OSError:
-            await asyncio.sleep(0.01)
-        else:
-            writer.close()
-            return
+            yield process.pid, int(found[1])
+        finally:
+            process.terminate()
 
 
-async def measure(streams: int, tokens: int, step: float, process: int) -> None:
-    await stream(5)
-    cpu, memory = usage(process)
-    tasks = [asyncio.create_task(stream(tokens)) for _ in range(streams)]
-    await asyncio.sleep(tokens * step / 2)
-    peak = usage(process)[1]
-    answers = await asyncio.gather(*tasks)
-    spent = usage(process)[0] - cpu
+async def measure(name: str, streams: int, tokens: int, step: float, command: list[str]) -> None:
+    with server(command) as (process, port):
+        await stream(port, 5)
+        cpu, memory = usage(process)
+        tasks = [asyncio.create_task(stream(port, tokens)) for _ in range(streams)]
+        await asyncio.sleep(tokens * step / 2)
+        peak = usage(process)[1]
+        answers = await asyncio.gather(*tasks)
+        spent = usage(process)[0] - cpu
     means = [(times[-1] - times[0]) / (len(times) - 1) for times in answers]
     count = sum(map(len, answers))
-    print(f"{streams} streams of {tokens} tokens at {step * 1000:.0f} ms")
-    print(f"  mean interval      {statistics.mean(means) / step:.4f} of the modelled")
-    print(f"  server CPU         {spent / count * 1e6:.1f} us a token")
-    print(f"  memory             {(peak - memory) / streams / 1024:.1f} KB a stream")
+    print(
+        f"{name:12}{statistics.mean(means) / step:14.4f}{spent / count * 1e6:14.1f}"
+        f"{(peak - memory) / streams / 1024:16.1f}"
+    )
 
 
 async def main() -> None:
@@ -95,15 +113,14 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "steady.yaml"
         profile.write_text(PROFILE.format(step=args.step))
-        began = time.perf_counter()
-        server = serve(str(profile))
-        try:
-            await listening()
-            print(f"listening after {time.perf_counter() - began:.2f} s")
-            await measure(args.streams, args.tokens, args.step, server.pid)
-        finally:
-            server.terminate()
-            server.wait()
+        load = os.getloadavg()[0]
+        print(f"{args.streams} streams of {args.tokens} tokens at {args.step * 1000:.0f} ms; load {load:.1f}")
+        print(f"{'':12}{'mean interval':>14}{'us a token':>14}{'KB a stream':>16}")
+        for name, command in {
+            "bare": [sys.executable, "-c", BARE, str(args.tokens), str(args.step)],
+            "simulator": [*SIMULATOR, "--profile", str(profile)],
+        }.items():
+            await measure(name, args.streams, args.tokens, args.step, command)
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ class Envelope:
     """One answer's frame. kinds: the `object` of a chunk and of the whole answer."""
 
     def __init__(self, header: Header, view: View, kinds: tuple[bytes, bytes]) -> None:
-        self._view = view
-        self._chunk_head, self._whole_head = (_head(header, view, kind) for kind in kinds)
+        self._header, self._view, self._kinds = header, view, kinds
+        self._chunk_head = _head(header, view, kinds[0])
         null_usage = view.include_usage and view.profile is Profile.OPENAI
         self._usage = b',"usage":null' if null_usage and not view.continuous_usage else b""
 
@@ -70,7 +70,8 @@ class Envelope:
         return self.chunk(b"", usage) if self._view.include_usage else b""
 
     def whole(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
-        return b'%s%s],"usage":%s%s}' % (self._whole_head, choices, logprobs.usage(usage), extra)
+        head = _head(self._header, self._view, self._kinds[1])
+        return b'%s%s],"usage":%s%s}' % (head, choices, logprobs.usage(usage), extra)
 
     def error(self, error: DragomanError) -> bytes:
         """The last event of a stream that failed. No [DONE] follows: some clients take that for success."""

@@ -117,6 +117,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
         server_header=False,
+        # Nobody here asks who the client of a proxy was.
+        proxy_headers=False,
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=32 * 1024,
     )

@@ -27,11 +27,12 @@ from .strand import Strand
 from .text import Vocabulary
 
 MakeStrand = Callable[[int], Strand]
+NO_IDS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenJob:
-    """One prompt for an engine of tokens; one TokenRequest a choice, all with the same prompt.
+    """One prompt for an engine of tokens; a TokenRequest and a strand for each choice, all with the same prompt.
 
     nothing_to_say: max_tokens was 0. keep: control tokens whose text the parsers need.
     """
@@ -46,7 +47,7 @@ class TokenJob:
     nothing_to_say: bool
     keep: frozenset[int]
     skip_special: bool
-    strand: MakeStrand
+    strands: tuple[Strand, ...]
 
     @property
     def scored(self) -> bool:
@@ -138,19 +139,19 @@ class _TokenPreparation:
         if request.limits.stop and not _stops(request):
             self.warnings.append("stop is ignored: it would cut the JSON that the response format asks for")
         max_tokens = self._max_tokens(len(prompted.ids))
-        compiled = await self._compile(prompted)
+        requests = self._sequences(prompted, max_tokens, await self._compile(prompted))
         return TokenJob(
             engine=backend.engine,
             vocabulary=backend.vocabulary,
             eos=backend.eos,
             prompt=prompted.ids,
             prompt_text=prompted.text,
-            requests=self._sequences(prompted, max_tokens, compiled),
+            requests=requests,
             return_prompt=request.return_prompt or request.prompt_logprobs is not None,
             nothing_to_say=max_tokens == 0,
-            keep=self._markers(),
+            keep=self.model.markers,
             skip_special=not request.special_tokens_in_text,
-            strand=self._strands(prompted),
+            strands=self._strands(prompted, len(requests)),
         )
 
     def _max_tokens(self, prompt: int) -> int:
@@ -205,8 +206,9 @@ class _TokenPreparation:
         return tuple((name, value) for name, value in self.request.extras.items() if name in honoured)
 
     def _stop_ids(self) -> frozenset[int]:
-        asked = frozenset(self.request.limits.stop_token_ids)
-        return asked if self.request.limits.ignore_eos else asked | self.backend.eos
+        limits = self.request.limits
+        eos = NO_IDS if limits.ignore_eos else self.backend.eos
+        return eos.union(limits.stop_token_ids) if limits.stop_token_ids else eos
 
     def _candidate(self, first: TokenRequest, choice: int, compiled: Compiled | None) -> TokenRequest:
         """Choice k of a seeded request has the seed plus k, as in vLLM: choice 0 says what it says alone."""
@@ -220,20 +222,14 @@ class _TokenPreparation:
             matcher=None if compiled is None else compiled.matcher(),
         )
 
-    def _markers(self) -> frozenset[int]:
-        marks: tuple[str, ...] = () if self.model.tools is None else self.model.tools.markers
-        if self.model.reasoning is not None:
-            marks = (*marks, *self.model.reasoning.markers)
-        special = self.backend.tokenizer.special_tokens
-        return frozenset(special[mark] for mark in marks if mark in special)
-
-    def _strands(self, prompted: Prompted) -> MakeStrand:
+    def _strands(self, prompted: Prompted, choices: int) -> tuple[Strand, ...]:
         model, request = self.model, self.request
         context = ParseContext(prompted.tail, callable_tools(request), self.terms.new_id)
         talks = isinstance(request.prompt, Conversation)
-
-        def strand(choice: int) -> Strand:
-            parser = registry.parser(model.reasoning, model.tools, context) if talks else None
-            return Strand(parser, _stop_stage(request, choice))
-
-        return strand
+        return tuple(
+            Strand(
+                registry.parser(model.reasoning, model.tools, context) if talks else None,
+                _stop_stage(request, choice),
+            )
+            for choice in range(choices)
+        )

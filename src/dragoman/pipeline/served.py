@@ -91,6 +91,18 @@ class ServedModel:
     adapters: Adapters | None = None
     presence: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
+    markers: frozenset[int] = field(init=False)
+    """Control tokens whose text the parsers need; the same set for every request."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "markers", self._find_markers())
+
+    def _find_markers(self) -> frozenset[int]:
+        if not isinstance(self.backend, TokenBackend):
+            return frozenset()
+        special = self.backend.tokenizer.special_tokens
+        marks = [mark for parser in (self.tools, self.reasoning) if parser is not None for mark in parser.markers]
+        return frozenset(special[mark] for mark in marks if mark in special)
 
     def answering_name(self, asked: str) -> str:
         """What an answer says that it comes from: an adapter is named, an alias is not."""

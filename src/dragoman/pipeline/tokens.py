@@ -9,7 +9,6 @@ from ..core.errors import ConnectionCut, DragomanError, EngineError
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .mailbox import Mailbox
 from .prepare import TokenJob
-from .strand import Strand
 from .text import TextAssembler
 
 
@@ -21,7 +20,7 @@ class TokenRun:
         self._mailbox: Mailbox[TokenOutput] = Mailbox()
         self._index = {request.id: choice for choice, request in enumerate(job.requests)}
         self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
-        self._strands: list[Strand] = [job.strand(choice) for choice in range(len(job.requests))]
+        self._strands = job.strands
         self._weights = [_Weights() for _ in job.requests]
         self._failure: DragomanError | None = None
         self._started = False

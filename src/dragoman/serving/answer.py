@@ -97,12 +97,17 @@ class Answer(ABC):
     async def __call__(self, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         self._send, self._now = send, loop.time
+        over: asyncio.Future[None] = loop.create_future()
         # A task of its own: a token then wakes three coroutines, and not the whole chain down from the server.
         self._running = loop.create_task(self._run())
         leaving = loop.create_task(until_gone(receive))
+        # As `asyncio.wait` for the first of them, which takes a kilobyte for as long as a stream runs.
+        ends = _ending(over)
+        self._running.add_done_callback(ends)
+        leaving.add_done_callback(ends)
         self._timer = loop.call_later(self._patience.headers, self._look) if self._stream else None
         try:
-            await asyncio.wait((self._running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await over
             self.outcome.cancelled |= not self._running.done()
         finally:
             if self._timer is not None:
@@ -130,7 +135,8 @@ class Answer(ABC):
     async def _begin(self) -> None:
         self._begun = True
         self.outcome.status = 200
-        await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        headers, self._headers = self._headers, []
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._begun = True
@@ -154,9 +160,16 @@ class Answer(ABC):
                 self._running.cancel()
         elif not self._begun or silence >= wait:
             self._pulse = asyncio.get_running_loop().create_task(self._give_sign())
+            self._pulse.add_done_callback(self._sign_given)
         else:
             wait -= silence
         self._timer = asyncio.get_running_loop().call_later(wait, self._look)
+
+    def _sign_given(self, pulse: asyncio.Task[None]) -> None:
+        self._pulse = None
+        if not pulse.cancelled():
+            # Whoever writes next meets the same error and tells of it.
+            pulse.exception()
 
     async def _give_sign(self) -> None:
         if not self._begun:
@@ -230,6 +243,14 @@ class ReplayedAnswer(Answer):
             if not self._begun:
                 await self._begin()
             await self._write(self._frame.end, more=False)
+
+
+def _ending(over: asyncio.Future[None]) -> Callable[[asyncio.Task[None]], None]:
+    def end(_: asyncio.Task[None]) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    return end
 
 
 async def _end(*tasks: asyncio.Task[None] | None) -> None:

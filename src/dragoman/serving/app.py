@@ -128,7 +128,8 @@ def create_app(
         default=not_found(service, envelope),
         lifespan=lifespan(service, (clean, batches.chore(perform, room), message_batches.chore(perform, room))),
     )
-    return _App(router, {"/v1/responses": ResponsesSocket(service, envelope)})
+    exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
+    return _App(router, exact, {"/v1/responses": ResponsesSocket(service, envelope)})
 
 
 def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
@@ -181,14 +182,16 @@ def _responses(user: Access) -> Table:
 
 
 class _App:
-    """HTTP and the lifespan are the router's. sockets: by path; a WebSocket on any other is refused."""
+    """HTTP and the lifespan are the router's; a path that is written out needs no look at every other, nor to be
+    awaited through the router for as long as its answer takes. sockets: by path; a WebSocket on any other is refused.
+    """
 
-    def __init__(self, router: Router, sockets: Mapping[str, ResponsesSocket]) -> None:
-        self._router, self._sockets = router, sockets
+    def __init__(self, router: Router, exact: Mapping[str, Endpoint], sockets: Mapping[str, ResponsesSocket]) -> None:
+        self._router, self._exact, self._sockets = router, exact, sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
-            await self._router(scope, receive, send)
+            await (self._exact.get(scope.get("path", ""), self._router))(scope, receive, send)
         elif scope["path"] in self._sockets:
             await self._sockets[scope["path"]](scope, receive, send)
         else:

@@ -46,8 +46,12 @@ class Http:
     began: float
     envelope: Envelope
     receive: Receive
-    query: QueryParams
+    query_string: bytes
     path: str
+
+    @property
+    def query(self) -> QueryParams:
+        return QueryParams(self.query_string)
 
     async def json(self) -> bytes:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
@@ -111,7 +115,8 @@ class Endpoint:
         http = http_of(scope, receive, service, self._envelope)
         try:
             method = scope["method"]
-            outcome = await deliver(http, self._handle(http, method), receive, send, body=method != "HEAD")
+            made = await make(self._handle(http, method))
+            outcome = await deliver(http, made, receive, send, body=method != "HEAD")
         except ClientGone:
             outcome = Outcome(cancelled=True)
         if service.options.access_log:
@@ -141,27 +146,32 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
         service.clock.monotonic(),
         envelope(scope["path"]),
         receive,
-        QueryParams(scope.get("query_string", b"")),
+        scope.get("query_string", b""),
         scope["path"],
     )
 
 
-async def deliver(
-    http: Http, handling: Awaitable[Whole | Answer], receive: Receive, send: Send, *, body: bool = True
-) -> Outcome:
-    """Send what a handler makes, or the error that it raises in the dialect's envelope. body: False leaves it out.
+Made = Whole | Answer | DragomanError
 
-    Raises ClientGone.
+
+async def make(handling: Awaitable[Whole | Answer]) -> Made:
+    """What a handler makes, or what refuses it. Over before the answer is sent: nothing of it is kept while a stream
+    runs. Raises ClientGone.
     """
     try:
-        made = await handling
+        return await handling
     except DragomanError as error:
-        return await _send_whole(send, *http.refusal(error), error=error)
+        return error
     except ClientGone:
         raise
     except Exception as error:
-        failure = unexpected(error)
-        return await _send_whole(send, *http.refusal(failure), error=failure)
+        return unexpected(error)
+
+
+async def deliver(http: Http, made: Made, receive: Receive, send: Send, *, body: bool = True) -> Outcome:
+    """Send it; an error in the dialect's envelope. body: False leaves it out. Raises ClientGone."""
+    if isinstance(made, DragomanError):
+        return await _send_whole(send, *http.refusal(made), error=made)
     if isinstance(made, Answer):
         await made(receive, send)
         return made.outcome

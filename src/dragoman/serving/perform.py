@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import Headers
 from starlette.types import Message
 
 from .auth import Caller
-from .endpoint import Envelope, Handler, Http, deliver
+from .endpoint import Envelope, Handler, Http, deliver, make
 from .service import Service
 
 
@@ -44,10 +44,11 @@ class Performer:
             self.service.clock.monotonic(),
             self.envelope(path),
             exchange.receive,
-            QueryParams(),
+            b"",
             path,
         )
-        await deliver(http, self.handlers[path](http), exchange.receive, exchange.send)
+        made = await make(self.handlers[path](http))
+        await deliver(http, made, exchange.receive, exchange.send)
         return Performed(exchange.status, http.id, b"".join(exchange.pieces))
 
 

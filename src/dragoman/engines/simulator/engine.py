@@ -7,6 +7,7 @@ Knows nothing of HTTP. What a step does and how long it takes is told by `engine
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -191,7 +192,8 @@ class SimulatorEngine:
         ledger = rank.ledger
         contents = TokenContents(
             block_size,
-            list(request.prompt),
+            # Of plain numbers: an object of its own for each token of every stream would be most of what one takes.
+            array("i", request.prompt),
             root_hash(lora, request.cache_salt, alone),
             None if ledger is None else partial(ledger.note, lora=lora),
         )

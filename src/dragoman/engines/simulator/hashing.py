@@ -7,7 +7,7 @@ hashes agree. Whatever else the keys and values depend on (LoRA, images, a salt)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -43,7 +43,9 @@ class TokenContents:
     noted: told of every block when it is hashed: its hash, that of the one before it (None for the first), its tokens.
     """
 
-    def __init__(self, block_size: int, tokens: list[int], root: bytes = b"", noted: Noted | None = None) -> None:
+    def __init__(
+        self, block_size: int, tokens: MutableSequence[int], root: bytes = b"", noted: Noted | None = None
+    ) -> None:
         self.tokens = tokens
         self._noted = noted
         self._block_size = block_size
