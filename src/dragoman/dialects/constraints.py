@@ -29,8 +29,12 @@ def structured(fields: Decoding) -> list[tuple[str, Constraint]]:
         choice=fields.guided_choice,
         grammar=fields.guided_grammar,
     )
-    given = fields.structured_outputs or StructuredOutputs()
-    return [*_of_structured(given, "structured_outputs."), *_of_structured(guided, "guided_")]
+    given = fields.structured_outputs
+    found = [] if given is None else _of_structured(given, "structured_outputs.")
+    if given is not None and not found:
+        # Who misspells the one member that counts would get an answer that nothing binds.
+        raise invalid("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
+    return [*found, *_of_structured(guided, "guided_")]
 
 
 def only_one(found: Sequence[tuple[str, Constraint]]) -> Constraint | None:
