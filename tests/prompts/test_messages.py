@@ -69,8 +69,8 @@ def same(text: str) -> str:
     return text
 
 
-def values(*messages: Message, traits: Traits = NOTHING, media: bool = False, thoughts: tuple[str, ...] = ()) -> Any:
-    return message_values(messages, Reading(traits, frozenset(thoughts), media), same)
+def values(*messages: Message, traits: Traits = NOTHING, images: bool = False, thoughts: tuple[str, ...] = ()) -> Any:
+    return message_values(messages, Reading(traits, frozenset(thoughts), images), same)
 
 
 def user(*parts: Part) -> Message:
@@ -230,10 +230,16 @@ def test_media_are_refused_unless_told_otherwise(part: Image | Audio | File) -> 
             with pytest.raises(Unsupported, match=kind) as caught:
                 values(message, traits=traits)
             assert caught.value.param == "messages"
-    found = values(user(Text("see"), part), traits=LISTS, media=True)
-    assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": kind}]}]
+
+
+def test_images_are_shown_where_they_can_be_seen_and_nothing_else_is() -> None:
+    image = Image(Remote("http://example.invalid/a.png"))
+    found = values(user(Text("see"), image), traits=LISTS, images=True)
+    assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}]
     with pytest.raises(Unsupported, match="text only"):
-        values(user(part), traits=NOTHING, media=True)
+        values(user(image), traits=NOTHING, images=True)
+    with pytest.raises(Unsupported, match="audio"):
+        values(user(Audio(Inline(b"x"))), traits=LISTS, images=True)
 
 
 @pytest.mark.parametrize(

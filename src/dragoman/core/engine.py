@@ -122,13 +122,55 @@ class ThoughtLimit(Struct, frozen=True):
     open: bool
 
 
+class ReadImage(Struct, frozen=True):
+    """An image as a model's own processor made it ready.
+
+    text: what stands for it in the prompt, instead of the one placeholder that the chat template writes. digest: of
+    what it shows. prepared: for the engine that made it; nobody else looks into it.
+    """
+
+    text: str
+    digest: bytes
+    prepared: object
+
+
+class ShownImage(Struct, frozen=True):
+    """An image in a prompt: the ids from `begin` to `end` stand for it. digest, prepared: as in ReadImage.
+
+    Keys and values of a prompt are shared only where digests and places are equal too.
+    """
+
+    begin: int
+    end: int
+    digest: bytes
+    prepared: object
+
+
+class Vision(Protocol):
+    """How a model takes images in. Blocking; safe to use from several threads."""
+
+    @property
+    def placeholder(self) -> str:
+        """What the model's chat template writes where an image stands: the name of a control token."""
+        ...
+
+    def read(self, images: Sequence[bytes]) -> tuple[ReadImage, ...]:
+        """Those of one prompt, in its order. Raises RequestError for one that cannot be decoded."""
+        ...
+
+    def place(self, prompt: Sequence[int], images: Sequence[ReadImage]) -> tuple[ShownImage, ...]:
+        """Where each of them is in the ids of a prompt. Raises RequestError where they are not all there."""
+        ...
+
+
 class TokenRequest(Struct, frozen=True):
     """One sequence. `id` is unique among those running.
 
     max_tokens: at least 1. stop_token_ids: sampling one of them ends the sequence (the token is delivered);
     it is not allowed before min_tokens. logprobs, prompt_logprobs: as in GenerateRequest.
     A matcher belongs to this request alone. grammar: what it follows, as llguidance reads it, for an engine that brings
-    its own llguidance. Extras: JSON text by name.
+    its own llguidance. Extras: JSON text by name. images: in the order of the prompt, only
+    for an engine with Feature.IMAGES.
     asked, choice: what the client asked for, and which of its choices this is: for engines that look at words and
     tools (a simulator, a script). One that computes has no use for them.
     """
@@ -149,6 +191,7 @@ class TokenRequest(Struct, frozen=True):
     extras: tuple[tuple[str, str], ...] = ()
     asked: GenerateRequest | None = None
     choice: int = 0
+    images: tuple[ShownImage, ...] = ()
 
 
 class Scheduled(Struct, frozen=True):

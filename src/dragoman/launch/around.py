@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..constraints.matcher import Compiler
 from ..core.control import Control, Trainable
-from ..core.engine import Embedder, PrefixCache, TokenEngine
+from ..core.engine import Embedder, PrefixCache, TokenEngine, Vision
 from ..core.metrics import Monitored
 from ..core.request import Sampling
 from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, fingerprint
@@ -51,6 +51,7 @@ def token_backend(
     *,
     embedder: Embedder | None = None,
     cache: PrefixCache | None = None,
+    vision: Vision | None = None,
 ) -> TokenBackend:
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
     return TokenBackend(
@@ -63,6 +64,7 @@ def token_backend(
         trust_templates=settings.trust_request_chat_template,
         embedder=embedder,
         cache=cache,
+        vision=vision,
     )
 
 
@@ -74,9 +76,10 @@ def serve_tokens(
     *,
     own_name: str,
     embedder: Embedder | None = None,
+    vision: Vision | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """directory, adapters: as in `serve_engine`. embedder: makes vectors of its tokens."""
+    """directory, vision, adapters: as in `serve_engine`. embedder: makes vectors of its tokens."""
     return serve_engine(
         settings,
         clock,
@@ -88,6 +91,7 @@ def serve_tokens(
         cache=engine,
         control=engine.steering,
         trainable=engine.steering,
+        vision=vision,
         adapters=adapters,
     )
 
@@ -105,6 +109,7 @@ def serve_engine(
     monitored: Monitored | None = None,
     control: Control | None = None,
     trainable: Trainable | None = None,
+    vision: Vision | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
     """directory: has tokenizer.json, and what else a model says of itself.
@@ -115,8 +120,11 @@ def serve_engine(
     template = chat_template(settings, directory)
     reasoning, tools = formats(settings, directory, template, tokenizer)
     said = generation_config(directory)
+    if vision is not None and vision.placeholder not in tokenizer.controls.names:
+        # Else a user could write what stands for an image.
+        raise ValueError(f"{vision.placeholder!r} is no control token of the tokenizer in {directory}")
     backend = token_backend(
-        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache
+        settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache, vision=vision
     )
     name, aliases = served_names(settings, own_name)
     return ServedModel(

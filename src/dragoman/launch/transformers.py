@@ -17,9 +17,17 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     directory = Path(path)
     options = transformers.LoadOptions(settings.dtype, settings.device, settings.trust_remote_code)
     files = block_files(settings, directory, "transformers")
-    engine, adapters = transformers.load(directory, limits(settings), options, files)
+    loaded = transformers.load(directory, limits(settings), options, files)
     given = tuple(read_adapter(text) for text in settings.lora_modules)
     for adapter in given:
-        adapters.put(adapter.name, adapter.path)
+        loaded.adapters.put(adapter.name, adapter.path)
     name = directory.resolve().name
-    return serve_tokens(settings, clock, directory, engine, own_name=name, adapters=Adapters(given, adapters))
+    return serve_tokens(
+        settings,
+        clock,
+        directory,
+        loaded.engine,
+        own_name=name,
+        vision=loaded.vision,
+        adapters=Adapters(given, loaded.adapters),
+    )

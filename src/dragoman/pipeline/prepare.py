@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from ..constraints.matcher import Compiled
-from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
+from ..core.engine import Capabilities, Engine, Feature, ShownImage, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext
@@ -197,8 +197,13 @@ class _TokenPreparation:
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
             extras=self._extras(),
             asked=request,
+            images=self._placed(prompted),
         )
         return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
+
+    def _placed(self, prompted: Prompted) -> tuple[ShownImage, ...]:
+        vision = self.backend.vision
+        return () if vision is None or not prompted.images else vision.place(prompted.ids, prompted.images)
 
     def _extras(self) -> tuple[tuple[str, str], ...]:
         """What the engine honours: of the others `check` has said that they are ignored."""

@@ -5,16 +5,18 @@ Large prompts are worked on in a thread: the event loop serves others meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
 
+from ..core.engine import ReadImage, Vision
 from ..core.errors import RequestError, Unsupported
 from ..core.request import Conversation, GenerateRequest
-from ..prompts.render import Rendered, Renderer
+from ..prompts.render import Pictures, Rendered, Renderer
 from .admission import Terms
+from .images import apart
 from .models import TokenBackend
 
 T = TypeVar("T")
@@ -26,7 +28,7 @@ INLINE = 4096
 class Prompted(msgspec.Struct, frozen=True):
     """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain.
 
-    dropped: how many messages were left out, see `fitting`.
+    dropped: how many messages were left out, see `fitting`. images: in their order, made ready but not placed.
     """
 
     ids: tuple[int, ...]
@@ -34,6 +36,7 @@ class Prompted(msgspec.Struct, frozen=True):
     tail: str = ""
     ignored: tuple[str, ...] = ()
     dropped: int = 0
+    images: tuple[ReadImage, ...] = ()
 
 
 async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Terms) -> Prompted:
@@ -47,9 +50,9 @@ async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Term
         if not ids:
             raise RequestError("The prompt is empty: it has no tokens.", param="prompt")
         return Prompted(tuple(ids), prompt)
-    rendered = await render_conversation(backend, prompt, terms)
+    rendered, images = await render_conversation(backend, prompt, terms)
     ids = framed(backend, rendered.ids) if request.add_special_tokens else rendered.ids
-    return Prompted(ids, rendered.text, rendered.tail, rendered.ignored)
+    return Prompted(ids, rendered.text, rendered.tail, rendered.ignored, images=images)
 
 
 def framed(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -72,17 +75,33 @@ async def encode(backend: TokenBackend, text: str, *, add_special_tokens: bool) 
     return await _off_loop(len(text), lambda: encode(text, special=True, add_special_tokens=add_special_tokens))
 
 
-async def render_conversation(backend: TokenBackend, conversation: Conversation, terms: Terms) -> Rendered:
-    """Raises RequestError where the template refuses, Unsupported where there is none."""
+async def render_conversation(
+    backend: TokenBackend, conversation: Conversation, terms: Terms
+) -> tuple[Rendered, tuple[ReadImage, ...]]:
+    """With its images, as the model will see them.
+
+    Raises RequestError where the template refuses, or an image cannot be decoded, Unsupported where there is no
+    template.
+    """
     shown = () if conversation.tool_choice.mode == "none" else None
+    conversation, images = (conversation, []) if backend.vision is None else apart(conversation)
 
-    def work() -> Rendered:
+    def work() -> tuple[Rendered, tuple[ReadImage, ...]]:
         renderer = _renderer(backend, conversation.template.template)
-        return renderer.render(_with_effort(renderer, conversation), now=terms.now, tools=shown)
+        read, pictures = _seen(backend.vision, images)
+        ready = _with_effort(renderer, conversation)
+        return renderer.render(ready, now=terms.now, tools=shown, pictures=pictures), read
 
-    # A template that a request brings along has to be compiled first.
-    size = INLINE + 1 if conversation.template.template is not None else _size(conversation)
-    return await _off_loop(size, work)
+    # A template that a request brings along has to be compiled first, and images have to be decoded.
+    slow = images or conversation.template.template is not None
+    return await _off_loop(INLINE + 1 if slow else _size(conversation), work)
+
+
+def _seen(vision: Vision | None, images: Sequence[bytes]) -> tuple[tuple[ReadImage, ...], Pictures | None]:
+    if vision is None or not images:
+        return (), None
+    read = vision.read(images)
+    return read, Pictures(vision.placeholder, tuple(image.text for image in read))
 
 
 def _with_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
@@ -128,6 +147,8 @@ def truncated(prompted: Prompted, request: GenerateRequest, limit: int) -> Promp
     keep = request.limits.truncate_prompt
     if keep is None:
         return prompted
+    if prompted.images:
+        raise Unsupported("A prompt with images cannot be truncated.", param="truncate_prompt_tokens")
     if keep < 0:
         keep = limit - max(1, min(request.limits.max_tokens or 1, limit - 1))
     return msgspec.structs.replace(prompted, ids=prompted.ids[-keep:])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
 from ..core.control import Control, Directed, Trainable
-from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
+from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer, Vision
 from ..core.metrics import Monitored
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
@@ -24,7 +24,7 @@ class TokenBackend:
 
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
     knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
-    cache: what the engine keeps of prompts, where it tells.
+    cache: what the engine keeps of prompts, where it tells. vision: how it takes images; None for one that sees none.
     """
 
     engine: TokenEngine
@@ -36,6 +36,7 @@ class TokenBackend:
     trust_templates: bool = False
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
+    vision: Vision | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,13 @@ class Reading(msgspec.Struct, frozen=True):
     """How a template reads messages.
 
     thoughts: marks at which the template itself would cut an assistant's text, to tell its reasoning from the rest,
-    and which it will not find there since they are control tokens: the cut is made here. media: images and the like
-    are passed on as `{"type": "image"}`; otherwise they raise Unsupported.
+    and which it will not find there since they are control tokens: the cut is made here. images: they are
+    passed on as `{"type": "image"}`; otherwise they raise Unsupported, as all other media do.
     """
 
     traits: Traits
     thoughts: frozenset[str] = frozenset()
-    media: bool = False
+    images: bool = False
 
 
 def message_values(messages: Sequence[Message], reading: Reading, visit: Visit) -> list[Object]:
@@ -77,7 +77,7 @@ class _Writer:
     """Writes the turns of one conversation. names: of the tools, by the id of the call."""
 
     def __init__(self, reading: Reading, names: Mapping[str, str], visit: Visit) -> None:
-        self._traits, self._thoughts, self._media = reading.traits, reading.thoughts, reading.media
+        self._traits, self._thoughts, self._images = reading.traits, reading.thoughts, reading.images
         self._names, self._visit = names, visit
 
     def values(self, message: Message) -> Iterator[Object]:
@@ -159,7 +159,7 @@ class _Writer:
                 return {"type": "text", "text": self._visit(text)}
             case Image() | Audio() | File():
                 kind = type(part).__name__.lower()
-                if not self._media:
+                if not (self._images and isinstance(part, Image)):
                     raise Unsupported(f"This model does not read {kind} input.", param="messages")
                 return {"type": kind}
             case ToolCall():

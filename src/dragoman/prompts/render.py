@@ -42,6 +42,24 @@ class Rendered(Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
+class Pictures(Struct, frozen=True):
+    """placeholder: the control token that the template writes for an image. texts: what stands for each instead."""
+
+    placeholder: str
+    texts: tuple[str, ...]
+
+    def put_into(self, text: str) -> str:
+        """Names of control tokens in what users wrote are broken by marks: what is found is the template's own.
+
+        Raises RequestError where the template does not show every image once.
+        """
+        pieces = text.split(self.placeholder)
+        if len(pieces) != len(self.texts) + 1:
+            message = f"The chat template shows {len(pieces) - 1} of the {len(self.texts)} images of these messages."
+            raise RequestError(message, param="messages")
+        return "".join(piece + put for piece, put in zip(pieces, (*self.texts, ""), strict=True))
+
+
 class Renderer:
     """A template and the tokenizer of its model. Safe to use from several threads."""
 
@@ -72,13 +90,18 @@ class Renderer:
         return made
 
     def render(
-        self, conversation: Conversation, *, now: datetime, tools: tuple[Tool, ...] | None = None, media: bool = False
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] | None = None,
+        pictures: Pictures | None = None,
     ) -> Rendered:
-        """tools: those that the prompt shall show; None is all of the conversation's. media: see `Reading`.
+        """tools: those that the prompt shall show; None is all of the conversation's. pictures: of its images.
 
         `conversation.template.template` is not looked at, see `variant`. Raises RequestError.
         """
-        reading = Reading(self._template.traits, self._thoughts, media)
+        reading = Reading(self._template.traits, self._thoughts, images=pictures is not None)
         shown = conversation.tools if tools is None else tools
         values = _Values(self._template, reading, conversation, shown)
         texts = values.texts()
@@ -91,6 +114,8 @@ class Renderer:
             text, tail = prompt.open_ended(sign)
         else:
             text, tail = prompt.closed(options.add_generation_prompt)
+        if pictures is not None:
+            text = pictures.put_into(text)
         ids = tuple(self._tokenizer.encode_marked(text, mark, self._spelled(conversation)))
         return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored)
 

@@ -104,7 +104,7 @@ class ChatTemplate:
 
 def load_template(directory: Path, name: str = "default") -> ChatTemplate | None:
     """The template of a model's directory: `chat_template.jinja` (or `additional_chat_templates/<name>.jinja`), else
-    `chat_template` of `tokenizer_config.json`. None if there is no such template.
+    that of `chat_template.json`, else `chat_template` of `tokenizer_config.json`. None if there is no such template.
 
     Raises RequestError for one that does not compile, ValueError for a broken configuration.
     """
@@ -113,8 +113,14 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
     own = directory / "chat_template.jinja"
     if name != "default":
         own = directory / "additional_chat_templates" / f"{name}.jinja"
-    source = own.read_text(encoding="utf-8") if own.is_file() else config.template(name)
+    source = own.read_text(encoding="utf-8") if own.is_file() else _of_processor(directory) or config.template(name)
     return None if source is None else ChatTemplate(source, config.special_tokens())
+
+
+def _of_processor(directory: Path) -> str | None:
+    """`chat_template.json`: where models that see kept theirs until 2025."""
+    path = directory / "chat_template.json"
+    return _config(path.read_bytes()).template("default") if path.is_file() else None
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):

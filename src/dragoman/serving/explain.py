@@ -31,6 +31,8 @@ def rendered(read: Read, *, several: bool = False) -> Handler:
     async def handle(http: Http) -> Whole | Answer:
         _require(http)
         call, admitted, _, jobs = await _prepared(http, read)
+        if any(job.requests[0].images for job in jobs):
+            raise Unsupported("A prompt with images cannot be told as token ids.", param="messages")
         asked = zip(call.requests, jobs, strict=True)
         bodies: list[bytes] = [rendering(admitted.header.id, request, job.requests[0]) for request, job in asked]
         warnings = admitted.warnings
@@ -94,7 +96,7 @@ def _explained(http: Http, model: ServedModel, job: TokenJob, admitted: Admitted
         job.prompt,
         tuple(job.vocabulary.token(id, None).text for id in job.prompt),
         request.max_tokens,
-        None if cache is None else cache.cached_tokens(job.prompt, request.cache_salt),
+        None if cache is None or request.images else cache.cached_tokens(job.prompt, request.cache_salt),
         _difference(http, model, job),
         admitted.warnings,
     )

@@ -70,7 +70,7 @@ async def tokenize(http: Http) -> Whole | Answer:
         )
     elif isinstance(model.backend, TokenBackend):
         talk = await http.service.media.in_conversation(http, model, prompt)
-        rendered = (await render_conversation(model.backend, talk, terms(http, http.id))).ids
+        rendered = (await render_conversation(model.backend, talk, terms(http, http.id)))[0].ids
         ids = list(framed(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
@@ -87,7 +87,7 @@ async def count_tokens(http: Http) -> Whole | Answer:
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
     talk = await http.service.media.in_conversation(http, model, call.conversation)
-    rendered = await render_conversation(model.backend, talk, terms(http, http.id))
+    rendered, _ = await render_conversation(model.backend, talk, terms(http, http.id))
     return Whole(count_tokens_answer(len(rendered.ids)))
 
 

@@ -8,7 +8,7 @@ from .adapters import AdapterShelf
 from .blocks import BLOCK_SIZE
 from .engine import BatchingEngine, EngineConfig, seeded
 from .limits import EngineLimits
-from .model import Model, Runner, States
+from .model import Model, Runner, Sight, States
 from .offload import BlockFiles, fingerprint
 from .scheduler import Chunk, SchedulerConfig
 
@@ -23,6 +23,7 @@ __all__ = [
     "Model",
     "Runner",
     "SchedulerConfig",
+    "Sight",
     "States",
     "fingerprint",
     "seeded",

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
+from ...core.engine import ShownImage
+
 BLOCK_SIZE = 16
 """Tokens in a block of the pool."""
 
@@ -18,9 +20,21 @@ NULL_BLOCK = 0
 """Pads block tables; never allocated, so that what is read from it is zeros."""
 
 
-def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """The name of a full block. A cryptographic hash: a collision would show one client another's prompt."""
-    return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
+def block_hash(parent: bytes, tokens: Sequence[int], shown: bytes = b"") -> bytes:
+    """The name of a full block. A cryptographic hash: a collision would show one client another's prompt.
+
+    shown: see `shown_in`.
+    """
+    return blake2b(array("q", tokens).tobytes() + shown, digest_size=16, key=parent).digest()
+
+
+def shown_in(images: Iterable[ShownImage], begin: int, end: int) -> bytes:
+    """What the ids from begin to end show, beside what they are: all images have the same ids."""
+    return b"".join(
+        image.digest + (begin - image.begin).to_bytes(8, "big", signed=True)
+        for image in images
+        if image.begin < end and begin < image.end
+    )
 
 
 def root_hash(cache_salt: str, adapter: int = 0) -> bytes:

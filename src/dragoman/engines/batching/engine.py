@@ -30,7 +30,7 @@ from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError
 from ...core.events import FinishReason
 from ...core.request import Limits, SamplingOptions
 from .adapters import Adapter, AdapterShelf
-from .model import Model
+from .model import Model, Sight
 from .offload import BlockFiles
 from .sampling import Draws
 from .scheduler import SchedulerConfig
@@ -98,6 +98,7 @@ class BatchingEngine:
     A step that raises fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not
     read. name: of the thread. adapters: those that the model can take up beside its weights; None where it cannot.
     files: where blocks are kept beyond the pool, and beyond this process.
+    sight: what it sees with; None where it does not.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class BatchingEngine:
         name: str = "engine",
         adapters: AdapterShelf | None = None,
         files: BlockFiles | None = None,
+        sight: Sight | None = None,
     ) -> None:
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
@@ -122,6 +124,7 @@ class BatchingEngine:
         self._name = name
         self._adapters = adapters
         self._files = files
+        self._sight = sight
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
         self._live: dict[int, _Live] = {}
@@ -136,7 +139,7 @@ class BatchingEngine:
         self.closed: Closed | None = None
         """Why nothing new is taken at present."""
         self._capabilities = Capabilities(
-            features=_FEATURES if adapters is None else _FEATURES | {Feature.LORA},
+            features=_features(adapters, sight),
             parameters=_PARAMETERS if adapters is None else _PARAMETERS | {"lora"},
             max_logprobs=model.vocab,
         )
@@ -161,7 +164,7 @@ class BatchingEngine:
             await asyncio.to_thread(files.open)
         version = self.steering.weight_version
         stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, files, version)
-        self._worker = Worker(stepper, self._post, self._clock, self._name)
+        self._worker = Worker(stepper, self._post, self._clock, self._name, self._sight)
         self._worker.submit(Hold(self._held))
         self._worker.start()
 
@@ -213,6 +216,8 @@ class BatchingEngine:
             raise ValueError(f"a sequence {request.id!r} is already running")
         _check(request, self.vocab_size, self.max_model_len)
         adapter = self._adapter(request)
+        if request.images and self._sight is None:
+            raise Unsupported("This engine does not see.", param="messages")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
             raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
         if not self._live:
@@ -335,6 +340,11 @@ def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: 
     with suppress(RuntimeError):
         # The loop was closed without `stop`: nobody waits any more.
         loop.call_soon_threadsafe(tell)
+
+
+def _features(adapters: AdapterShelf | None, sight: Sight | None) -> frozenset[Feature]:
+    beside = ((Feature.LORA, adapters), (Feature.IMAGES, sight))
+    return _FEATURES | {feature for feature, what in beside if what is not None}
 
 
 def seeded(seed: int | None) -> Callable[[], float]:

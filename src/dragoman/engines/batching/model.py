@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.engine import ShownImage
 from ..arrays.weights import Tensors
 from .scheduler import Chunk
 
@@ -48,6 +49,14 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Give the pool's memory back. It is not used again."""
+        ...
+
+
+class Sight(Protocol):
+    """What a model sees with. Called on the thread that computes."""
+
+    def look(self, images: Sequence[ShownImage]) -> None:
+        """Be ready for the images of a sequence that will run. Whatever it raises fails that sequence alone."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core.engine import Ended, Failed, Score, TokenRequest
 from ...core.events import FinishReason
 from .adapters import Adapter
-from .blocks import BLOCK_SIZE, block_hash, root_hash
+from .blocks import BLOCK_SIZE, block_hash, root_hash, shown_in
 from .constraint import Constraint
 from .sampling import Draws, SamplingState
 from .thought import Thought
@@ -73,8 +73,9 @@ class Sequence:
     def block_hashes(self, count: int) -> list[bytes]:
         """The hashes of the first `count` blocks, all of them full."""
         for index in range(len(self._hashes) - 1, count):
-            tokens = self.tokens[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE]
-            self._hashes.append(block_hash(self._hashes[-1], tokens))
+            begin, end = index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE
+            shown = shown_in(self.request.images, begin, end)
+            self._hashes.append(block_hash(self._hashes[-1], self.tokens[begin:end], shown))
         return self._hashes[1 : count + 1]
 
     def slot(self, position: int) -> int:

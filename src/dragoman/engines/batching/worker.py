@@ -13,6 +13,8 @@ from collections.abc import Sequence as Tokens
 
 from msgspec import Struct
 
+from ...core.engine import Failed
+from .model import Sight
 from .sequence import Sequence
 from .stepper import Output, Stepper
 
@@ -51,11 +53,14 @@ class Worker:
     """Steps until it is told to stop. post: called on the thread, once a step, with all that came of it.
 
     A step that raises fails the sequences that ran in it and nobody else: the next step begins on an empty
-    cache. name: of the thread.
+    cache. name: of the thread. sight: None for a model that sees nothing.
     """
 
-    def __init__(self, stepper: Stepper, post: Post, clock: Callable[[], float], name: str) -> None:
+    def __init__(
+        self, stepper: Stepper, post: Post, clock: Callable[[], float], name: str, sight: Sight | None = None
+    ) -> None:
         self._stepper = stepper
+        self._sight = sight
         self._post = post
         self._clock = clock
         self._inbox: deque[Order] = deque()
@@ -119,9 +124,26 @@ class Worker:
             return False
 
     def _turn(self) -> list[Output]:
+        blind: list[Output] = []
         while self._inbox:
-            self._obey(self._inbox.popleft())
-        return self._stepper.step() if self._may_step else []
+            order = self._inbox.popleft()
+            if isinstance(order, Add) and not self._sees(order.sequence):
+                failed = Failed(order.sequence.request.id, "The model failed at an image of this request.")
+                blind.append(Output(order.sequence.key, failed))
+            else:
+                self._obey(order)
+        return blind or (self._stepper.step() if self._may_step else [])
+
+    def _sees(self, sequence: Sequence) -> bool:
+        """Before it is scheduled: whatever is wrong with its images, nobody else's step fails of it."""
+        if self._sight is None or not sequence.request.images:
+            return True
+        try:
+            self._sight.look(sequence.request.images)
+        except Exception:
+            log.exception("the images of %s cannot be seen", sequence.request.id)
+            return False
+        return True
 
     @property
     def _may_step(self) -> bool:

@@ -20,6 +20,8 @@ from .backend import Network, Tensor, library, torch
 from .lora import LoraLayers
 from .paged import Pool, Step
 from .renewal import free_accelerator, places_of, staged_weights
+from .sight import TransformersSight
+from .vision import sees
 
 Floats = NDArray[np.float32]
 
@@ -35,11 +37,15 @@ class LoadOptions(Struct, frozen=True):
 
 
 class TransformersModel:
-    """As `batching.Model`. Holds the weights; each runner has keys and values of its own."""
+    """As `batching.Model`. Holds the weights; each runner has keys and values of its own.
+
+    sight: what it sees with, once that has been tried.
+    """
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self.lora = LoraLayers(network)
+        self.sight: TransformersSight | None = None
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
         self._max_positions: int = config.max_position_embeddings
@@ -63,6 +69,8 @@ class TransformersModel:
         def put() -> None:
             for place, value in staged:
                 place.tensor.data = value.to(self._network.device)
+            if self.sight:
+                self.sight.forget()
 
         return put
 
@@ -70,19 +78,21 @@ class TransformersModel:
         def discard() -> None:
             for place in self._places:
                 place.tensor.data = place.tensor.data.new_empty(0)
+            if self.sight:
+                self.sight.forget()
             free_accelerator(self._network.device)
 
         return discard
 
     def runner(self, num_blocks: int) -> TransformersRunner:
-        return TransformersRunner(self._network, Pool(num_blocks, self._network.device), self.lora)
+        return TransformersRunner(self._network, Pool(num_blocks, self._network.device), self.lora, self.sight)
 
 
 class TransformersRunner:
     """As `batching.Runner`."""
 
-    def __init__(self, network: Network, pool: Pool, lora: LoraLayers) -> None:
-        self._network, self.pool, self._lora = network, pool, lora
+    def __init__(self, network: Network, pool: Pool, lora: LoraLayers, sight: TransformersSight | None = None) -> None:
+        self._network, self.pool, self._lora, self._sight = network, pool, lora, sight
 
     def close(self) -> None:
         self.pool = Pool(0, self._network.device)
@@ -96,8 +106,7 @@ class TransformersRunner:
             self._lora.use(chunks)
             step = Step(chunks, self.pool, self._network.device)
             logits = self._network(
-                input_ids=step.ids,
-                position_ids=step.positions,
+                **self._given(step, chunks),
                 use_cache=False,
                 logits_to_keep=torch.tensor(rows, device=self._network.device),
                 step=step,
@@ -110,6 +119,15 @@ class TransformersRunner:
 
     def restore(self, block: int, contents: bytes) -> None:
         self.pool.restore(block, contents)
+    def _given(self, step: Step, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
+        """What is computed, and the positions of it."""
+        sight = self._sight
+        if sight is None:
+            return {"input_ids": step.ids, "position_ids": step.positions}
+        return {
+            "inputs_embeds": sight.embeddings(step.ids, chunks),
+            "position_ids": sight.positions(chunks, step.positions),
+        }
 
 
 class LogitRows:
@@ -151,7 +169,8 @@ def load_network(directory: Path, options: LoadOptions) -> Network:
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
     try:
         config = library.AutoConfig.from_pretrained(directory, **local)
-        network = library.AutoModelForCausalLM.from_pretrained(
+        kind = library.AutoModelForImageTextToText if sees(config) else library.AutoModelForCausalLM
+        network = kind.from_pretrained(
             directory,
             config=config,
             dtype=options.dtype,

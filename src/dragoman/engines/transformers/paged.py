@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Device, Network, Tensor, library, safetensors, torch
+from .vision import text_of
 
 NAME = "dragoman_paged"
 _PARTS = ("keys", "values")
@@ -185,6 +186,13 @@ def _by_hand(
         scores = torch.cat([scores, column], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
     return weights @ value
+
+
+def attention(network: Network, *, paged: bool) -> None:
+    """The one over pages, or the library's own. What is no text keeps its own in any case."""
+    name = NAME if paged else "sdpa"
+    text = text_of(network)
+    network.set_attn_implementation(name if text is None else {text: name})
 
 
 def register() -> None:

@@ -1,0 +1,45 @@
+"""The images of a conversation, apart from what is said in it: a template knows their places and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..core.errors import Unsupported
+from ..core.message import Image, Inline, Message, Part, ToolResult
+from ..core.request import Conversation
+
+_EMPTY = Inline(b"")
+
+
+def apart(conversation: Conversation) -> tuple[Conversation, list[bytes]]:
+    """The conversation with its images emptied, and what was in them, in its order.
+
+    Raises Unsupported for an image that is not here.
+    """
+    if not any(_has_image(part) for message in conversation.messages for part in message.parts):
+        return conversation, []
+    found: list[bytes] = []
+    messages = tuple(_emptied(message, found) for message in conversation.messages)
+    return msgspec.structs.replace(conversation, messages=messages), found
+
+
+def _has_image(part: Part) -> bool:
+    return isinstance(part, Image) or (isinstance(part, ToolResult) and any(map(_has_image, part.content)))
+
+
+def _emptied(message: Message, found: list[bytes]) -> Message:
+    return msgspec.structs.replace(message, parts=tuple(_empty(part, found) for part in message.parts))
+
+
+def _empty(part: Part, found: list[bytes]) -> Part:
+    match part:
+        case Image(source=Inline(data)):
+            found.append(data)
+            return msgspec.structs.replace(part, source=_EMPTY)
+        case Image():
+            raise Unsupported("This engine takes images that come with the request only.", param="messages")
+        case ToolResult(content=content):
+            shown = tuple(_empty(one, found) if isinstance(one, Image) else one for one in content)
+            return ToolResult(part.call_id, shown, part.is_error)  # pyright: ignore[reportArgumentType]
+        case _:
+            return part
