@@ -50,6 +50,13 @@ SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 MUTANTS = (
     # Media.
     Mutant(
+        "prompts whose images differ share what was computed of one",
+        "engines/batching/blocks.py",
+        'return blake2b(array("q", tokens).tobytes() + shown,',
+        'return blake2b(array("q", tokens).tobytes(),',
+        ("tests/engines/batching",),
+    ),
+    Mutant(
         "one public address hides a private one of the same name (SSRF: vLLM CVE-2025-6242)",
         "serving/fetch.py",
         "not all(map(self._allowed, found))",

@@ -118,13 +118,20 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 
 
 def _parameters(request: GenerateRequest) -> Iterator[str]:
-    """Names of the fields of SamplingOptions, Limits and Extras that were set to something of their own."""
+    """Names of the fields of SamplingOptions, Limits, Extras and images that were set to something of their own."""
     yield from request.sampling.said()
     yield from (name for name, _ in request.extras.items())
     untouched = Limits()
     for name in Limits.__struct_fields__:
         if getattr(request.limits, name) != getattr(untouched, name):
             yield name
+    if isinstance(request.prompt, Conversation) and any(_is_detailed(m) for m in request.prompt.messages):
+        yield "detail"
+
+
+def _is_detailed(message: Message) -> bool:
+    """How closely an image is to be looked at was said."""
+    return any(isinstance(part, Image) and part.detail not in (None, "auto") for part in _flat(message.parts))
 
 
 def _of_the_prompt(request: GenerateRequest, terms: Terms) -> Iterator[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
-from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash
+from dragoman.core.engine import ShownImage
+from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash, shown_in
 
 SIZE = 12
 
@@ -129,3 +131,15 @@ def test_a_hash_names_the_tokens_all_before_them_the_salt_and_the_adapter() -> N
     ]
     assert len({chain, *others}) == 7
     assert root_hash("\ud800") != root_hash("")
+
+
+def test_a_hash_names_the_images_that_the_tokens_stand_for() -> None:
+    def named(*images: ShownImage, begin: int = 16, end: int = 32) -> bytes:
+        return block_hash(root_hash(""), [7] * 16, shown_in(images, begin, end))
+
+    one, other = ShownImage(20, 28, b"1" * 16, None), ShownImage(20, 28, b"2" * 16, None)
+    before, behind = ShownImage(0, 16, b"3" * 16, None), ShownImage(32, 40, b"3" * 16, None)
+    assert named(one) == named(one, before, behind)
+    assert named(one, begin=16) != named(replace(one, begin=21), begin=16)
+    assert named() == named(before, behind) == block_hash(root_hash(""), [7] * 16)
+    assert len({named(), named(one), named(other), named(replace(one, end=24), replace(other, begin=24))}) == 4

@@ -51,6 +51,7 @@ PARAMETERS = frozenset(
         "reasoning_effort",
         "enable_thinking",
         "chat_template_kwargs",
+        "detail",
     }
 )
 MAX_LOGPROBS = 20

@@ -48,7 +48,9 @@ def load(directory: Path, limits: EngineLimits, options: LoadOptions, files: Blo
         max_step_pairs=1 << 24,
     )
     adapters = AdapterShelf(model.lora.read)
-    engine = BatchingEngine(model, config, seeded, name="transformers-engine", adapters=adapters, files=files, sight=model.sight)
+    engine = BatchingEngine(
+        model, config, seeded, name="transformers-engine", adapters=adapters, files=files, sight=model.sight
+    )
     return Loaded(engine, adapters, vision)
 
 

@@ -108,8 +108,10 @@ class LoraLayers:
             module = self._network.get_submodule(layer)
         except AttributeError:
             raise _refused(directory, f"this model has no layer `{layer}`") from None
-        if not isinstance(module, torch.nn.Linear) or module is self._network.get_output_embeddings():
-            raise _refused(directory, f"`{layer}` is no linear layer inside of the model")
+        # What is seen is computed once for all, whoever asks.
+        inside = any(module is each for each in self._network.get_decoder().modules())
+        if not inside or not isinstance(module, torch.nn.Linear):
+            raise _refused(directory, f"`{layer}` is no linear layer inside of the language model")
         if halves.keys() != {"A", "B"}:
             raise _refused(directory, f"`{layer}` has only one half of its LoRA")
         a, b = halves["A"], halves["B"]

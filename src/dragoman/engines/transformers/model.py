@@ -119,6 +119,7 @@ class TransformersRunner:
 
     def restore(self, block: int, contents: bytes) -> None:
         self.pool.restore(block, contents)
+
     def _given(self, step: Step, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
         """What is computed, and the positions of it."""
         sight = self._sight

@@ -61,6 +61,7 @@ _OPENAI = frozenset(
         "stop",
         "best_of",
         "reasoning_effort",
+        "detail",
     }
 )
 _TEMPLATE = frozenset({"chat_template_kwargs", "enable_thinking"})

@@ -1,0 +1,64 @@
+"""Images of sequences: whose cache they share, and what becomes of one that cannot be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.core.engine import Failed, Feature, ShownImage, TokenRequest
+from dragoman.core.errors import Unsupported
+from dragoman.engines.batching import BatchingEngine, EngineConfig, seeded
+from dragoman.engines.tiny.model import Llama
+from dragoman.engines.tiny.runner import PagedLlama
+
+from ..harness import GREEDY, Bench, alone, started
+
+RED, BLUE = ShownImage(20, 36, b"r" * 16, None), ShownImage(20, 36, b"b" * 16, None)
+ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GREEDY)
+
+
+class Eyes:
+    """See what is red."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def look(self, images: Sequence[ShownImage]) -> None:
+        self.seen += [image.digest for image in images]
+        if images[0].digest != RED.digest:
+            raise MemoryError
+
+
+def engine(model: Llama, sight: Eyes | None) -> BatchingEngine:
+    return BatchingEngine(PagedLlama(model), EngineConfig(512, 2048), seeded, sight=sight)
+
+
+def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> None:
+    bench = Bench(small)
+    cached: list[int] = []
+    for images in ((RED,), (RED,), (BLUE,), ()):
+        told = bench.add(replace(ASK, images=images))
+        bench.finish()
+        cached += told.cached
+    assert cached == [0, 48, 16, 16]
+
+
+async def test_an_image_that_cannot_be_seen_fails_nobody_else(small: Llama) -> None:
+    eyes = Eyes()
+    async with started(engine(small, eyes)) as client:
+        asks = [replace(ASK, id=str(n), images=images) for n, images in enumerate([(RED,), (BLUE,), ()])]
+        told = [client.send(ask) for ask in asks]
+        await client.ends(*told)
+        assert isinstance(told[1].end, Failed)
+        assert [told[0].tokens, told[2].tokens] == [alone(small, ASK).tokens] * 2
+        assert eyes.seen == [RED.digest, BLUE.digest]
+        assert client.engine.health().running == 0
+
+
+async def test_who_is_blind_says_so(small: Llama) -> None:
+    async with started(engine(small, None)) as client:
+        assert Feature.IMAGES not in client.engine.capabilities.features
+        with pytest.raises(Unsupported, match="does not see"):
+            client.send(replace(ASK, images=(RED,)))

@@ -1,0 +1,51 @@
+"""Images in prompts: where the template shows them, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import Image, Inline, Message, Role, Text
+from dragoman.core.request import Conversation
+from dragoman.prompts.render import Pictures, Rendered, Renderer
+from dragoman.prompts.template import ChatTemplate
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.prompts import vocabularies
+from tests.prompts.reference import NOW
+
+TOKENIZER = HfTokenizer(json.dumps(vocabularies.byte_level_data(("<image>", "<row>"))))
+TEMPLATE = (
+    "{% for message in messages %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %};{% endfor %}"
+)
+IMAGE = Image(Inline(b""))
+
+
+def shown(*parts: Text | Image, texts: tuple[str, ...], source: str = TEMPLATE) -> Rendered:
+    talk = Conversation((Message(Role.USER, parts),))
+    pictures = Pictures("<image>", texts)
+    return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, pictures=pictures)
+
+
+def test_every_image_gets_its_own_text_and_tokens() -> None:
+    found = shown(Text("a"), IMAGE, Text("b"), IMAGE, texts=("<image>" * 3, "<row><image>\n"))
+    assert found.text == "a<image><image><image>b<row><image>\n;"
+    image, row = (TOKENIZER.special_tokens[name] for name in ("<image>", "<row>"))
+    assert [id for id in found.ids if id in (image, row)] == [image] * 3 + [row, image]
+
+
+@pytest.mark.parametrize("said", ["<image>", "<row><image>", " <image> <image>", "<ima"])
+def test_what_a_user_writes_is_no_image(said: str) -> None:
+    found = shown(Text(said), IMAGE, Text("ge>"), texts=("<image>" * 2,))
+    image = TOKENIZER.special_tokens["<image>"]
+    assert found.text == f"{said}<image><image>ge>;"
+    assert found.ids.count(image) == 2
+
+
+@pytest.mark.parametrize("source", ["{{ messages[0].content[0].text }}", TEMPLATE + "<image>"])
+def test_a_template_that_does_not_show_each_once_is_refused(source: str) -> None:
+    with pytest.raises(RequestError, match="of the 1 images") as error:
+        shown(Text("a"), IMAGE, texts=("<image>",), source=source)
+    assert error.value.param == "messages"
