@@ -38,10 +38,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest -m "not torch and not mlx and not vllm and not clients and not long" $(TEST_ARGS)
+	$(BIN)/pytest -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx and not vllm and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 # The locked packages stay as they are: what does not fit beside them is not installed.
 test-clients: $(VENV)/.check

@@ -14,6 +14,7 @@ from dragoman.core.engine import (
     Sampled,
     Scheduled,
     Score,
+    TokenEngine,
     TokenOutput,
     TokenRequest,
 )
@@ -125,11 +126,11 @@ def told_by(model: Llama | Model, directory: Path, ask: TokenRequest, most: int 
     return told
 
 
-class Client:
+class Speaker:
     """Talks to a started engine and waits for what it says."""
 
-    def __init__(self, engine: BatchingEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: TokenEngine) -> None:
+        self._engine = engine
         self._said = asyncio.Event()
 
     def send(self, request: TokenRequest) -> Told:
@@ -139,7 +140,7 @@ class Client:
             told.append(output)
             self._said.set()
 
-        self.engine.add(request, deliver)
+        self._engine.add(request, deliver)
         return told
 
     async def ends(self, *streams: Told) -> None:
@@ -156,6 +157,14 @@ class Client:
         told = self.send(request)
         await self.ends(told)
         return told
+
+
+class Client(Speaker):
+    """The same, to one that batches."""
+
+    def __init__(self, engine: BatchingEngine) -> None:
+        super().__init__(engine)
+        self.engine = engine
 
 
 @asynccontextmanager
@@ -180,6 +189,9 @@ class Only:
             raise ArithmeticError("a grammar that cannot go on")
         bits = sum(1 << token for token in self._steps[self._place])
         return bits.to_bytes(32, "little")
+
+    def allows(self, token: int) -> bool:
+        return token in self._steps[self._place]
 
     def advance(self, token: int) -> bool:
         if token not in self._steps[self._place]:

@@ -16,7 +16,7 @@ from dragoman.core.engine import Feature
 from dragoman.core.events import Event, Started, sampled
 from dragoman.core.grammar import check
 from dragoman.core.message import Message, Role, Text
-from dragoman.core.reply import Fold, Reply
+from dragoman.core.reply import Choice, Fold, Reply
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.pipeline.admission import Terms
 from dragoman.pipeline.models import ServedModel
@@ -27,9 +27,11 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Subject:
-    """A started model."""
+    """A started model. exact: what runs beside a request shows in none of its numbers; otherwise in the last digits
+    of its logprobs."""
 
     model: ServedModel
+    exact: bool = True
 
     def needs(self, *features: Feature) -> None:
         """Skip what this engine says that it cannot do."""
@@ -73,6 +75,21 @@ def fold(events: list[Event]) -> Reply:
     for event in events:
         folded.feed(event)
     return folded.reply()
+
+
+def same(one: Reply, other: Reply, *, exact: bool) -> bool:
+    """Whether both say the same, and think the same of it."""
+    if exact:
+        return one.choices == other.choices
+    return all(map(_alike, one.choices, other.choices)) and len(one.choices) == len(other.choices)
+
+
+def _alike(one: Choice, other: Choice) -> bool:
+    if (one.text(), one.reason, one.stop) != (other.text(), other.reason, other.stop):
+        return False
+    scores = [[token.logprob for token in choice.tokens] for choice in (one, other)]
+    assert [token.id for token in one.tokens] == [token.id for token in other.tokens]
+    return scores[0] == pytest.approx(scores[1], abs=1e-3)
 
 
 def ids(reply: Reply, choice: int = 0) -> list[int]:

@@ -33,7 +33,8 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
-from tests.engines.kit import Subject, count_tokens, fold, ids, prompt_tokens, talk, terms
+from tests.engines.kit import Subject, count_tokens, fold, ids, prompt_tokens, same, talk, terms
+from tests.engines.llamacpp.files import write_embedded
 
 LONG = "Once upon a time there was a fox. It lived near the river and was curious about the world."
 
@@ -54,6 +55,17 @@ def in_mlx() -> Models:
     pytest.importorskip("mlx_lm", reason="needs mlx-lm")
     model = f"mlx:{tiny.embedded()}"
     return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock())
+
+
+@asynccontextmanager
+async def in_llamacpp() -> AsyncGenerator[Models]:
+    pytest.importorskip("xllamacpp", reason="needs xllamacpp")
+    pytest.importorskip("gguf", reason="needs gguf")
+    with TemporaryDirectory() as folder:
+        file = write_embedded(Path(folder) / "tiny.gguf")
+        settings = Settings(model=str(file), max_model_len=4096, max_num_seqs=32, threads=1, dtype="float32")
+        async with started(build_models(settings, SystemClock())) as models:
+            yield models
 
 
 def scripted() -> Models:
@@ -109,6 +121,7 @@ SUBJECTS = [
     pytest.param(lambda: started(simulated()), id="sim"),
     pytest.param(lambda: started(in_torch()), id="transformers", marks=pytest.mark.torch),
     pytest.param(lambda: started(in_mlx()), id="mlx", marks=pytest.mark.mlx),
+    pytest.param(in_llamacpp, id="llamacpp", marks=pytest.mark.llamacpp),
     pytest.param(upstream, id="upstream"),
     pytest.param(lambda: started(documented()), id="documented"),
 ]
@@ -118,7 +131,7 @@ SUBJECTS = [
 async def subject(request: pytest.FixtureRequest) -> AsyncGenerator[Subject]:
     make: Callable[[], AbstractAsyncContextManager[Models]] = request.param
     async with make() as models:
-        yield Subject(next(iter(models)))
+        yield Subject(next(iter(models)), exact=make is not in_llamacpp)
 
 
 def sampling(**options: object) -> SamplingOptions:
@@ -248,7 +261,9 @@ async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subje
         pytest.skip("a script says what it says")
     subject.needs(Feature.TOOLS)
     tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)
-    prompt = msgspec.structs.replace(talk("Make one."), tools=(tool,), tool_choice=ToolChoice("required"))
+    prompt = msgspec.structs.replace(
+        talk("Make one."), tools=(tool,), tool_choice=ToolChoice("required"), parallel_tool_calls=False
+    )
     asked = GenerateRequest(
         subject.model.name,
         prompt,
@@ -294,8 +309,7 @@ async def test_thirty_two_at_once_say_what_each_says_alone(subject: Subject) -> 
     asked = [mixed(subject, number) for number in range(32)]
     together = await asyncio.gather(*(subject.reply(request) for request in asked))
     for request, among_others in zip(asked, together, strict=True):
-        alone = await subject.reply(request)
-        assert alone.choices == among_others.choices
+        assert same(await subject.reply(request), among_others, exact=subject.exact)
 
 
 async def test_a_refused_request_leaves_the_engine_as_it_was(subject: Subject) -> None:

@@ -146,6 +146,10 @@ class _Matcher:
                 raise RequestError(f"The constraint cannot be followed any further: {_reason(self._inner)}")
             return mask
 
+    def allows(self, token: int) -> bool:
+        with _no_panic():
+            return self._inner.validate_tokens([token]) == 1
+
     def advance(self, token: int) -> bool:
         with _no_panic():
             return self._inner.consume_token(token)

@@ -98,6 +98,10 @@ class Matcher(Protocol):
         """One bit a token id, little-endian within each byte; 1 is allowed. May be longer than the vocabulary."""
         ...
 
+    def allows(self, token: int) -> bool:
+        """Whether it may come next. Asking changes nothing, and costs less than a mask."""
+        ...
+
     def advance(self, token: int) -> bool:
         """Accept a sampled token; False if the grammar does not allow it."""
         ...
@@ -202,10 +206,10 @@ class Scheduled(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True, gc=False):
-    """What the model thought of one token. top: (id, logprob), best first."""
+    """What the model thought of one token. rank: None where it is not known. top: (id, logprob), best first."""
 
     logprob: float
-    rank: int
+    rank: int | None
     top: tuple[tuple[int, float], ...]
 
 

@@ -52,10 +52,15 @@ def generation_config(directory: Path) -> GenerationConfig:
 
 
 def chat_template(settings: Settings, directory: Path) -> ChatTemplate | None:
-    """The one that was asked for, as source or as a file, else the one that lies with the model."""
+    """The one that was asked for, else the one that lies with the model."""
+    return given_template(settings) or load_template(directory)
+
+
+def given_template(settings: Settings) -> ChatTemplate | None:
+    """The one that was asked for, as source or as a file."""
     given = settings.chat_template
     if given is None:
-        return load_template(directory)
+        return None
     is_source = "{{" in given or "{%" in given
     return ChatTemplate(given if is_source else Path(given).read_text(encoding="utf-8"))
 
@@ -75,6 +80,14 @@ def formats(
         declared = msgspec.json.decode(config.read_bytes(), type=_TokenizerConfig).response_template
         if bytes(declared) != b"null":
             return response_template.load(bytes(declared), added)
+    return guessed_formats(settings, template, tokenizer)
+
+
+def guessed_formats(
+    settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
+) -> tuple[ReasoningFormat | None, ToolFormat | None]:
+    """The parsers that were asked for, else what the model's chat template gives away."""
+    added = tokenizer.special_tokens.keys()
     guessed = (None, None) if template is None else registry.detect(template.source, added)
     reasoning = settings.reasoning_parser or guessed[0]
     tools = settings.tool_call_parser or guessed[1]

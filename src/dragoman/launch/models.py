@@ -48,7 +48,8 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     model = _build(settings, clock)
     if model is None:
         raise ValueError(
-            "MODEL is a directory with a model in it, which can be told by what to serve it (`transformers:DIRECTORY`, "
+            "MODEL is a GGUF file, a directory with a model in it, which can be told by what to serve it "
+            "(`transformers:DIRECTORY`, "
             "`vllm:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
             "embedded model, the default), `sim` or `sim:PROFILE` (a simulated vLLM), `scripted` or `scripted:FILE`, "
             "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
@@ -76,6 +77,10 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             return build_upstream(settings, clock, settings.model)
         case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
             return _in_directory(kind, settings, clock, rest)
+        case "llamacpp" if rest:
+            return _in_file(settings, clock, rest)
+        case _ if settings.model.endswith(".gguf"):
+            return _in_file(settings, clock, settings.model)
         case _ if (Path(settings.model) / "config.json").is_file():
             return _in_directory(engine_of(Path(settings.model)), settings, clock, settings.model)
         case "vllm" if rest:
@@ -90,6 +95,12 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             from .plugin import build_installed  # noqa: PLC0415 - see above
 
             return build_installed(settings, clock, kind, rest)
+
+
+def _in_file(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
+
+    return build_llamacpp(settings, clock, path)
 
 
 def _in_directory(kind: Kind, settings: Settings, clock: Clock, path: str) -> ServedModel:

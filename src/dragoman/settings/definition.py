@@ -48,8 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny`, the model that comes with this package; a directory with a model in "
-            "safetensors, by the engine that fits (or `transformers:DIRECTORY`, `vllm:DIRECTORY`, `mlx:DIRECTORY`, "
+            "What to serve: `tiny`, the model that comes with this package; a GGUF file; a directory with a model "
+            "in safetensors, by the engine that fits (or `transformers:DIRECTORY`, `vllm:DIRECTORY`, `mlx:DIRECTORY`, "
             "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a vLLM without a GPU (see --profile); `scripted`, which "
             "says what a prompt's directives tell; "
             "`scripted:FILE`, which says what the FILE tells; or `http://HOST:PORT/v1`, another server that "
@@ -76,11 +76,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = GenerationConfig()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Option("Model", "Numbers that torch or mlx compute with; `auto` takes those of the checkpoint."),
+        Option(
+            "Model",
+            "Numbers that torch or mlx compute with, and that llama.cpp keeps of a context; `auto` takes those of the "
+            "checkpoint, or float16.",
+        ),
     ] = "auto"
     device: Annotated[
         str, Option("Model", "Where torch computes: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator.")
     ] = "auto"
+    gpu_layers: Annotated[
+        int,
+        Option("Model", "Layers that llama.cpp keeps on a GPU; -1 are as many as it sees fit.", least=-1, most=100000),
+    ] = -1
+    threads: Annotated[
+        int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", least=1, most=1024)
+    ] = None
     trust_remote_code: Annotated[
         bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
     ] = False

@@ -232,7 +232,7 @@ def _whole(sequence: Sequence) -> Scored:
     sequence.prompt_scores = None
     known = [one for one in scores if one is not None]
     ids, values = _table(list(sequence.request.prompt[1:]), known, sequence.request.prompt_logprobs or 0)
-    ranks = torch.tensor([one.rank for one in known], dtype=torch.int64)
+    ranks = torch.tensor([one.rank or 0 for one in known], dtype=torch.int64)
     return outputs.LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), ranks)
 
 
@@ -241,7 +241,7 @@ def _lists(count: int, due: list[int], tokens: list[int], scores: list[Score]) -
     ranks = np.ones(count, np.int64)
     if due:
         ids[due], values[due] = _table(tokens, scores, _MOST)
-        ranks[due] = [one.rank for one in scores]
+        ranks[due] = [one.rank or 0 for one in scores]
     return outputs.LogprobsLists(ids, values, ranks)
 
 

@@ -6,7 +6,7 @@ constraints and scores are the same for all of them.
 
 from .adapters import AdapterShelf
 from .blocks import BLOCK_SIZE
-from .engine import BatchingEngine, EngineConfig, seeded
+from .engine import BatchingEngine, EngineConfig, check_request, seeded
 from .limits import EngineLimits
 from .model import Model, Runner, Sight, States
 from .offload import BlockFiles, fingerprint
@@ -25,6 +25,7 @@ __all__ = [
     "SchedulerConfig",
     "Sight",
     "States",
+    "check_request",
     "fingerprint",
     "seeded",
 ]

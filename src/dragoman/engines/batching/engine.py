@@ -214,7 +214,7 @@ class BatchingEngine:
             raise self.closed.error()
         if request.id in self._keys:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        _check(request, self.vocab_size, self.max_model_len)
+        check_request(request, self.vocab_size, self.max_model_len)
         adapter = self._adapter(request)
         if request.images and self._sight is None:
             raise Unsupported("This engine does not see.", param="messages")
@@ -352,7 +352,8 @@ def seeded(seed: int | None) -> Callable[[], float]:
     return random.Random(None if seed is None else str(seed)).random
 
 
-def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+    """Raises RequestError for what no engine over this vocabulary can take, ContextTooLong as `check_prompt`."""
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")

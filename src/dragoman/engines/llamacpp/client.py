@@ -1,0 +1,76 @@
+"""Asks llama.cpp's server, over its socket. Knows its routes and nothing of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import httpx2
+import msgspec
+
+from ...core.errors import EngineError
+from .wire import Body, Chunk, Embedded, Ranked, Tokenized, decode_chunk
+
+_encode = msgspec.json.Encoder().encode
+_BROKEN = "The connection to llama.cpp broke off."
+
+
+class Client:
+    """Every question has a connection of its own: closing it is how an answer is given up."""
+
+    def __init__(self, socket: str, key: str) -> None:
+        self._client = httpx2.AsyncClient(
+            transport=httpx2.AsyncHTTPTransport(
+                uds=socket, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            ),
+            base_url="http://llama.cpp",
+            headers={"Authorization": f"Bearer {key}", "Connection": "close", "Content-Type": "application/json"},
+            # However long a model thinks: a process that has died closes the socket.
+            timeout=None,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def complete(self, body: Body) -> AsyncGenerator[Chunk]:
+        """Events of a stream, or the one of a whole completion. Raises EngineError."""
+        try:
+            async with self._client.stream("POST", "/completion", content=_encode(body)) as response:
+                if response.status_code != 200 or not body.stream:
+                    yield decode_chunk(await response.aread())
+                    return
+                async for line in response.aiter_lines():
+                    if line.startswith("data: "):
+                        yield decode_chunk(line[6:])
+        except httpx2.HTTPError as error:
+            raise EngineError(_BROKEN) from error
+        except msgspec.DecodeError as error:
+            raise EngineError(f"llama.cpp said something unexpected: {error}") from error
+
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Embedded]:
+        answer = await self._post("/embeddings", {"input": inputs, "embd_normalize": -1})
+        return sorted(msgspec.json.decode(answer, type=list[Embedded]), key=lambda one: one.index)
+
+    async def _post(self, route: str, body: Any) -> bytes:  # noqa: ANN401 - JSON
+        try:
+            response = await self._client.post(route, content=_encode(body))
+        except httpx2.HTTPError as error:
+            raise EngineError(_BROKEN) from error
+        if response.status_code != 200:
+            fault = decode_chunk(response.content).error
+            raise EngineError(f"llama.cpp: {'it refused' if fault is None else fault.message}")
+        return response.content
+
+
+def tokenize(socket: str, key: str, text: str) -> tuple[int, ...]:
+    """Blocking: what llama.cpp makes of a text that is part of one, in which names of control tokens are text."""
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
+        response = client.post(
+            "http://llama.cpp/tokenize",
+            headers={"Authorization": f"Bearer {key}", "Connection": "close"},
+            content=_encode({"content": text, "add_special": False, "parse_special": False}),
+        )
+    return msgspec.json.decode(response.content, type=Tokenized).tokens
+
+
+_ = Ranked

@@ -1,0 +1,253 @@
+"""The engine over llama.cpp's server: which sequences it has, and what they are told. A `core.engine.TokenEngine`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from bisect import insort
+from collections.abc import Sequence as Tokens
+from contextlib import aclosing
+
+import msgspec
+
+from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, TokenOutput, TokenRequest
+from ...core.errors import EngineError, Overloaded, Unsupported
+from ..batching import EngineConfig, check_request
+from .answer import Answer, NoRoom
+from .client import Client
+from .held import Spelling
+from .process import Process
+from .slots import Slots
+
+_FEATURES = frozenset(
+    {
+        Feature.JSON_OBJECT,
+        Feature.JSON_SCHEMA,
+        Feature.REGEX,
+        Feature.CHOICE,
+        Feature.GRAMMAR,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.TOKEN_IDS,
+    }
+)
+_PARAMETERS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "bad_words",
+        "max_tokens",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "include_stop",
+        "ignore_eos",
+        "truncate_prompt",
+    }
+)
+"""Presence and frequency penalties are not among them: llama.cpp's count the prompt's tokens too."""
+
+MARGIN = 8
+"""Tokens a slot beyond what sequences may have: llama.cpp is always somewhat ahead of what is known here."""
+
+MOST_REFUSALS = 100
+
+
+class _Live:
+    """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it."""
+
+    def __init__(self, answer: Answer, deliver: Deliver, number: int) -> None:
+        self.answer, self.deliver = answer, deliver
+        self.rank = (answer.request.priority, number)
+        self.task: asyncio.Task[None] | None = None
+        self.refusals = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.answer.request.prompt) + len(self.answer.said)
+
+
+class LlamaCppEngine:
+    """Not started yet, over a process that may be.
+
+    Sequences wait here and get a slot each. When their tokens no longer fit together the least urgent one gives up
+    its slot and goes on later, as in vLLM.
+    """
+
+    def __init__(self, process: Process, spelling: Spelling, eog: frozenset[int], config: EngineConfig) -> None:
+        self._process, self._spelling, self._eog, self._config = process, spelling, eog, config
+        self._client: Client | None = None
+        self._live: dict[str, _Live] = {}
+        self._waiting: list[_Live] = []
+        self._running: list[_Live] = []
+        self._slots = self._new_slots()
+        self._arrived = 0
+        self._capabilities = Capabilities(_FEATURES, _PARAMETERS, max_logprobs=len(spelling))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def max_model_len(self) -> int:
+        return self._config.max_model_len
+
+    @property
+    def pid(self) -> int | None:
+        """Of llama.cpp's process, while there is one."""
+        return self._process.pid
+
+    async def start(self) -> None:
+        if not self._process.alive:
+            await asyncio.to_thread(self._process.start)
+        self._client = Client(self._process.socket, self._process.key)
+        self._slots = self._new_slots()
+
+    async def stop(self) -> None:
+        client, self._client = self._client, None
+        live, self._live = self._live, {}
+        tasks = [one.task for one in live.values() if one.task is not None]
+        self._waiting.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if client is not None:
+            await client.close()
+        await asyncio.to_thread(self._process.stop)
+        for one in live.values():
+            one.deliver(Failed(one.answer.request.id, "The engine is shutting down."))
+
+    def health(self) -> Health:
+        waiting, running = len(self._waiting), len(self._running)
+        if self._client is None:
+            return Health(False, "the engine is not running", waiting, running)
+        if not self._process.alive:
+            return Health(False, "llama.cpp's process has ended", waiting, running, failed=True)
+        return Health(waiting=waiting, running=running)
+
+    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+        """As PrefixCache.cached_tokens."""
+        return self._slots.cached_tokens(prompt, cache_salt)
+
+    async def reset_prefix_cache(self) -> bool | None:
+        """As PrefixCache.reset_prefix_cache."""
+        self._slots.forget()
+        return True
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        """As TokenEngine.add."""
+        if self._client is None:
+            raise EngineError("The engine is not running.")
+        if request.id in self._live:
+            raise ValueError(f"a sequence {request.id!r} is already running")
+        check_request(request, len(self._spelling), self.max_model_len)
+        if request.prompt_logprobs is not None or request.thought is not None:
+            raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
+        if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
+            raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
+        self._arrived += 1
+        live = _Live(self._answer(request), deliver, self._arrived)
+        self._live[request.id] = live
+        insort(self._waiting, live, key=lambda one: one.rank)
+        self._admit()
+
+    def abort(self, id: str) -> None:
+        live = self._live.pop(id, None)
+        if live is None:
+            return
+        if live.task is None:
+            self._waiting.remove(live)
+        else:
+            live.task.cancel()
+
+    def _answer(self, request: TokenRequest) -> Answer:
+        seed, left = request.sampling.seed, self.max_model_len - len(request.prompt)
+        return Answer(
+            msgspec.structs.replace(request, max_tokens=min(request.max_tokens, left)),
+            self._spelling,
+            self._eog,
+            seed=random.getrandbits(32) if seed is None else seed,
+            context=self._config.num_kv_tokens,
+        )
+
+    def _new_slots(self) -> Slots:
+        scheduler = self._config.scheduler
+        return Slots(scheduler.max_num_seqs, caching=scheduler.enable_prefix_caching)
+
+    def _admit(self) -> None:
+        """Those whose turn it is, as far as there are slots and room for what they have now."""
+        while self._waiting and self._slots.free and self._may_join(self._waiting[0]):
+            live = self._waiting.pop(0)
+            self._running.append(live)
+            slot, cached = self._slots.take(live.answer.tokens, live.answer.request.cache_salt)
+            live.task = asyncio.create_task(self._serve(live, slot, cached))
+
+    def _may_join(self, live: _Live) -> bool:
+        """Whether there is room for it, and for some tokens more of each."""
+        together = [*self._running, live]
+        return not self._running or self._length(together) + MARGIN * len(together) <= self._config.num_kv_tokens
+
+    def _length(self, sequences: list[_Live]) -> int:
+        return sum(one.length for one in sequences)
+
+    async def _serve(self, live: _Live, slot: int, cached: bool) -> None:
+        request, answer = live.answer.request, live.answer
+        try:
+            await self._complete(live, slot, cached)
+        except NoRoom as error:
+            live.refusals += 1
+            if live.refusals > MOST_REFUSALS:
+                self._tell(live, Failed(request.id, error.message))
+        except EngineError as error:
+            self._tell(live, Failed(request.id, error.message))
+        finally:
+            live.task = None
+            self._running.remove(live)
+            self._slots.give(slot, answer.tokens, request.cache_salt)
+            if self._live.get(request.id) is live:
+                # It has neither ended nor been aborted: it gave way to others.
+                insort(self._waiting, live, key=lambda one: one.rank)
+            if self._client is not None:
+                self._admit()
+
+    async def _complete(self, live: _Live, slot: int, cached: bool) -> None:
+        answer = live.answer
+        while not answer.over:
+            assert self._client is not None
+            before = len(answer.said)
+            body, cached = answer.body(slot, cached=cached), True
+            async with aclosing(self._client.complete(body)) as chunks:
+                async for chunk in chunks:
+                    for output in answer.feed(chunk):
+                        self._tell(live, output)
+                    if answer.over or answer.stale:
+                        break
+                    self._make_room()
+            if not answer.over and not answer.stale and len(answer.said) == before:
+                raise EngineError("llama.cpp ended an answer without a word.")
+
+    def _make_room(self) -> None:
+        """The least urgent sequence gives way when they do not fit together. One alone always does."""
+        if len(self._running) > 1 and self._length(self._running) > self._config.num_kv_tokens:
+            task = max(self._running, key=lambda one: one.rank).task
+            if task is not None:
+                task.cancel()
+
+    def _tell(self, live: _Live, output: TokenOutput) -> None:
+        """A receiver that raises takes nothing away from the others."""
+        if self._live.get(live.answer.request.id) is not live:
+            return
+        if isinstance(output, (Ended, Failed)):
+            del self._live[live.answer.request.id]
+        try:
+            live.deliver(output)
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the receiver of {live.answer.request.id} raised", "exception": error}
+            )

@@ -1,0 +1,158 @@
+"""Reads what a GGUF file says of itself, without its tensors. Knows nothing of models.
+
+Format: magic, version, counts, then key, type and value of each entry
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from ...core.errors import EngineError
+
+Scalar = int | float | bool | str
+Value = Scalar | tuple[Scalar, ...]
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_VERSIONS = (2, 3)
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+class Metadata(Struct, frozen=True):
+    """path: of the file, of the first one of several. values: by their keys."""
+
+    path: Path
+    values: Mapping[str, Value]
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        return value if isinstance(value, str) else None
+
+    def number(self, key: str) -> int | None:
+        value = self.values.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def flag(self, key: str) -> bool | None:
+        value = self.values.get(key)
+        return value if isinstance(value, bool) else None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(each for each in self._array(key) if isinstance(each, str))
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        return tuple(each for each in self._array(key) if not isinstance(each, str))
+
+    def own(self, key: str) -> str:
+        """The key of a value that belongs to the architecture: `llama.context_length`."""
+        return f"{self.architecture}.{key}"
+
+    @property
+    def architecture(self) -> str:
+        return self.text("general.architecture") or ""
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._array("tokenizer.ggml.tokens"))
+
+    def _array(self, key: str) -> tuple[Scalar, ...]:
+        value = self.values.get(key, ())
+        return value if isinstance(value, tuple) else (value,)
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Raises EngineError for what is no GGUF file, or one of several of which not all are there."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            values = _Reader(path, data).read()
+    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        raise EngineError(f"{path} cannot be read: {error}") from error
+    _check_parts(path)
+    found = Metadata(path, MappingProxyType(values))
+    if not found.architecture:
+        raise EngineError(f"{path} does not say what kind of model it holds (general.architecture)")
+    return found
+
+
+def parts(path: Path) -> tuple[Path, ...]:
+    """All files of a model, of which this is the first."""
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return (path,)
+    return tuple(path.with_name(f"{found[1]}-{n:05d}-of-{found[3]}.gguf") for n in range(1, int(found[3]) + 1))
+
+
+def _check_parts(path: Path) -> None:
+    every = parts(path)
+    if path != every[0]:
+        raise EngineError(f"{path} is a later part of a model; the first is {every[0].name}")
+    missing = [part.name for part in every if not part.is_file()]
+    if missing:
+        raise EngineError(f"{path} lacks its part {missing[0]}")
+
+
+class _Reader:
+    """Goes through a file once."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._place = path, data, 0
+
+    def read(self) -> dict[str, Value]:
+        if self._data[:4] != b"GGUF":
+            raise EngineError(f"{self._path} is no GGUF file")
+        self._place = 4
+        version = self._unpack("I")
+        if version not in _VERSIONS:
+            raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
+        _tensors, count = self._unpack("Q"), self._unpack("Q")
+        return dict(self._entry() for _ in range(int(count)))
+
+    def _entry(self) -> tuple[str, Value]:
+        key = self._string()
+        return key, self._value(int(self._unpack("I")))
+
+    def _value(self, kind: int) -> Value:
+        if kind == _ARRAY:
+            return self._array(int(self._unpack("I")), int(self._unpack("Q")))
+        return self._string() if kind == _STRING else self._unpack(self._format(kind))
+
+    def _array(self, kind: int, count: int) -> tuple[Scalar, ...]:
+        if kind == _STRING:
+            self._check(8 * count)
+            return tuple(self._string() for _ in range(count))
+        format = self._format(kind)
+        size = count * struct.calcsize(format)
+        self._check(size)
+        values = struct.unpack_from(f"<{count}{format}", self._data, self._place)
+        self._place += size
+        return values
+
+    def _string(self) -> str:
+        length = int(self._unpack("Q"))
+        self._check(length)
+        raw = self._data[self._place : self._place + length]
+        self._place += length
+        return raw.decode("utf-8", "surrogateescape")
+
+    def _unpack(self, format: str) -> int | float | bool:
+        size = struct.calcsize(format)
+        self._check(size)
+        (value,) = struct.unpack_from("<" + format, self._data, self._place)
+        self._place += size
+        return value
+
+    def _format(self, kind: int) -> str:
+        if kind not in _SCALARS:
+            raise EngineError(f"{self._path} is no GGUF file, or a broken one: a value has type {kind}")
+        return _SCALARS[kind]
+
+    def _check(self, size: int) -> None:
+        if size > len(self._data) - self._place:
+            raise EngineError(f"{self._path} is cut off or broken: it ends within its metadata")

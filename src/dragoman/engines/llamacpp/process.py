@@ -1,0 +1,125 @@
+"""Starts and ends the process that llama.cpp runs in, and says whether it lives. Knows nothing of requests."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+READY = "dragoman: ready"
+
+_LAST_WORDS = 20
+
+
+class Launch(Struct, frozen=True):
+    """context: tokens that all sequences have together. batch, ubatch: of one step, in llama.cpp's words.
+
+    kv_type: numbers of the cache, in ggml's words. gpu_layers: -1 leaves it to llama.cpp. threads: None leaves it to
+    llama.cpp. pooling: of a model that makes vectors, in the numbers of llama.cpp's llama_pooling_type; None for one
+    that generates.
+    """
+
+    path: str
+    context: int
+    sequences: int
+    batch: int
+    ubatch: int
+    kv_type: Literal["F16", "BF16", "F32"] = "F16"
+    gpu_layers: int = -1
+    threads: int | None = None
+    pooling: int | None = None
+    socket: str = ""
+    key: str = ""
+
+
+class Process:
+    """May be started again after it has ended. `start` and `stop` block."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._directory: Path | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self.key = ""
+
+    @property
+    def socket(self) -> str:
+        return "" if self._directory is None else str(self._directory / "llama.sock")
+
+    @property
+    def alive(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Returns when the model is loaded. Raises EngineError, with llama.cpp's reason, where it cannot be."""
+        self.stop()
+        # Nobody else can enter the directory; the key is for what could be done from within.
+        self._directory, self.key = Path(tempfile.mkdtemp(prefix="dragoman-")), secrets.token_hex(16)
+        launch = msgspec.structs.replace(self._launch, socket=self.socket, key=self.key)
+        child = self._child = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # An interrupt from the keyboard is for the server, which then ends this one in its own time.
+            start_new_session=True,
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        self._words.clear()
+        listener = threading.Thread(target=self._listen, args=(child.stderr,), name="llamacpp-log", daemon=True)
+        listener.start()
+        try:
+            child.stdin.write(msgspec.json.encode(launch) + b"\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has ended already; why is said below.
+        if not any(line.decode(errors="replace").strip() == READY for line in child.stdout):
+            child.wait()
+            listener.join()
+            self.stop()
+            raise EngineError(f"llama.cpp cannot load {self._launch.path}: {self._reason()}")
+
+    def stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.close()
+            child.kill()  # There is nothing that it would have to bring to an end.
+            child.wait()
+            child.stdout.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _listen(self, words: IO[bytes]) -> None:
+        with words:
+            for line in words:
+                said = line.decode(errors="replace").rstrip()
+                self._words.append(said)
+                log.info("llama.cpp: %s", said)
+
+    def _reason(self) -> str:
+        """The first of its last words that tells of an error."""
+        told = [line.rpartition("error loading model: ")[2] for line in self._words if "error loading model" in line]
+        return (told or list(self._words)[-1:] or ["it ended without a word"])[0]

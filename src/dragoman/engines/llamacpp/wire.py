@@ -1,0 +1,88 @@
+"""What llama.cpp's own API says, as far as it is read here (tools/server/README.md, `POST /completion`)."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+
+class Alternative(Struct, frozen=True):
+    id: int
+    logprob: float
+
+
+class Scored(Struct, frozen=True):
+    id: int
+    logprob: float
+    top_logprobs: tuple[Alternative, ...] = ()
+
+
+class Progress(Struct, frozen=True):
+    """cache: tokens of the prompt that were there already."""
+
+    cache: int = 0
+    processed: int = 0
+
+
+class Fault(Struct, frozen=True):
+    message: str = ""
+    type: str = ""
+
+
+class Chunk(Struct, frozen=True):
+    """One event of a completion, or the whole of one.
+
+    tokens_predicted: so far, those included that are not told of (see `held`). stop: it is the last one.
+    """
+
+    content: str = ""
+    tokens: tuple[int, ...] = ()
+    stop: bool = False
+    tokens_predicted: int = 0
+    stop_type: str = "none"
+    prompt_progress: Progress | None = None
+    completion_probabilities: tuple[Scored, ...] = ()
+    error: Fault | None = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+class Body(Struct, frozen=True):
+    """A request of `/completion`. The samplers are vLLM's, in its order; llama.cpp's own defaults are others."""
+
+    prompt: tuple[int, ...]
+    n_predict: int
+    id_slot: int
+    stream: bool
+    cache_prompt: bool
+    temperature: float
+    seed: int
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    samplers: tuple[str, ...] = ("penalties", "temperature", "min_p", "top_k", "top_p")
+    return_tokens: bool = False
+    return_progress: bool = False
+    logit_bias: tuple[tuple[int, float | bool], ...] = ()
+    n_probs: int = 0
+    grammar: str = ""
+    response_fields: tuple[str, ...] = ()
+
+
+class Tokenized(Struct, frozen=True):
+    tokens: tuple[int, ...]
+
+
+class Embedded(Struct, frozen=True):
+    """embedding: one vector, where the model pools."""
+
+    index: int
+    embedding: tuple[tuple[float, ...], ...]
+
+
+class Ranked(Struct, frozen=True):
+    index: int
+    relevance_score: float

@@ -1,0 +1,89 @@
+"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with the vocabulary and the template that it brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core.request import Sampling
+from ..engines import llamacpp
+from ..engines.llamacpp import Metadata
+from ..pipeline.models import ServedModel
+from ..prompts.gguf import GgufVocabulary, tokenizer_json
+from ..prompts.template import ChatTemplate, TokenizerInfo
+from ..prompts.tokenizer import HfTokenizer, TokenizerError
+from ..serving.clock import Clock
+from ..settings import Settings
+from .around import limits, token_backend
+from .declared import given_template, guessed_formats, served_names
+
+
+def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
+    """path: a GGUF file, the first one of several."""
+    metadata = llamacpp.read_metadata(Path(path))
+    tokenizer = gguf_tokenizer(metadata)
+    options = llamacpp.LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
+    engine = llamacpp.load(metadata, tokenizer, limits(settings), options)
+    template = given_template(settings) or _own_template(metadata)
+    reasoning, tools = guessed_formats(settings, template, tokenizer)
+    backend = token_backend(settings, engine, tokenizer, template, llamacpp.ends(metadata), cache=engine)
+    name, aliases = served_names(settings, Path(path).stem)
+    return ServedModel(
+        name,
+        backend,
+        engine.max_model_len,
+        int(clock.now()),
+        aliases,
+        sampling=settings.override_generation_config.over(Sampling()),
+        max_new_tokens=settings.override_generation_config.max_new_tokens,
+        reasoning=reasoning,
+        tools=tools,
+        tokenizer_info=TokenizerInfo(
+            "PreTrainedTokenizerFast",
+            **_special_tokens(metadata),
+            chat_template=None if template is None else template.source,
+        ),
+    )
+
+
+def gguf_tokenizer(metadata: Metadata) -> HfTokenizer:
+    """Raises TokenizerError, which names the file."""
+    try:
+        return HfTokenizer(tokenizer_json(_vocabulary(metadata)))
+    except TokenizerError as error:
+        raise TokenizerError(f"{metadata.path}: {error}") from error
+
+
+def _vocabulary(metadata: Metadata) -> GgufVocabulary:
+    def key(name: str) -> str:
+        return f"tokenizer.ggml.{name}"
+
+    space = metadata.flag(key("add_space_prefix"))
+    return GgufVocabulary(
+        model=metadata.text(key("model")) or "none",
+        tokens=metadata.texts(key("tokens")),
+        pre=metadata.text(key("pre")) or "default",
+        kinds=tuple(int(kind) for kind in metadata.numbers(key("token_type"))),
+        scores=metadata.numbers(key("scores")),
+        merges=metadata.texts(key("merges")),
+        bos=metadata.number(key("bos_token_id")),
+        eos=metadata.number(key("eos_token_id")),
+        unknown=metadata.number(key("unknown_token_id")),
+        separator=metadata.number(key("seperator_token_id")),  # the key is spelled so
+        add_bos=metadata.flag(key("add_bos_token")),
+        add_eos=metadata.flag(key("add_eos_token")),
+        add_space_prefix=space is not False,
+    )
+
+
+def _own_template(metadata: Metadata) -> ChatTemplate | None:
+    source = metadata.text("tokenizer.chat_template")
+    return None if source is None else ChatTemplate(source, _special_tokens(metadata))
+
+
+def _special_tokens(metadata: Metadata) -> dict[str, str]:
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    ids = {
+        f"{name}_token": metadata.number(f"tokenizer.ggml.{told}_token_id")
+        for name, told in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+    }
+    return {name: tokens[id] for name, id in ids.items() if id is not None and 0 <= id < len(tokens)}

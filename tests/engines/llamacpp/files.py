@@ -1,0 +1,96 @@
+"""GGUF files out of what lies in a directory of transformers' format: as small as a test needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.engines import tiny
+from dragoman.engines.arrays.weights import Tensors
+
+Floats = NDArray[np.float32]
+
+NORMAL, CONTROL = 1, 3
+"""Kinds of tokens, in GGUF's words."""
+
+
+def write_embedded(file: Path) -> Path:
+    """The embedded model with its tokenizer and its template."""
+    import gguf
+
+    directory = tiny.embedded()
+    config = json.loads((directory / "config.json").read_text())
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), eos=config["eos_token_id"])
+    writer.add_chat_template((directory / "chat_template.jinja").read_text())
+    for name, tensor in tensors(directory, config).items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], *, eos: int) -> None:
+    vocab: dict[str, int] = tokenizer["model"]["vocab"] | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
+    names = sorted(vocab, key=lambda name: vocab[name])
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(names)
+    writer.add_token_types([CONTROL if name in special else NORMAL for name in names])
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(eos)
+    writer.add_add_bos_token(False)
+
+
+def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:
+    found = Tensors(directory)
+    hidden, vocab, heads, kv = (
+        config[k] for k in ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads")
+    )
+    dim, inner = config["head_dim"], config["intermediate_size"]
+    out = {
+        "token_embd.weight": found.take("model.embed_tokens.weight", vocab, hidden),
+        "output_norm.weight": found.take("model.norm.weight", hidden),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        theirs, ours = f"model.layers.{layer}.", f"blk.{layer}."
+        out |= {
+            f"{ours}attn_norm.weight": found.take(f"{theirs}input_layernorm.weight", hidden),
+            f"{ours}ffn_norm.weight": found.take(f"{theirs}post_attention_layernorm.weight", hidden),
+            f"{ours}attn_q.weight": permuted(
+                found.take(f"{theirs}self_attn.q_proj.weight", heads * dim, hidden), heads
+            ),
+            f"{ours}attn_k.weight": permuted(found.take(f"{theirs}self_attn.k_proj.weight", kv * dim, hidden), kv),
+            f"{ours}attn_v.weight": found.take(f"{theirs}self_attn.v_proj.weight", kv * dim, hidden),
+            f"{ours}attn_output.weight": found.take(f"{theirs}self_attn.o_proj.weight", hidden, heads * dim),
+            f"{ours}ffn_gate.weight": found.take(f"{theirs}mlp.gate_proj.weight", inner, hidden),
+            f"{ours}ffn_up.weight": found.take(f"{theirs}mlp.up_proj.weight", inner, hidden),
+            f"{ours}ffn_down.weight": found.take(f"{theirs}mlp.down_proj.weight", hidden, inner),
+        }
+    return out
+
+
+def permuted(weight: Floats, heads: int) -> Floats:
+    """Rotary pairs side by side, as llama.cpp's Llama has them."""
+    rows, columns = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

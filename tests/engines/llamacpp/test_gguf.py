@@ -1,0 +1,108 @@
+"""What a GGUF file says of itself, and what is no such file."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.errors import EngineError
+from dragoman.engines.llamacpp import ends, read_metadata
+from dragoman.engines.llamacpp.gguf import Metadata
+
+U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+
+
+def text(said: str) -> bytes:
+    raw = said.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def entry(key: str, kind: int, value: bytes) -> bytes:
+    return text(key) + struct.pack("<I", kind) + value
+
+
+def strings(*said: str) -> bytes:
+    return struct.pack("<IQ", STRING, len(said)) + b"".join(map(text, said))
+
+
+ENTRIES = [
+    entry("general.architecture", STRING, text("llama")),
+    entry("llama.context_length", U32, struct.pack("<I", 64)),
+    entry("a.float", F32, struct.pack("<f", 0.5)),
+    entry("a.flag", BOOL, b"\x01"),
+    entry("a.numbers", ARRAY, struct.pack("<IQ3I", U32, 3, 7, 8, 9)),
+    entry("tokenizer.ggml.tokens", ARRAY, strings("a", "<|im_end|>", "京")),
+]
+
+
+def gguf(entries: list[bytes], *, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
+    found = read_metadata(written(tmp_path / "m.gguf", gguf(ENTRIES)))
+    assert (found.architecture, found.number(found.own("context_length")), found.flag("a.flag")) == ("llama", 64, True)
+    assert (found.numbers("a.numbers"), found.values["a.float"]) == ((7, 8, 9), 0.5)
+    assert (found.texts("tokenizer.ggml.tokens"), found.vocab_size) == (("a", "<|im_end|>", "京"), 3)
+    assert (found.text("a.flag"), found.number("a.flag"), found.text("no.such")) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "cannot be read"),
+        (b"PK\x03\x04" + bytes(40), "no GGUF file"),
+        (gguf(ENTRIES, version=1), "version 1"),
+        (gguf(ENTRIES)[:-2], "cut off"),
+        (gguf([entry("x", 77, b"")]), "type 77"),
+        (gguf([text("x" * 8)[:4] + b"\xff" * 8]), "cut off"),
+        (gguf([entry("x", ARRAY, struct.pack("<IQ", U32, 2**62))]), "cut off"),
+        (gguf(ENTRIES[1:]), "general.architecture"),
+    ],
+)
+def test_what_is_no_whole_gguf_file_is_refused(tmp_path: Path, data: bytes, reason: str) -> None:
+    with pytest.raises(EngineError, match=reason):
+        read_metadata(written(tmp_path / "m.gguf", data))
+
+
+@given(cut=st.integers(0, len(gguf(ENTRIES)) - 1), flip=st.integers(0, 255))
+def test_no_damage_ends_in_anything_but_an_error_of_ours(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flip: int
+) -> None:
+    data = bytearray(gguf(ENTRIES))
+    data[cut] ^= flip
+    path = written(tmp_path_factory.getbasetemp() / "damaged.gguf", bytes(data))
+    with suppress(EngineError):
+        read_metadata(path)
+
+
+def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
+    first = written(tmp_path / "m-00001-of-00002.gguf", gguf(ENTRIES))
+    with pytest.raises(EngineError, match=r"lacks its part m-00002-of-00002\.gguf"):
+        read_metadata(first)
+    second = written(tmp_path / "m-00002-of-00002.gguf", gguf(ENTRIES))
+    assert read_metadata(first).architecture == "llama"
+    with pytest.raises(EngineError, match=r"the first is m-00001-of-00002\.gguf"):
+        read_metadata(second)
+
+
+def metadata(**values: int | tuple[str, ...]) -> Metadata:
+    return Metadata(Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()})
+
+
+def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> None:
+    assert ends(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>"))) == {1, 7, 9}
+    harmony = metadata(eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"))
+    assert ends(harmony) == {0, 1, 3}
+    with pytest.raises(EngineError, match="no token that ends"):
+        ends(metadata(tokens=("a",)))

@@ -1,0 +1,259 @@
+"""Real models in llama.cpp, against the same ones in numpy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from dragoman.core.engine import Failed, TokenRequest
+from dragoman.core.errors import EngineError
+from dragoman.core.request import Sampling
+from dragoman.engines import tiny
+from dragoman.engines.batching import EngineLimits
+from dragoman.engines.llamacpp import LlamaCppOptions, load, read_metadata
+from dragoman.engines.llamacpp.engine import LlamaCppEngine
+from dragoman.engines.llamacpp.load import compare
+from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.launch.llamacpp import gguf_tokenizer
+from dragoman.prompts.tokenizer import load_tokenizer
+from tests.engines.harness import GREEDY, Speaker, Told, alone
+
+pytest.importorskip("xllamacpp", reason="needs xllamacpp")
+pytest.importorskip("gguf", reason="needs gguf")
+
+from tests.engines.llamacpp.files import write_embedded
+
+pytestmark = pytest.mark.llamacpp
+
+NEAR = 0.01
+"""Where the best two logprobs of numpy are closer than this, either may win. llama.cpp's are within a tenth of it."""
+
+TOKENIZER = load_tokenizer(tiny.embedded())
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Llama:
+    return read_model(tiny.embedded())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_embedded(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+class Client(Speaker):
+    def __init__(self, engine: LlamaCppEngine) -> None:
+        super().__init__(engine)
+        self.engine = engine
+
+
+@asynccontextmanager
+async def serving(file: Path, **limits: int | bool) -> AsyncGenerator[Client]:
+    said = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
+    sizes = EngineLimits(**said)  # pyright: ignore[reportArgumentType]
+    metadata = read_metadata(file)
+    engine = load(metadata, gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1))
+    await engine.start()
+    try:
+        yield Client(engine)
+    finally:
+        await engine.stop()
+
+
+def ids(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER.encode(text, special=True))
+
+
+def talk(text: str) -> tuple[int, ...]:
+    return ids(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
+
+
+def prompts() -> list[tuple[int, ...]]:
+    """What people say, and what nobody says."""
+    rng = np.random.default_rng(5)
+    said = [
+        talk(f"{verb} {thing}.")
+        for verb in ("Tell me", "What is", "Count", "Repeat")
+        for thing in ("a story", "3 + 4", "to 9")
+    ]
+    return said + [
+        tuple(rng.integers(9, len(TOKENIZER.special_tokens) + 1900, n).tolist()) for n in (1, 2, 17, 64, 300)
+    ]
+
+
+async def test_the_same_tokens_as_in_numpy(packaged: Llama, file: Path) -> None:
+    asks = [
+        TokenRequest(
+            id=str(n), prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=2, stop_token_ids=frozenset({2})
+        )
+        for n, prompt in enumerate(prompts())
+    ]
+    async with serving(file) as client:
+        told = [client.send(ask) for ask in asks]
+        await client.ends(*told)
+    compared = sum(agree(alone(packaged, ask), theirs) for ask, theirs in zip(asks, told, strict=True))
+    assert compared > 300
+
+
+def agree(ours: Told, theirs: Told) -> int:
+    """Tokens that could be compared: up to the first one that numpy is not sure of."""
+    for place, (mine, other) in enumerate(zip(ours.scores, theirs.scores, strict=False)):
+        assert mine is not None
+        assert other is not None
+        if mine.top[0][1] - mine.top[1][1] < NEAR:
+            return place
+        assert theirs.tokens[place] == ours.tokens[place]
+        assert other.logprob == pytest.approx(mine.logprob, abs=NEAR / 10)
+        assert other.rank == 1
+    assert theirs.end == ours.end
+    return len(ours.tokens)
+
+
+async def test_a_repetition_penalty_is_that_of_numpy(packaged: Llama, file: Path) -> None:
+    sampling = Sampling(temperature=0, repetition_penalty=1.3)
+    ask = TokenRequest(id="a", prompt=talk("Once upon a time. Tell me a story."), max_tokens=24, sampling=sampling)
+    async with serving(file) as client:
+        assert (await client.ask(ask)).tokens == alone(packaged, ask).tokens
+
+
+class Follows:
+    """A matcher of one way to go on."""
+
+    def __init__(self, tokens: tuple[int, ...]) -> None:
+        self._left = list(tokens)
+
+    def mask(self) -> bytes:
+        return (1 << self._left[0]).to_bytes(256, "little")
+
+    def allows(self, token: int) -> bool:
+        return self._left[:1] == [token]
+
+    def advance(self, token: int) -> bool:
+        return self._left.pop(0) == token
+
+    @property
+    def finished(self) -> bool:
+        return not self._left
+
+
+async def test_tokens_that_are_no_whole_character_are_told_too(file: Path) -> None:
+    """llama.cpp's stream does not name them."""
+    spelled = ids("a😀b👍🏽京")
+    assert len(spelled) > 12
+    async with serving(file) as client:
+        bound = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=40, matcher=Follows(spelled))
+        assert tuple((await client.ask(bound)).tokens) == spelled
+        for most in range(1, len(spelled)):
+            cut = msgspec.structs.replace(bound, max_tokens=most, matcher=Follows(spelled))
+            assert tuple((await client.ask(cut)).tokens) == spelled[:most]
+
+
+async def test_a_random_mess_of_bytes_is_told_whole(file: Path) -> None:
+    """Hot enough that much of it is no UTF-8: what cannot be known is asked for again."""
+    hot = Sampling(temperature=1e6, seed=5)
+    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=300, sampling=hot)
+    async with serving(file) as client:
+        told = await client.ask(ask)
+        assert len(told.tokens) == 300
+        assert any(len(TOKENIZER.token_bytes(id).decode(errors="ignore")) == 0 for id in told.tokens)
+
+
+async def test_min_tokens_allowed_tokens_and_bad_words_hold(file: Path) -> None:
+    story, end = talk("Tell me a story."), frozenset({2})
+    plain = TokenRequest(id="a", prompt=story, max_tokens=100, sampling=GREEDY, stop_token_ids=end)
+    async with serving(file) as client:
+        first = (await client.ask(plain)).tokens
+        assert first[-1] == 2
+        longer = await client.ask(msgspec.structs.replace(plain, min_tokens=len(first) + 20))
+        assert len(longer.tokens) >= len(first) + 20
+        assert 2 not in longer.tokens[: len(first) + 20]
+        few = Sampling(temperature=1, allowed_token_ids=(300, 301, 302))
+        assert set((await client.ask(msgspec.structs.replace(plain, sampling=few, max_tokens=30))).tokens) <= {
+            300,
+            301,
+            302,
+        }
+        word = tuple(first[2:5])
+        without = Sampling(temperature=0, bad_words=(word,))
+        said = (await client.ask(msgspec.structs.replace(plain, sampling=without))).tokens
+        assert said[:4] == first[:4]
+        assert said[4] != first[4]
+        assert not any(tuple(said[n : n + 3]) == word for n in range(len(said)))
+
+
+async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file: Path) -> None:
+    asks = [TokenRequest(id=str(n), prompt=talk(f"Count to {n}."), max_tokens=100, sampling=GREEDY) for n in range(8)]
+    async with serving(file, max_model_len=200, num_kv_tokens=260) as client:
+        together = [client.send(ask) for ask in asks]
+        await client.ends(*together)
+        for ask, told in zip(asks, together, strict=True):
+            assert len(told.tokens) == 100
+            assert told.tokens == (await client.ask(ask)).tokens
+
+
+async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine")
+    async with serving(file) as client:
+        first, second = await client.ask(ask), await client.ask(ask)
+        foreign = await client.ask(msgspec.structs.replace(ask, cache_salt="yours"))
+        assert (first.cached, second.cached, foreign.cached) == ([0], [len(ask.prompt) - 1], [0])
+        engine = client.engine
+        assert engine.cached_tokens(ask.prompt, "mine") == len(ask.prompt) - 1
+        assert await engine.reset_prefix_cache()
+        assert (await client.ask(ask)).cached == [0]
+
+
+async def test_a_process_that_dies_fails_its_sequences_and_can_be_started_again(file: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
+    async with serving(file) as client:
+        engine = client.engine
+        told = client.send(ask)
+        await client.until(told, tokens=3)
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        await client.ends(told)
+        assert isinstance(told.end, Failed)
+        while not engine.health().failed:  # noqa: ASYNC110 - nobody tells when the system has noticed
+            await asyncio.sleep(0)
+        await engine.stop()
+        await engine.start()
+        assert engine.health().ready
+        assert len((await client.ask(msgspec.structs.replace(ask, max_tokens=5))).tokens) == 5
+
+
+def test_what_llamacpp_cannot_load_is_told_in_one_line(file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(file.read_bytes()[:-200_000])
+    metadata = read_metadata(broken)
+    with pytest.raises(
+        EngineError, match=r"llama.cpp cannot load .*broken.gguf: .*(within|bounds|corrupted|size)"
+    ) as error:
+        load(metadata, gguf_tokenizer(metadata), EngineLimits())
+    assert "\n" not in error.value.message
+
+
+def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
+    compare(TOKENIZER, lambda text: TOKENIZER.encode(text, special=False), "here")
+    with pytest.raises(EngineError, match="other tokens"):
+        compare(TOKENIZER, lambda text: [*TOKENIZER.encode(text, special=False), 5], "here")
+
+
+async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=900, sampling=GREEDY)
+    async with serving(file, max_num_seqs=1) as client:
+        running, waiting = client.send(ask), client.send(msgspec.structs.replace(ask, id="b", max_tokens=3))
+        await client.until(running, tokens=2)
+        client.engine.abort("a")
+        await client.ends(waiting)
+        assert len(waiting.tokens) == 3
+        assert len(running.tokens) < 200
+        await asyncio.sleep(0)
+        assert client.engine.health().running == 0
