@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dragoman.core.request import Sampling
-from dragoman.settings import FIELDS, Field, GenerationConfig, ModelEntries, Secret, Settings, load
+from dragoman.settings import FIELDS, Field, GenerationConfig, Instances, ModelEntries, Secret, Settings, load
 from dragoman.settings.values import read
 
 EXAMPLES: dict[object, str] = {
@@ -20,6 +20,7 @@ EXAMPLES: dict[object, str] = {
     Secret: "text",
     GenerationConfig: '{"top_k": 4}',
     ModelEntries: '{"a": "tiny"}',
+    Instances: "2",
 }
 
 

@@ -1,4 +1,4 @@
-"""Several models in one file of settings."""
+"""Several models in one file of settings, and several instances."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import GenerationConfig, ModelEntry, Settings, SettingsError, load
+from dragoman.settings import GenerationConfig, Instance, ModelEntry, Settings, SettingsError, load
 
 FILE = """
 max-model-len: 1024
@@ -78,3 +78,46 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, models: str, words
 def test_one_model_or_several(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="one model is served, or several"):
         read(tmp_path, FILE, model="tiny")
+
+
+FLEET = """
+model: sim
+instances:
+  - {}
+  - {time-scale: 0.5, port: 9000}
+  - {count: 2, max-num-seqs: 8}
+"""
+
+
+def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
+    plain, slow, *small = read(tmp_path, FLEET).instances.each
+    assert plain == Instance()
+    assert slow == Instance((("time_scale", 0.5), ("port", 9000)))
+    assert small == [Instance((("max_num_seqs", 8),))] * 2
+
+
+@pytest.mark.parametrize("said", ["3", '[{}, {"count": 2}]'])
+def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> None:
+    assert load({"model": "sim", "instances": said}, {}).instances.each == (Instance(),) * 3
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"instances": "0"}, "1: count: must be from 1 to 1024"),
+        ({"instances": "{}"}, "a number, or a list"),
+        ({"instances": "[7]"}, "1: must be an object"),
+        ({"instances": '[{"prot": 1}]'}, "Did you mean port"),
+        ({"instances": '[{}, {"host": "::1"}]'}, "2: host: this is a setting of the whole server"),
+        ({"instances": '[{"instances": 2}]'}, "this is a setting of the whole server"),
+        ({"instances": '[{"count": 2, "port": 1}]'}, "cannot share a port"),
+        ({"instances": '[{"count": 1024}, {}]'}, "1024 at most"),
+        ({"instances": "2", "model": "tiny"}, "only `sim`"),
+        ({"instances": '[{"model": "tiny"}]'}, "only `sim`"),
+        ({"instances": "2", "uds": "/tmp/x"}, "listen on ports"),
+        ({"instances": "2", "store": "sqlite"}, "keep what they keep"),
+    ],
+)
+def test_what_is_wrong_with_instances_is_said(said: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load({"model": "sim", **said}, {})

@@ -9,9 +9,11 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -25,7 +27,7 @@ from ..dialects.base import Profile
 from ..dialects.sealing import Check
 from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.answer import Patience
-from ..serving.app import create_app
+from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
 from ..serving.media import Media, MediaOptions
 from ..serving.request_log import RequestLog
@@ -36,15 +38,59 @@ from .secret import secret_key
 from .store import build_store, try_out
 
 
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A server that is not served yet."""
+
+    settings: Settings
+    models: Models
+    application: Application
+
+
 def run(settings: Settings, say: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
+    secret = secret_key(settings, os.environ) or secrets.token_bytes(32)
+    each = [assembled(one, secret) for one in _spread(settings)]
+    listeners = None if settings.uds is not None else [listen(one.settings) for one in each]
+    ports: list[int | None] = [None] if listeners is None else [listener.getsockname()[1] for listener in listeners]
+    app = each[0].application
+    if settings.instances.each:
+        from .instances import ByPort  # noqa: PLC0415 - as below
+
+        app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
+    server = Server(uvicorn_config(app, settings), *(one.models for one in each))
+    exit_in_peace(server)
+    greetings = [greeting(one.settings, one.models, port) for one, port in zip(each, ports, strict=True)]
+    for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
+        say(line)
+    # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
+    gc.freeze()
+    gc.enable()
+    server.run(sockets=listeners)
+    return 0
+
+
+def _spread(settings: Settings) -> list[Settings]:
+    """The settings of each server in this process."""
+    if not settings.instances.each:
+        return [settings]
+    from .instances import spread  # noqa: PLC0415 - it brings parts of the simulator
+
+    try:
+        return spread(settings)
+    except ValueError as error:
+        raise SettingsError(f"instances: {error}") from error
+
+
+def assembled(settings: Settings, secret: bytes) -> Assembled:
+    """Raises SettingsError."""
     models = build_models(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
         asyncio.run(try_out(store))
-    secret = secret_key(settings, os.environ)
-    app = create_app(
+    application = create_app(
         models,
         options=serving_options(settings),
         secret=secret,
@@ -52,16 +98,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         media=Media(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
     )
-    listener = None if settings.uds is not None else listen(settings)
-    server = Server(uvicorn_config(app, settings), models)
-    exit_in_peace(server)
-    for line in greeting(settings, models, None if listener is None else listener.getsockname()[1]):
-        say(line)
-    # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
-    gc.freeze()
-    gc.enable()
-    server.run(sockets=None if listener is None else [listener])
-    return 0
+    return Assembled(settings, models, application)
 
 
 def open_request_log(path: str) -> RequestLog:
@@ -89,7 +126,7 @@ class Server(uvicorn.Server):
     terminal error, and not by a closed connection.
     """
 
-    def __init__(self, config: uvicorn.Config, models: Models, grace: float = 8.0) -> None:
+    def __init__(self, config: uvicorn.Config, *models: Models, grace: float = 8.0) -> None:
         super().__init__(config)
         self._models, self._grace = models, grace
 
@@ -100,7 +137,7 @@ class Server(uvicorn.Server):
 
     async def _end(self) -> None:
         await asyncio.sleep(self._grace)
-        await self._models.stop()
+        await asyncio.gather(*(models.stop() for models in self._models))
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from ..dialects.anthropic import anthropic_error, anthropic_status
@@ -88,7 +89,7 @@ def create_app(
     store: Store | None = None,
     media: Media | None = None,
     request_log: RequestLog | None = None,
-) -> ASGIApp:
+) -> Application:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
     secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
@@ -129,7 +130,7 @@ def create_app(
         lifespan=lifespan(service, (clean, batches.chore(perform, room), message_batches.chore(perform, room))),
     )
     exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
-    return _App(router, exact, {"/v1/responses": ResponsesSocket(service, envelope)})
+    return Application(router, exact, {"/v1/responses": ResponsesSocket(service, envelope)})
 
 
 def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
@@ -181,13 +182,17 @@ def _responses(user: Access) -> Table:
     }
 
 
-class _App:
+class Application:
     """HTTP and the lifespan are the router's; a path that is written out needs no look at every other, nor to be
     awaited through the router for as long as its answer takes. sockets: by path; a WebSocket on any other is refused.
     """
 
     def __init__(self, router: Router, exact: Mapping[str, Endpoint], sockets: Mapping[str, ResponsesSocket]) -> None:
         self._router, self._exact, self._sockets = router, exact, sockets
+
+    def alive(self) -> AbstractAsyncContextManager[object]:
+        """Its lifespan, for one that is served beside others."""
+        return self._router.lifespan_context(self._router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":

@@ -1,6 +1,6 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
-from .definition import ModelEntries, ModelEntry, Settings
+from .definition import Instance, Instances, ModelEntries, ModelEntry, Settings
 from .fields import FIELDS, PREFIX, Field
 from .generation import GenerationConfig
 from .option import Option, Secret, SettingsError
@@ -12,6 +12,8 @@ __all__ = [
     "PREFIX",
     "Field",
     "GenerationConfig",
+    "Instance",
+    "Instances",
     "ModelEntries",
     "ModelEntry",
     "Option",

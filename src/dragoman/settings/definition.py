@@ -41,6 +41,19 @@ class ModelEntries(Struct, frozen=True):
     entries: tuple[ModelEntry, ...] = ()
 
 
+class Instance(Struct, frozen=True):
+    """One of several simulated servers in a process. told: its own settings, by name; the process's hold for the
+    rest."""
+
+    told: tuple[tuple[str, Any], ...] = ()
+
+
+class Instances(Struct, frozen=True):
+    """In their order; without any there is one server, which is told everything by the process's settings."""
+
+    each: tuple[Instance, ...] = ()
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """What a server was told. Where a value is None the model or the engine decides."""
 
@@ -319,6 +332,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     data_parallel_size: Annotated[
         int, Option("Simulator", "Copies of the engine that share the requests.", least=1, most=1024)
     ] = 1
+    instances: Annotated[
+        Instances,
+        Option(
+            "Simulator",
+            "Several simulated servers in this process, each on the next port: how many, or as JSON or as a section of "
+            "the file a list with the settings of each that are its own (and `count`).",
+            metavar="N|JSON",
+        ),
+    ] = Instances()
     kv_events_config: Annotated[
         str | None,
         Option("Simulator", "Publish what the prefix cache holds, over ZeroMQ: vLLM's JSON.", metavar="JSON"),

@@ -1,14 +1,16 @@
-"""The `models` of a server that has several: for each name what to serve, and the settings that are its own."""
+"""The `models` of a server that has several, and the `instances` of a process that is several servers: what each of
+them is told for itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
 import msgspec
 
-from .definition import ModelEntries, ModelEntry
+from .definition import Instance, Instances, ModelEntries, ModelEntry
 from .fields import BY_NAME, OF_A_MODEL, Field
 
 Read = Callable[[Field, object], Any]
@@ -24,6 +26,11 @@ _SHAPES = {
     "ttl": msgspec.structs.replace(_SECONDS, option=msgspec.structs.replace(_SECONDS.option, least=0, most=None)),
 }
 """What an entry has beside settings, each read as the setting of the same shape is."""
+_MOST_INSTANCES = 1024
+_OF_AN_INSTANCE = tuple(name for name in (*_ALLOWED, "served_model_name", "port") if name != "instances")
+_COUNT = msgspec.structs.replace(
+    BY_NAME["port"], option=msgspec.structs.replace(BY_NAME["port"].option, least=1, most=_MOST_INSTANCES)
+)
 
 
 def read_entries(raw: object, read: Read) -> ModelEntries:
@@ -55,7 +62,7 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
             elif setting in _ALLOWED:
                 settings.append((setting, read(BY_NAME[setting], value)))
             else:
-                raise ValueError(_unknown(setting))
+                raise ValueError(_unknown(setting, "a model", (*_SHAPES, *_ALLOWED)))
         except ValueError as error:
             raise ValueError(f"{name}: {key}: {error}") from None
     if "model" not in dict(settings):
@@ -65,11 +72,49 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
     return ModelEntry(name, tuple(settings), **own)
 
 
-def _unknown(name: str) -> str:
+def read_instances(raw: object, read: Read) -> Instances:
+    """raw: a number or a list, as JSON text or as what a file holds. read: reads one setting. Raises ValueError."""
+    if isinstance(raw, str):
+        try:
+            raw = msgspec.json.decode(raw)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"must be a number, or a list in JSON: {error}") from None
+    told = [{"count": raw}] if isinstance(raw, int) else raw
+    if not isinstance(told, list) or not told:
+        raise ValueError("must be a number, or a list with an object of settings for each")
+    listed = [_instances(one, number, read) for number, one in enumerate(cast("list[object]", told), 1)]
+    each = tuple(instance for several in listed for instance in several)
+    if len(each) > _MOST_INSTANCES:
+        raise ValueError(f"there can be {_MOST_INSTANCES} at most, not {len(each)}")
+    return Instances(each)
+
+
+def _instances(raw: object, number: int, read: Read) -> list[Instance]:
+    """One entry of the list: as many as its count, all alike."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{number}: must be an object of settings")
+    count, settings = 1, list[tuple[str, Any]]()
+    for key, value in cast("Mapping[object, object]", raw).items():
+        setting = str(key).replace("-", "_")
+        try:
+            if setting == "count":
+                count = read(_COUNT, value)
+            elif setting in _OF_AN_INSTANCE:
+                settings.append((setting, read(BY_NAME[setting], value)))
+            else:
+                raise ValueError(_unknown(setting, "an instance", ("count", *_OF_AN_INSTANCE)))
+        except ValueError as error:
+            raise ValueError(f"{number}: {key}: {error}") from None
+    if count > 1 and "port" in dict(settings):
+        raise ValueError(f"{number}: {count} instances cannot share a port")
+    return [Instance(tuple(settings))] * count
+
+
+def _unknown(name: str, whose: str, known: Sequence[str]) -> str:
     if name in BY_NAME:
         return "this is a setting of the whole server"
-    close = get_close_matches(name, [*_SHAPES, *_ALLOWED], n=1)
-    return "there is no such setting of a model." + (f" Did you mean {close[0]}?" if close else "")
+    close = get_close_matches(name, known, n=1)
+    return f"there is no such setting of {whose}." + (f" Did you mean {close[0]}?" if close else "")
 
 
 def _check_names(entries: tuple[ModelEntry, ...]) -> None:

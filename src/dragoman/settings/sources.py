@@ -124,6 +124,8 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     for name in ("model", "served_model_name"):
         if settings.models.entries and name in origins:
             raise SettingsError(f"{origins[name]} and {origins['models']}: one model is served, or several")
+    if settings.instances.each:
+        _check_instances(settings, origins)
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: a server listens on a socket or on a port")
@@ -132,6 +134,21 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
             f"{origins['host']}: {settings.host} can be reached from other machines, and no key is set. "
             "Set one with --api-key (or DRAGOMAN_API_KEY), or say --no-auth if everybody may use this server."
         )
+
+
+def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
+    """What a process of several simulated servers cannot have."""
+    where = origins["instances"]
+    models = [
+        settings.model,
+        *(value for one in settings.instances.each for name, value in one.told if name == "model"),
+    ]
+    if settings.models.entries or any(model.partition(":")[0] != "sim" for model in models):
+        raise SettingsError(f"{where}: only `sim` can be served several times in a process")
+    if settings.uds is not None:
+        raise SettingsError(f"{origins['uds']} and {where}: instances listen on ports")
+    if "store" in origins and settings.store not in ("memory", "none"):
+        raise SettingsError(f"{origins['store']} and {where}: instances keep what they keep in `memory`, or `none`")
 
 
 def is_loopback(host: str) -> bool:

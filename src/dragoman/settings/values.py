@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from .definition import ModelEntries
+from .definition import Instances, ModelEntries
 from .fields import Field
 from .generation import GenerationConfig
 from .option import Secret
@@ -25,10 +25,10 @@ def read(field: Field, raw: object) -> object:
         return _within(field, _int(raw, sized=field.option.sized))
     if field.kind is float:
         return _within(field, _float(raw))
-    if field.kind is ModelEntries:
-        from .entries import read_entries  # noqa: PLC0415 - which reads settings with this very function
+    if field.kind in (ModelEntries, Instances):
+        from .entries import read_entries, read_instances  # noqa: PLC0415 - which read settings with this very function
 
-        return read_entries(raw, read)
+        return read_entries(raw, read) if field.kind is ModelEntries else read_instances(raw, read)
     reader = {bool: _bool, GenerationConfig: _generation_config, Secret: _secret}.get(field.kind, _text)
     return reader(raw)
 

@@ -156,6 +156,10 @@ class Rank:
         stats.preemptions = scheduler.stats.num_preemptions
         stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
         stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
+        if self.transfers is not None:
+            # As in vLLM all that is not here is looked for there, whether another instance has it or not.
+            stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
+            stats.external_cache_hits = self.transfers.num_fetched
         stats.asleep = asleep
         config = scheduler.config
         stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)

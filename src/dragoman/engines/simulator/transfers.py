@@ -62,6 +62,8 @@ class Transfers:
         """Of those whose prompt lies elsewhere, until that instance has been told that it may free it."""
         self._fetching: dict[str, Sequence] = {}
         self._link_asked: float | None = None
+        self.num_fetched = 0
+        """Tokens of prompts that were asked of other instances, since the start."""
 
     @property
     def num_kept(self) -> int:
@@ -82,6 +84,7 @@ class Transfers:
         if not fetch.num_tokens:
             self._report(fetch.sequence)
             return
+        self.num_fetched += fetch.num_tokens
         self._fetching[fetch.sequence.id] = fetch.sequence
         self._link.begin(fetch.sequence.id, fetch.num_tokens, at)
         self._watch_link()
