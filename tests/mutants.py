@@ -48,6 +48,14 @@ FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # Engines that hang.
+    Mutant(
+        "a step that never ends leaves its engine unready for ever",
+        "engines/batching/engine.py",
+        "running=running, failed=hangs)",
+        "running=running)",
+        ("tests/engines/batching/test_hanging.py",),
+    ),
     # Media.
     Mutant(
         "prompts whose images differ share what was computed of one",

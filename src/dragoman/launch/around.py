@@ -30,6 +30,7 @@ def limits(settings: Settings) -> EngineLimits:
         num_kv_tokens=settings.kv_cache_tokens,
         enable_prefix_caching=settings.enable_prefix_caching,
         max_num_waiting=settings.max_waiting,
+        step_timeout=settings.step_timeout,
     )
 
 

@@ -205,6 +205,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
     ] = 2048
+    step_timeout: Annotated[
+        float,
+        Option(
+            "Scheduling",
+            "Seconds that one step of a model may take; then it hangs: what waits for it fails, and the engine is "
+            "started again.",
+            least=1,
+            most=86400,
+        ),
+    ] = 300.0
     api_profile: Annotated[
         Literal["openai", "vllm"] | None,
         Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds (as `sim` does by itself)."),

@@ -59,13 +59,15 @@ _PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__
 class EngineConfig(Struct, frozen=True):
     """max_model_len: tokens of prompt and answer together. num_kv_tokens: what the pool of keys and values
     holds; its memory is taken as it is used. max_num_waiting: how many may queue before Overloaded is raised.
-    stall_after: seconds without a step, while there is work, after which the engine is not ready.
+    stall_after: seconds without a step, while there is work, after which the engine is not ready. step_timeout: those
+    after which the step hangs, and the engine has failed.
     """
 
     max_model_len: int
     num_kv_tokens: int = 131072
     max_num_waiting: int = 1024
     stall_after: float = 60.0
+    step_timeout: float = 300.0
     scheduler: SchedulerConfig = SchedulerConfig()
 
 
@@ -172,8 +174,12 @@ class BatchingEngine:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        worker.stop()
-        await asyncio.to_thread(worker.join)
+        if self._silence(worker) > self._config.step_timeout:
+            # A thread cannot be killed. If its step ever ends, nobody hears of it.
+            worker.abandon()
+        else:
+            worker.stop()
+            await asyncio.to_thread(worker.join)
         if self._files:
             await asyncio.to_thread(self._files.close)
         live, self._live = self._live, {}
@@ -191,11 +197,17 @@ class BatchingEngine:
         if not worker.alive:
             return Health(ready=False, reason="the engine's thread has died", waiting=live, failed=True)
         running = min(worker.running, live)
-        silent = self._clock() - max(worker.last_step, self._busy_since)
-        if live and not self._held and silent > self._config.stall_after:
-            reason = f"no step for {silent:.0f} s"
-            return Health(ready=False, reason=reason, waiting=live - running, running=running)
+        silent, config = self._silence(worker), self._config
+        if silent > min(config.stall_after, config.step_timeout):
+            hangs, reason = silent > config.step_timeout, f"no step for {silent:.0f} s"
+            return Health(ready=False, reason=reason, waiting=live - running, running=running, failed=hangs)
         return Health(waiting=live - running, running=running)
+
+    def _silence(self, worker: Worker) -> float:
+        """Seconds for which there has been work to do, and no step has ended."""
+        if not self._live or self._held:
+            return 0.0
+        return self._clock() - max(worker.last_step, self._busy_since)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""

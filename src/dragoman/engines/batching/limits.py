@@ -18,6 +18,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     num_kv_tokens: int | None = None
     enable_prefix_caching: bool = True
     max_num_waiting: int = 1024
+    step_timeout: float = 300.0
 
     def config(
         self, *, max_positions: int, num_kv_tokens: int, max_num_batched_tokens: int, max_step_pairs: int = 1 << 20
@@ -41,6 +42,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
             max_model_len=self.max_model_len or min(max_positions, kv_tokens),
             num_kv_tokens=kv_tokens,
             max_num_waiting=self.max_num_waiting,
+            step_timeout=self.step_timeout,
             scheduler=SchedulerConfig(
                 max_num_seqs=seqs,
                 max_num_batched_tokens=batched,

@@ -66,6 +66,7 @@ class Worker:
         self._inbox: deque[Order] = deque()
         self._wake = threading.Event()
         self._stopping = False
+        self._abandoned = False
         self._held = False
         self._sequences: dict[int, Sequence] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -95,6 +96,11 @@ class Worker:
         self._stopping = True
         self._wake.set()
 
+    def abandon(self) -> None:
+        """Do nothing more, and tell nobody, whenever the present step may end."""
+        self._abandoned = True
+        self.stop()
+
     def join(self) -> None:
         self._thread.join()
 
@@ -105,6 +111,8 @@ class Worker:
             except Exception:
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
+            if self._abandoned:
+                return
             self._report(outputs)
             self._rest()
         self._spill(_ALL)
