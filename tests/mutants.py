@@ -864,6 +864,20 @@ MUTANTS = (
         "                said.text = text\n",
         ("tests/laws/test_sglang.py",),
     ),
+    Mutant(
+        "an executor tokenises a prompt again, and is believed",
+        "engines/rollout/calls.py",
+        "    if candidate.prompt_token_ids not in (None, call.prompt):\n",
+        "    if False:\n",
+        ("tests/engines/rollout",),
+    ),
+    Mutant(
+        "weights are replaced under a call that runs, and its tokens are of neither policy",
+        "engines/rollout/steering.py",
+        "            if self._control is None or not self._control.is_paused:\n",
+        "            if False:\n",
+        ("tests/engines/rollout",),
+    ),
 )
 
 

@@ -26,6 +26,7 @@ from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
 from dragoman.launch import Server, build_models, uvicorn_config
+from dragoman.launch.rollout import serve_executor
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import load_tokenizer
@@ -35,6 +36,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.engines.kit import Subject, count_tokens, fold, ids, prompt_tokens, same, talk, terms
 from tests.engines.llamacpp.files import write_embedded
+from tests.engines.rollout.executors import Dice
 
 LONG = "Once upon a time there was a fox. It lived near the river and was curious about the world."
 
@@ -115,6 +117,10 @@ def simulated() -> Models:
     return build_models(settings, SystemClock())
 
 
+def rollout() -> Models:
+    return Models([serve_executor(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
+
+
 SUBJECTS = [
     pytest.param(lambda: started(embedded()), id="tiny"),
     pytest.param(lambda: started(scripted()), id="scripted"),
@@ -123,6 +129,7 @@ SUBJECTS = [
     pytest.param(lambda: started(in_mlx()), id="mlx", marks=pytest.mark.mlx),
     pytest.param(in_llamacpp, id="llamacpp", marks=pytest.mark.llamacpp),
     pytest.param(upstream, id="upstream"),
+    pytest.param(lambda: started(rollout()), id="rollout"),
     pytest.param(lambda: started(documented()), id="documented"),
 ]
 
@@ -185,13 +192,14 @@ async def test_a_stop_string_ends_the_text_and_never_shows(subject: Subject) -> 
 
 async def test_every_token_has_its_logprob_and_its_alternatives(subject: Subject) -> None:
     subject.needs(Feature.LOGPROBS)
-    asked = subject.request(sampling=GREEDY, limits=Limits(max_tokens=10), logprobs=2)
+    most = min(2, subject.model.capabilities.max_logprobs)
+    asked = subject.request(sampling=GREEDY, limits=Limits(max_tokens=10), logprobs=most)
     tokens = (await subject.reply(asked)).choices[0].tokens
     assert tokens
     for token in tokens:
         assert token.logprob is not None
         assert token.logprob <= 0.0
-        assert len(token.top) <= 2
+        assert len(token.top) <= most
         assert all(other.logprob <= 0.0 for other in token.top)
 
 
@@ -259,7 +267,7 @@ async def test_a_pattern_binds_the_answer(
 async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subject: Subject) -> None:
     if isinstance(subject.model.backend.engine, ScriptedEngine):
         pytest.skip("a script says what it says")
-    subject.needs(Feature.TOOLS)
+    subject.needs(Feature.TOOLS, Feature.JSON_SCHEMA)
     tool = FunctionTool("make_person", "Make a person", json.dumps(SCHEMA), strict=True)
     prompt = msgspec.structs.replace(
         talk("Make one."), tools=(tool,), tool_choice=ToolChoice("required"), parallel_tool_calls=False
@@ -288,7 +296,7 @@ async def test_closing_frees_the_engine(subject: Subject) -> None:
 
 def mixed(subject: Subject, number: int) -> GenerateRequest:
     """Thirty-two requests of which no two are alike."""
-    able = Feature.LOGPROBS in subject.model.capabilities.features
+    can = subject.model.capabilities
     kinds = [
         GREEDY,
         sampling(temperature=1.0, seed=number),
@@ -301,7 +309,7 @@ def mixed(subject: Subject, number: int) -> GenerateRequest:
         texts[number % len(texts)],
         sampling=kinds[number % len(kinds)],
         limits=Limits(max_tokens=4 + number),
-        logprobs=number % 3 if number % 2 and able else None,
+        logprobs=min(number % 3, can.max_logprobs) if number % 2 and Feature.LOGPROBS in can.features else None,
     )
 
 

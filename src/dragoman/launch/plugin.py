@@ -14,15 +14,18 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from ..core.engine import Engine
+from ..engines.rollout import Executor
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
 from .declared import served_names
+from .rollout import serve_executor
 
 ENGINES, STORES = "dragoman.engines", "dragoman.stores"
 
 Factory = Callable[[str, Settings], object]
-"""Makes an Engine that is not started, or a ServedModel. Told: what stands behind its name in MODEL, and the settings.
+"""Makes an Engine that is not started, a rollout Executor, or a ServedModel. Told: what stands behind its name in
+MODEL, and the settings.
 
 May raise ValueError.
 """
@@ -63,11 +66,13 @@ def _served(factory: Factory, settings: Settings, clock: Clock, own_name: str, a
     made = factory(argument, settings)
     if isinstance(made, ServedModel):
         return made
+    limit = settings.max_model_len or UNKNOWN_LENGTH
     if not isinstance(made, Engine):
+        if isinstance(made, Executor):
+            return serve_executor(settings, clock, made, own_name=own_name, max_model_len=limit)
         raise ValueError(
-            f"the factory gave a {type(made).__name__}; it must give an Engine, or a ServedModel (which an engine of "
-            "tokens needs, since its vocabulary is in it)"
+            f"the factory gave a {type(made).__name__}; it must give an Engine, a rollout Executor, or a ServedModel "
+            "(which an engine of tokens needs, since its vocabulary is in it)"
         )
     name, aliases = served_names(settings, own_name)
-    limit = settings.max_model_len or UNKNOWN_LENGTH
     return ServedModel(name, EventBackend(made), limit, int(clock.now()), aliases)

@@ -1,0 +1,15 @@
+"""An RL executor as an engine: any Python object that makes candidates of prompts of token ids."""
+
+from .engine import RolloutEngine
+from .executor import Candidate, Declared, Executor, Pausable, RolloutSampling, Updatable, Versioned
+
+__all__ = [
+    "Candidate",
+    "Declared",
+    "Executor",
+    "Pausable",
+    "RolloutEngine",
+    "RolloutSampling",
+    "Updatable",
+    "Versioned",
+]

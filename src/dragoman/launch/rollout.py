@@ -1,0 +1,38 @@
+"""A served model around an RL executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engines.rollout import Executor, Pausable, RolloutEngine, Updatable
+from ..engines.rollout.steering import RolloutControl, RolloutTraining
+from ..pipeline.models import ServedModel
+from ..prompts.tokenizer import load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .around import serve_engine
+
+
+def serve_executor(
+    settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
+) -> ServedModel:
+    """Raises OSError, ValueError or EngineError where its tokenizer cannot be had."""
+    directory = Path(executor.tokenizer)
+    engine = RolloutEngine(
+        executor,
+        vocab=load_tokenizer(directory).vocab_size,
+        max_model_len=max_model_len,
+        max_waiting=settings.max_waiting,
+    )
+    control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
+    training = RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
+    return serve_engine(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=own_name,
+        max_model_len=max_model_len,
+        control=control,
+        trainable=training,
+    )

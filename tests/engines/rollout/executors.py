@@ -1,0 +1,74 @@
+"""Executors as trainers have them, with dice for a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.core.control import Sent, Weights
+from dragoman.core.engine import Capabilities, Feature
+from dragoman.engines import tiny
+from dragoman.engines.rollout import Candidate, RolloutSampling
+from dragoman.prompts.tokenizer import load_tokenizer
+
+WORDS = [
+    load_tokenizer(tiny.embedded()).encode(word, special=False)[0] for word in (" the", " cat", " sat", " on", " a")
+]
+
+
+def roll(prompt: Sequence[int], sampling: RolloutSampling, k: int) -> list[int]:
+    """Answers of a length that is asked for; which words is the prompt's matter and the seed's."""
+    seed = 0 if sampling.temperature == 0 else (sampling.seed or 0) + k
+    dice = random.Random(f"{list(prompt)} {seed}")
+    return [dice.choice(WORDS) for _ in range(sampling.max_tokens)]
+
+
+class Dice:
+    """A plain one, that says as little as it may."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[tuple[int, ...]], int, RolloutSampling]] = []
+
+    @property
+    def tokenizer(self) -> str:
+        return str(tiny.embedded())
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(frozenset({Feature.LOGPROBS}), frozenset({"temperature", "seed"}))
+
+    def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+        self.calls.append((list(prompts), n, sampling))
+        return [[self.candidate(prompt, sampling, k) for k in range(n)] for prompt in prompts]
+
+    def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
+        ids = roll(prompt, sampling, k)
+        return {"token_ids": ids, "logprobs": [-1.0] * len(ids) if sampling.logprobs else None}
+
+
+class Trained(Dice):
+    """One whose methods are coroutines, and that can do everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_version = "zero"
+        self.orders: list[str] = []
+
+    async def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().generate(prompts, n, sampling)
+
+    def candidate(self, prompt: tuple[int, ...], sampling: RolloutSampling, k: int) -> Any:
+        ids = tuple(roll(prompt, sampling, k))
+        return Candidate(ids, (-1.0,) * len(ids), "length", prompt_token_ids=prompt)
+
+    async def update_weights(self, weights: Weights, version: str | None) -> None:
+        if weights == Sent((b"bad",)):
+            raise ValueError("tensor `w` has another shape")
+        self.weight_version = version or self.weight_version + "'"
+
+    def pause(self) -> None:
+        self.orders.append("pause")
+
+    async def resume(self) -> None:
+        self.orders.append("resume")
