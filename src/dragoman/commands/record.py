@@ -114,11 +114,11 @@ def _serve(app: ASGIApp, settings: Settings, what: str) -> None:
     # Whatever headers there are come from the upstream; an answer that breaks off is no fault of this server.
     config.date_header = False
     config.log_level = "critical"
-    listener = listen(settings)
+    listener, server = listen(settings), uvicorn.Server(config)
+    exit_in_peace(server)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     typer.echo(f"{what} on http://{host}:{listener.getsockname()[1]}")
-    exit_in_peace()
-    uvicorn.Server(config).run(sockets=[listener])
+    server.run(sockets=[listener])
 
 
 record = command(RecordOptions, _record, about=RECORD)
