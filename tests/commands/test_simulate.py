@@ -95,6 +95,12 @@ def test_prefill_and_decode_may_be_apart() -> None:
     assert measured("poisson", *SMALL)["kv_transfer"] is None
 
 
+def test_with_two_plain_calls_no_lease_can_run_out() -> None:
+    hasty = ("poisson", *SMALL, "--prefill-replicas", "1", "--kv-lease", "0.000001")
+    lost, kept = measured(*hasty), measured(*hasty, "--kv-protocol", "plain")
+    assert lost["kv_transfer"]["mean"] == 0 < kept["kv_transfer"]["mean"]
+
+
 def test_the_details_are_a_log_that_calibration_reads(trace: str, tmp_path: Path) -> None:
     path = tmp_path / "details.jsonl"
     told("simulate", trace, "--save-detailed", str(path))
@@ -156,6 +162,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--slo", "speed:3"], "the names are ttft, tpot, latency"),
         (["poisson", "--sweep"], "say with --slo"),
         (["poisson", "--prefill-replicas", "1", "--kv-links", "x"], "Invalid enum value 'x'"),
+        (["poisson", "--prefill-replicas", "1", "--kv-protocol", "x"], "Invalid enum value 'x'"),
         (["poisson", "--prefill-replicas", "1", "--kv-transfer-bandwidth", "0"], "must be more than 0"),
         (["poisson", "--speedup", "0"], "factor must be more than 0"),
         (["poisson", "--plots", "x.gif"], "must end in one of .png"),

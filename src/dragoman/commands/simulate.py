@@ -69,6 +69,14 @@ class Options(LoadOptions, EngineOptions):
     kv_links: Annotated[
         str, typer.Option(help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET)
     ] = "shared"
+    kv_protocol: Annotated[
+        str,
+        typer.Option(
+            help="kv_transfer_params: the prefill engine keeps the blocks until they are fetched; plain: two calls "
+            "that know nothing of each other, it frees them at once.",
+            rich_help_panel=FLEET,
+        ),
+    ] = "kv_transfer_params"
     kv_lease: Annotated[
         float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET)
     ] = 480.0
@@ -226,7 +234,7 @@ def _fleet(options: Options) -> Fleet:
         told = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
         return msgspec.convert({"profile": profile, "split": _split(options, profile), **told}, Fleet)
     except msgspec.ValidationError as error:
-        raise ValueError(f"--routing, --kv-links: {error}") from None
+        raise ValueError(f"--routing, --kv-links, --kv-protocol: {error}") from None
 
 
 def _split(options: Options, profile: Profile) -> Split | None:
@@ -240,7 +248,7 @@ def _split(options: Options, profile: Profile) -> Split | None:
         raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token must be told to know what a transfer takes")
     cost = TransferCost(size, options.kv_transfer_bandwidth, options.kv_transfer_latency)
     told = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
-    return msgspec.convert({"cost": cost, **told}, Split)
+    return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **told}, Split)
 
 
 simulate = command(Options, _run, about=ABOUT)
