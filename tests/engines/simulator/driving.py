@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import MutableSequence
 
 from dragoman.engines.simulator.blocks import (
     NULL_BLOCK,
@@ -31,7 +32,7 @@ def sequence(
     )
 
 
-def known_tokens(sequence: Sequence) -> list[int]:
+def known_tokens(sequence: Sequence) -> MutableSequence[int]:
     assert isinstance(sequence.contents, TokenContents)
     return sequence.contents.tokens
 
