@@ -62,6 +62,12 @@ def test_the_first_name_of_a_model_is_no_pattern() -> None:
         build_models(Settings(served_model_name=("claude-*",)), SystemClock())
 
 
+def test_the_size_of_a_model_in_files_is_that_of_all_of_them(tmp_path: Path) -> None:
+    for number, size in ((1, 10), (2, 20)):
+        (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(bytes(size))
+    assert size_of(f"{tmp_path}/m-00001-of-00002.gguf") == 30
+
+
 def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
     (tmp_path / "config.json").write_bytes(b"{}")

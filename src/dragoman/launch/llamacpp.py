@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..core.request import Sampling
 from ..engines import llamacpp
-from ..engines.llamacpp import Metadata
-from ..pipeline.models import ServedModel
+from ..engines.llamacpp import LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Metadata
+from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from ..prompts.gguf import GgufVocabulary, tokenizer_json
 from ..prompts.template import ChatTemplate, TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer, TokenizerError
@@ -20,13 +20,16 @@ from .declared import given_template, guessed_formats, served_names
 def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a GGUF file, the first one of several."""
     metadata = llamacpp.read_metadata(Path(path))
+    options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
+    name, aliases = served_names(settings, Path(path).stem)
+    if llamacpp.pooling_type(metadata) is not None:
+        backend, limit = _reading(settings, metadata, options)
+        return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=_info(metadata))
     tokenizer = gguf_tokenizer(metadata)
-    options = llamacpp.LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
     engine = llamacpp.load(metadata, tokenizer, limits(settings), options)
     template = given_template(settings) or _own_template(metadata)
     reasoning, tools = guessed_formats(settings, template, tokenizer)
     backend = token_backend(settings, engine, tokenizer, template, llamacpp.ends(metadata), cache=engine)
-    name, aliases = served_names(settings, Path(path).stem)
     return ServedModel(
         name,
         backend,
@@ -37,18 +40,29 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
         max_new_tokens=settings.override_generation_config.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
-        tokenizer_info=TokenizerInfo(
-            "PreTrainedTokenizerFast",
-            **_special_tokens(metadata),
-            chat_template=None if template is None else template.source,
-        ),
+        tokenizer_info=_info(metadata, template),
     )
 
 
-def gguf_tokenizer(metadata: Metadata) -> HfTokenizer:
-    """Raises TokenizerError, which names the file."""
+def _reading(
+    settings: Settings, metadata: Metadata, options: LlamaCppOptions
+) -> tuple[EmbedderBackend | ScorerBackend, int]:
+    """What reads, and the tokens that an input may have."""
+    tokenizer = gguf_tokenizer(metadata, writes=False)
+    engine = llamacpp.load_reader(
+        metadata, tokenizer, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting, options=options
+    )
+    match engine:
+        case LlamaCppEmbedder():
+            return EmbedderBackend(engine, tokenizer), engine.max_tokens
+        case LlamaCppScorer():
+            return ScorerBackend(engine, tokenizer), engine.max_tokens
+
+
+def gguf_tokenizer(metadata: Metadata, *, writes: bool = True) -> HfTokenizer:
+    """writes: as in HfTokenizer. Raises TokenizerError, which names the file."""
     try:
-        return HfTokenizer(tokenizer_json(_vocabulary(metadata)))
+        return HfTokenizer(tokenizer_json(_vocabulary(metadata)), writes=writes)
     except TokenizerError as error:
         raise TokenizerError(f"{metadata.path}: {error}") from error
 
@@ -78,6 +92,11 @@ def _vocabulary(metadata: Metadata) -> GgufVocabulary:
 def _own_template(metadata: Metadata) -> ChatTemplate | None:
     source = metadata.text("tokenizer.chat_template")
     return None if source is None else ChatTemplate(source, _special_tokens(metadata))
+
+
+def _info(metadata: Metadata, template: ChatTemplate | None = None) -> TokenizerInfo:
+    source = None if template is None else template.source
+    return TokenizerInfo("PreTrainedTokenizerFast", **_special_tokens(metadata), chat_template=source)
 
 
 def _special_tokens(metadata: Metadata) -> dict[str, str]:

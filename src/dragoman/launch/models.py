@@ -30,9 +30,16 @@ def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel |
 
 
 def size_of(model: str) -> int:
-    """Bytes of the weights that lie in a model's directory, whatever engine is named before it; 0 where none do."""
-    directory = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).is_dir()), None)
-    files = [] if directory is None else [*directory.glob("*.safetensors"), *directory.glob("*.gguf")]
+    """Bytes of the weights in a model's directory or file, whatever engine is named before it; 0 if there are none."""
+    place = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
+    if place is None:
+        return 0
+    if place.is_file():
+        from ..engines.llamacpp import parts  # noqa: PLC0415 - as below
+
+        files = [part for part in parts(place) if part.exists()]
+    else:
+        files = [*place.glob("*.safetensors"), *place.glob("*.gguf")]
     return sum(file.stat().st_size for file in files)
 
 

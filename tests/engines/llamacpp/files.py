@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from dragoman.engines import tiny
 from dragoman.engines.arrays.weights import Tensors
+from tests.engines.encoder.directories import CLS, PAD, PLAIN, SEP, UNK, WORDS, Shape
+from tests.engines.encoder.directories import tensors as encoder_tensors
 
 Floats = NDArray[np.float32]
 
@@ -42,11 +44,77 @@ def write_embedded(file: Path) -> Path:
     writer.add_chat_template((directory / "chat_template.jinja").read_text())
     for name, tensor in tensors(directory, config).items():
         writer.add_tensor(name, tensor)
+    _finish(writer)
+    return file
+
+
+def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
+    """The random encoder of the tests of numpy's engine. pooling: in the numbers of llama.cpp's llama_pooling_type."""
+    import gguf
+
+    writer = gguf.GGUFWriter(file, "bert")
+    writer.add_context_length(shape.positions)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.intermediate)
+    writer.add_head_count(shape.heads)
+    writer.add_layer_norm_eps(1e-12)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType(pooling))
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([word if word.startswith("[") else _phantom(word) for word in WORDS])
+    writer.add_token_types([CONTROL if word.startswith("[") else NORMAL for word in WORDS])
+    writer.add_token_type_count(shape.types)
+    writer.add_bos_token_id(CLS)
+    writer.add_eos_token_id(SEP)
+    writer.add_sep_token_id(SEP)
+    writer.add_unk_token_id(UNK)
+    writer.add_pad_token_id(PAD)
+    for name, tensor in _renamed(shape):
+        writer.add_tensor(name, tensor)
+    _finish(writer)
+    return file
+
+
+def _phantom(word: str) -> str:
+    """Words begin with a mark, and not what goes on within one."""
+    return word[2:] if word.startswith("##") else f"\u2581{word}"
+
+
+_PARTS = {
+    "attention.self.query": "attn_q",
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "output.LayerNorm": "layer_output_norm",
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "pooler.dense": "cls",
+    "classifier": "cls.output",
+}
+
+
+def _renamed(shape: Shape) -> Iterator[tuple[str, Floats]]:
+    for name, tensor in encoder_tensors(shape).items():
+        module, _, kind = name.removeprefix("bert.").rpartition(".")
+        if module.startswith("encoder."):
+            layer, _, part = module.removeprefix("encoder.layer.").partition(".")
+            yield f"blk.{layer}.{_PARTS[part]}.{kind}", tensor
+        elif shape.task != "Model" or _PARTS[module] != "cls":
+            yield f"{_PARTS[module]}.{kind}", tensor
+
+
+def _finish(writer: Any) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return file
 
 
 def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], *, eos: int) -> None:

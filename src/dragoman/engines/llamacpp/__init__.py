@@ -1,7 +1,19 @@
 """Models in GGUF files, computed by llama.cpp in a process of its own. Needs the extra `llamacpp`."""
 
 from .gguf import Metadata, parts, read_metadata
-from .load import LlamaCppOptions, load
-from .model import ends
+from .load import LlamaCppOptions, load, load_reader
+from .model import ends, pooling_type
+from .reader import LlamaCppEmbedder, LlamaCppScorer
 
-__all__ = ["LlamaCppOptions", "Metadata", "ends", "load", "parts", "read_metadata"]
+__all__ = [
+    "LlamaCppEmbedder",
+    "LlamaCppOptions",
+    "LlamaCppScorer",
+    "Metadata",
+    "ends",
+    "load",
+    "load_reader",
+    "parts",
+    "pooling_type",
+    "read_metadata",
+]

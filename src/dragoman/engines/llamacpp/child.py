@@ -41,7 +41,7 @@ def parameters(xllamacpp: Any, launch: Launch) -> Any:  # noqa: ANN401 - the lib
     said.ui = said.endpoint_slots = said.endpoint_props = said.endpoint_metrics = False
     said.verbosity, said.warmup, said.fit_params = 1, False, False
     said.use_jinja, said.chat_template = False, "chatml"
-    said.n_ctx, said.n_parallel, said.kv_unified = launch.context, launch.sequences, True
+    said.n_ctx, said.n_parallel, said.kv_unified = launch.context, launch.sequences, launch.unified
     said.n_batch, said.n_ubatch = launch.batch, launch.ubatch
     # Slots are chosen here, and what one owner's prompt left behind is never shown to another.
     said.cache_ram_mib, said.cache_idle_slots, said.ctx_shift = 0, False, False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
 import httpx2
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import EngineError
-from .wire import Body, Chunk, Embedded, Ranked, Tokenized, decode_chunk
+from .wire import Body, Chunk, Embedded, Tokenized, decode_chunk
 
 _encode = msgspec.json.Encoder().encode
 _BROKEN = "The connection to llama.cpp broke off."
@@ -47,19 +48,18 @@ class Client:
         except msgspec.DecodeError as error:
             raise EngineError(f"llama.cpp said something unexpected: {error}") from error
 
-    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[Embedded]:
-        answer = await self._post("/embeddings", {"input": inputs, "embd_normalize": -1})
-        return sorted(msgspec.json.decode(answer, type=list[Embedded]), key=lambda one: one.index)
-
-    async def _post(self, route: str, body: Any) -> bytes:  # noqa: ANN401 - JSON
+    async def embed(self, inputs: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """What the model makes of each input, as it comes out of its pooling. Raises EngineError."""
+        body = _encode({"input": inputs, "embd_normalize": -1})
         try:
-            response = await self._client.post(route, content=_encode(body))
+            response = await self._client.post("/embeddings", content=body)
         except httpx2.HTTPError as error:
             raise EngineError(_BROKEN) from error
         if response.status_code != 200:
             fault = decode_chunk(response.content).error
             raise EngineError(f"llama.cpp: {'it refused' if fault is None else fault.message}")
-        return response.content
+        read = sorted(msgspec.json.decode(response.content, type=list[Embedded]), key=lambda one: one.index)
+        return [np.array(one.embedding[0], np.float32) for one in read]
 
 
 def tokenize(socket: str, key: str, text: str) -> tuple[int, ...]:
@@ -71,6 +71,3 @@ def tokenize(socket: str, key: str, text: str) -> tuple[int, ...]:
             content=_encode({"content": text, "add_special": False, "parse_special": False}),
         )
     return msgspec.json.decode(response.content, type=Tokenized).tokens
-
-
-_ = Ranked

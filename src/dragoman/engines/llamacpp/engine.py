@@ -14,9 +14,8 @@ from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health
 from ...core.errors import EngineError, Overloaded, Unsupported
 from ..batching import EngineConfig, check_request
 from .answer import Answer, NoRoom
-from .client import Client
 from .held import Spelling
-from .process import Process
+from .link import Link
 from .slots import Slots
 
 _FEATURES = frozenset(
@@ -80,9 +79,8 @@ class LlamaCppEngine:
     its slot and goes on later, as in vLLM.
     """
 
-    def __init__(self, process: Process, spelling: Spelling, eog: frozenset[int], config: EngineConfig) -> None:
-        self._process, self._spelling, self._eog, self._config = process, spelling, eog, config
-        self._client: Client | None = None
+    def __init__(self, link: Link, spelling: Spelling, eog: frozenset[int], config: EngineConfig) -> None:
+        self._link, self._spelling, self._eog, self._config = link, spelling, eog, config
         self._live: dict[str, _Live] = {}
         self._waiting: list[_Live] = []
         self._running: list[_Live] = []
@@ -101,35 +99,26 @@ class LlamaCppEngine:
     @property
     def pid(self) -> int | None:
         """Of llama.cpp's process, while there is one."""
-        return self._process.pid
+        return self._link.pid
 
     async def start(self) -> None:
-        if not self._process.alive:
-            await asyncio.to_thread(self._process.start)
-        self._client = Client(self._process.socket, self._process.key)
+        await self._link.start()
         self._slots = self._new_slots()
 
     async def stop(self) -> None:
-        client, self._client = self._client, None
         live, self._live = self._live, {}
         tasks = [one.task for one in live.values() if one.task is not None]
-        self._waiting.clear()
+        self._waiting.clear()  # so that nobody takes the place of those who go
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if client is not None:
-            await client.close()
-        await asyncio.to_thread(self._process.stop)
+        await self._link.stop()
         for one in live.values():
             one.deliver(Failed(one.answer.request.id, "The engine is shutting down."))
 
     def health(self) -> Health:
-        waiting, running = len(self._waiting), len(self._running)
-        if self._client is None:
-            return Health(False, "the engine is not running", waiting, running)
-        if not self._process.alive:
-            return Health(False, "llama.cpp's process has ended", waiting, running, failed=True)
-        return Health(waiting=waiting, running=running)
+        trouble = self._link.trouble
+        return Health(trouble is None, trouble, len(self._waiting), len(self._running), self._link.broken)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""
@@ -142,7 +131,7 @@ class LlamaCppEngine:
 
     def add(self, request: TokenRequest, deliver: Deliver) -> None:
         """As TokenEngine.add."""
-        if self._client is None:
+        if not self._link.open:
             raise EngineError("The engine is not running.")
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
@@ -213,16 +202,15 @@ class LlamaCppEngine:
             if self._live.get(request.id) is live:
                 # It has neither ended nor been aborted: it gave way to others.
                 insort(self._waiting, live, key=lambda one: one.rank)
-            if self._client is not None:
+            if self._link.open:
                 self._admit()
 
     async def _complete(self, live: _Live, slot: int, cached: bool) -> None:
         answer = live.answer
         while not answer.over:
-            assert self._client is not None
             before = len(answer.said)
             body, cached = answer.body(slot, cached=cached), True
-            async with aclosing(self._client.complete(body)) as chunks:
+            async with aclosing(self._link.client.complete(body)) as chunks:
                 async for chunk in chunks:
                     for output in answer.feed(chunk):
                         self._tell(live, output)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ...core.embed import EmbedTraits, Pooling
 from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
@@ -14,8 +15,10 @@ from .client import tokenize
 from .engine import MARGIN, LlamaCppEngine
 from .gguf import Metadata
 from .held import Spelling
-from .model import bytes_per_token, ends, max_positions
+from .link import Link
+from .model import bytes_per_token, dimensions, ends, max_positions, pooling_type
 from .process import Launch, Process
+from .reader import LlamaCppEmbedder, LlamaCppScorer
 
 _KV_ROOM = 2 << 30
 """Bytes for keys and values, unless their number is told."""
@@ -28,6 +31,13 @@ _KV_TYPES: dict[str, Literal["F16", "BF16", "F32"]] = {
     "bfloat16": "BF16",
     "float32": "F32",
 }
+
+_POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+_RANK = 4
+"""By llama.cpp's llama_pooling_type."""
+
+_LONGEST_INPUT = 8192
+"""Tokens, unless more are asked for: an input is computed in one step, which takes memory."""
 
 _TRIALS = (
     "Hello, world! It's 12345 o'clock, don't you think?",
@@ -59,16 +69,56 @@ def load(
         num_kv_tokens=_KV_ROOM // bytes_per_token(metadata),
         max_num_batched_tokens=_BATCH,
     )
+    eog = ends(metadata)
     process = Process(_launch(metadata, config, options or LlamaCppOptions()))
+    link = Link(_compared(process, tokenizer, metadata))
+    size = max(metadata.vocab_size, tokenizer.vocab_size)
+    spelling = Spelling([tokenizer.token_bytes(id) for id in range(size)])
+    return LlamaCppEngine(link, spelling, eog, config)
+
+
+def load_reader(
+    metadata: Metadata,
+    tokenizer: Tokenizer,
+    *,
+    max_model_len: int | None = None,
+    max_waiting: int = 1024,
+    options: LlamaCppOptions | None = None,
+) -> LlamaCppEmbedder | LlamaCppScorer:
+    """The same for a file whose model makes vectors or scores. max_model_len: tokens of an input."""
+    pooling, most, said = pooling_type(metadata), max_positions(metadata), options or LlamaCppOptions()
+    if pooling is None or (pooling != _RANK and pooling not in _POOLINGS):
+        raise EngineError(f"{metadata.path}: a model with pooling {pooling} makes no vectors")
+    if max_model_len is not None and not 1 < max_model_len <= most:
+        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
+    tokens = max_model_len or min(most, _LONGEST_INPUT)
+    launch = Launch(
+        path=str(metadata.path),
+        context=tokens,
+        sequences=1,
+        batch=tokens,
+        ubatch=tokens,
+        kv_type=_KV_TYPES[said.dtype],
+        gpu_layers=said.gpu_layers,
+        threads=said.threads,
+        pooling=pooling,
+    )
+    link = Link(_compared(Process(launch), tokenizer, metadata))
+    if pooling == _RANK:
+        return LlamaCppScorer(link, tokenizer.vocab_size, tokens, max_waiting)
+    traits = EmbedTraits(dimensions(metadata), tokens, _POOLINGS[pooling])
+    return LlamaCppEmbedder(link, tokenizer.vocab_size, traits, max_waiting)
+
+
+def _compared(process: Process, tokenizer: Tokenizer, metadata: Metadata) -> Process:
+    """Started, and found to read texts as the tokenizer does."""
     process.start()
     try:
         compare(tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path))
     except EngineError:
         process.stop()
         raise
-    size = max(metadata.vocab_size, tokenizer.vocab_size)
-    spelling = Spelling([tokenizer.token_bytes(id) for id in range(size)])
-    return LlamaCppEngine(process, spelling, ends(metadata), config)
+    return process
 
 
 def compare(tokenizer: Tokenizer, theirs: Callable[[str], Sequence[int]], name: str) -> None:
@@ -83,11 +133,12 @@ def compare(tokenizer: Tokenizer, theirs: Callable[[str], Sequence[int]], name: 
 def _launch(metadata: Metadata, config: EngineConfig, options: LlamaCppOptions) -> Launch:
     sequences = config.scheduler.max_num_seqs
     batch = config.scheduler.max_num_batched_tokens
-    # What runs at the end of a longest context still has room for the tokens that are on their way.
-    pool = min(config.num_kv_tokens, sequences * config.max_model_len)
+    longest = sequences * config.max_model_len
     return Launch(
         path=str(metadata.path),
-        context=pool + MARGIN * sequences,
+        # What is at the end of its context still has room for the tokens that are on their way.
+        context=min(config.num_kv_tokens, longest) + MARGIN * sequences,
+        unified=config.num_kv_tokens < longest,
         sequences=sequences,
         batch=batch,
         ubatch=min(batch, _UBATCH),

@@ -15,7 +15,7 @@ _EOG = frozenset(
 """Names at which llama.cpp ends an answer whatever the file says (src/llama-vocab.cpp, special_eog_ids)."""
 
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_CONTROL = 3
+_MEAN = 1
 _KV_BYTES = 2
 """Of a number in the cache of keys and values: float16."""
 
@@ -39,6 +39,20 @@ def max_positions(metadata: Metadata) -> int:
     if found is None or found < 2:
         raise EngineError(f"{metadata.path} does not say how long a context may be")
     return found
+
+
+def pooling_type(metadata: Metadata) -> int | None:
+    """How it makes a vector (llama.cpp's llama_pooling_type), or a score; None for a model that generates."""
+    said = metadata.number(metadata.own("pooling_type"))
+    if said is None and metadata.flag(metadata.own("attention.causal")) is False:
+        return _MEAN
+    return said or None
+
+
+def dimensions(metadata: Metadata) -> int:
+    """Of a vector."""
+    names = (metadata.own("embedding_length_out"), metadata.own("embedding_length"))
+    return next((found for found in map(metadata.number, names) if found), 0)
 
 
 def bytes_per_token(metadata: Metadata) -> int:

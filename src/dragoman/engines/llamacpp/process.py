@@ -28,6 +28,7 @@ _LAST_WORDS = 20
 class Launch(Struct, frozen=True):
     """context: tokens that all sequences have together. batch, ubatch: of one step, in llama.cpp's words.
 
+    unified: sequences share one cache, and each is looked for in all of it; otherwise each has an equal part.
     kv_type: numbers of the cache, in ggml's words. gpu_layers: -1 leaves it to llama.cpp. threads: None leaves it to
     llama.cpp. pooling: of a model that makes vectors, in the numbers of llama.cpp's llama_pooling_type; None for one
     that generates.
@@ -38,6 +39,7 @@ class Launch(Struct, frozen=True):
     sequences: int
     batch: int
     ubatch: int
+    unified: bool = False
     kv_type: Literal["F16", "BF16", "F32"] = "F16"
     gpu_layers: int = -1
     threads: int | None = None

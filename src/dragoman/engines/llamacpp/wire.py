@@ -77,12 +77,7 @@ class Tokenized(Struct, frozen=True):
 
 
 class Embedded(Struct, frozen=True):
-    """embedding: one vector, where the model pools."""
+    """embedding: one vector, since the model pools."""
 
     index: int
     embedding: tuple[tuple[float, ...], ...]
-
-
-class Ranked(Struct, frozen=True):
-    index: int
-    relevance_score: float
