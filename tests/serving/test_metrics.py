@@ -58,3 +58,36 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
     assert got.headers["content-type"].startswith("text/plain; version=")
     assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
     assert open_metrics.text.endswith("# EOF\n")
+
+
+async def test_requests_are_counted_as_vllm_counts_those_of_http():
+    home = house(Entry((Say("One two three."),), repeat=True))
+    sent = len((await ask(home)).content)
+    await home.post("/v1/chat/completions", {"model": "m"})
+    async with home.http() as client:
+        await client.request("BREW", "/v1/models/no-such")
+        await client.get("/nowhere")
+        await client.get("/health")
+        scraped = await client.get("/metrics")
+    chat = "/v1/chat/completions"
+    for method, status, handler in (
+        ("POST", "2xx", chat),
+        ("POST", "4xx", chat),
+        ("other", "4xx", "/v1/models/{model:path}"),
+        ("GET", "4xx", "none"),
+    ):
+        assert read(scraped, "http_requests_total", method=method, status=status, handler=handler) == 1
+    assert read(scraped, "http_requests_total", handler="/health") is None
+    assert read(scraped, "http_request_size_bytes_count", handler=chat) == 2
+    assert (read(scraped, "http_response_size_bytes_sum", handler=chat) or 0) > sent
+    assert read(scraped, "http_request_duration_seconds_count", method="POST", handler=chat) == 2
+    assert read(scraped, "http_request_duration_highr_seconds_count") == 4
+
+
+async def test_a_stream_is_counted_when_it_is_over_and_has_no_length():
+    home = house(Entry((Say("One two three."),), repeat=True))
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    await home.post("/v1/chat/completions", body)
+    scraped = await home.get("/metrics")
+    assert read(scraped, "http_requests_total", status="2xx") == 1
+    assert read(scraped, "http_response_size_bytes_sum", handler="/v1/chat/completions") == 0

@@ -95,7 +95,10 @@ class Directed(Protocol):
     """An engine that can be told what to say and how to fail. Never blocks."""
 
     def tell(self, reply: object) -> None:
-        """What the next request is answered: a reply as a script has it. Raises RequestError."""
+        """What the next request is answered: a reply as a script has it, or a list of them for as many requests.
+
+        Raises RequestError; nothing has been told then.
+        """
         ...
 
     def set_faults(self, faults: object) -> None:

@@ -153,6 +153,7 @@ class Extras(Struct, frozen=True):
 
     An engine names in its capabilities the ones it honours; the others are refused or warned about.
     reply, fault: what an engine that can be told is to say, or how it is to fail.
+    data_parallel_rank: the number of the engine's copy that shall take it.
     """
 
     kv_transfer_params: str | None = None
@@ -160,6 +161,7 @@ class Extras(Struct, frozen=True):
     lora: str | None = None
     reply: str | None = None
     fault: str | None = None
+    data_parallel_rank: str | None = None
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""

@@ -45,9 +45,12 @@ class Patience(Struct, frozen=True):
 
 
 class Outcome(Struct):
-    """What became of an answer, for the log. status 499 is a client that left before its headers."""
+    """What became of an answer, for those who count. status 499 is a client that left before its headers. length: bytes
+    of a body that was sent as a whole.
+    """
 
     status: int = 499
+    length: int = 0
     error: DragomanError | None = None
     cancelled: bool = False
 
@@ -141,6 +144,7 @@ class Answer(ABC):
     async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._begun = True
         self.outcome.status = status
+        self.outcome.length = len(body)
         length = (b"content-length", str(len(body)).encode())
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await self._write(body, more=False)

@@ -27,6 +27,7 @@ from .endpoint import Endpoint, Envelope, Handler, not_found
 from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
+from .http_meter import HttpMeter
 from .lifespan import clean, lifespan
 from .media import Media, MediaOptions
 from .metrics import metrics
@@ -45,7 +46,7 @@ from .vllm import routes as vllm_routes
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes(meters: Meters) -> Table:
+def routes(meters: Meters, http_meter: HttpMeter) -> Table:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
     table: Table = {
@@ -69,7 +70,7 @@ def routes(meters: Meters) -> Table:
         **message_batches.routes(),
         **steering.routes(),
         **weights.routes(),
-        "/metrics": (public, {"GET": metrics(meters)}),
+        "/metrics": (public, {"GET": metrics(meters, http_meter)}),
     }
     return {**table, **batches.routes(_posts(table))}
 
@@ -110,6 +111,7 @@ def create_app(
         seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
         fingerprint=f"dragoman-{__version__}",
         meters=Meters(models, clock.monotonic),
+        http_meter=HttpMeter(),
         media=media or Media(MediaOptions()),
         store=store,
         background=background,
@@ -118,7 +120,7 @@ def create_app(
     )
 
     envelope = _envelopes(options.profile)
-    table = routes(service.meters)
+    table = routes(service.meters, service.http_meter)
     perform, room = Performer(service, _posts(table), envelope), asyncio.Semaphore(options.batch_concurrency)
     # A path that is written out goes before one with a name in it: /v1/chat/completions/render is no completion.
     paths = sorted(table, key=lambda path: "{" in path)

@@ -53,6 +53,12 @@ class Http:
     def query(self) -> QueryParams:
         return QueryParams(self.query_string)
 
+    @property
+    def length(self) -> int:
+        """Bytes of the body, by its own word."""
+        told = self.headers.get("content-length", "")
+        return int(told[:19]) if told.isdecimal() else 0
+
     async def json(self) -> bytes:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -119,10 +125,11 @@ class Endpoint:
             outcome = await deliver(http, made, receive, send, body=method != "HEAD")
         except ClientGone:
             outcome = Outcome(cancelled=True)
+        elapsed = service.clock.monotonic() - http.began
+        service.http_meter.note(scope["method"], self.path, outcome.status, elapsed, http.length, outcome.length)
         if service.options.access_log:
-            elapsed = (service.clock.monotonic() - http.began) * 1000
             shown = scope["path"].encode("unicode_escape").decode()[:200]
-            log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed)
+            log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed * 1000)
 
     async def _handle(self, http: Http, method: str) -> Whole | Answer:
         check_host(http.headers, self._service.allowed_hosts)
@@ -214,4 +221,4 @@ async def _send_whole(
     size = (b"content-length", str(len(body) if length is None else length).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
     await send({"type": "http.response.body", "body": body})
-    return Outcome(status, error)
+    return Outcome(status, len(body) if length is None else length, error)

@@ -205,8 +205,14 @@ def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
 
 
 def _steered(request: GenerateRequest, headers: Headers) -> GenerateRequest:
-    """Headers by which a client tells an engine that can be told what to say, or how to fail. Their values are JSON."""
+    """Headers by which a client tells an engine that can be told what to say, or how to fail; their values are JSON.
+
+    And vLLM's, by which a router says which copy of the engine it means.
+    """
     told = {name: _json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
+    told["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
+    if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
+        raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
     if not any(told.values()):
         return request
     return msgspec.structs.replace(request, extras=msgspec.structs.replace(request.extras, **told))

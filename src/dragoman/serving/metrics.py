@@ -1,4 +1,7 @@
-"""`/metrics`, as vLLM has it: the counters of every engine core, in Prometheus' formats. Counts nothing itself."""
+"""`/metrics`, as vLLM has it: the counters of every engine core, and those of HTTP, in Prometheus' formats.
+
+Counts nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from ..core.metrics import EngineStats, Histogram
 from ..pipeline.meter import Meters
 from .answer import Answer
 from .endpoint import Handler, Http, Whole
+from .http_meter import HttpMeter
 
 Cores = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""
@@ -99,8 +109,11 @@ def _samples(
         yield family
 
 
-def _histogram(name: str, text: str, observed: Iterable[tuple[tuple[str, str], Histogram]]) -> Metric:
-    family = HistogramMetricFamily(name, text, labels=LABELS)
+def _histogram(
+    name: str, text: str, observed: Iterable[tuple[tuple[str, ...], Histogram]], names: tuple[str, ...] = LABELS
+) -> Metric:
+    """observed: each with the values of its labels, whose names are `names`."""
+    family = HistogramMetricFamily(name, text, labels=names)
     for labels, histogram in observed:
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
@@ -158,10 +171,37 @@ def _loras(cores: Cores, now: float) -> Iterator[Metric]:
         yield family
 
 
-def metrics(meters: Meters) -> Handler:
+class HttpCollector(Collector):
+    """What vLLM has of it from prometheus-fastapi-instrumentator."""
+
+    def __init__(self, meter: HttpMeter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        meter = self._meter
+        requests = CounterMetricFamily(
+            "http_requests", "Requests by method, status and path.", labels=("method", "status", "handler")
+        )
+        for labels, count in meter.requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        for name, sizes in (("request", meter.received), ("response", meter.sent)):
+            text = "Bytes by the Content-Length, where there is one."
+            family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
+            for path, (count, total) in sizes.items():
+                family.add_metric((path,), count, total)
+            yield family
+        fine = "http_request_duration_highr_seconds"
+        yield _histogram(fine, "To the end of an answer.", [((), meter.fine)], ())
+        coarse = "http_request_duration_seconds"
+        yield _histogram(coarse, "The same by method and path.", meter.coarse.items(), ("method", "handler"))
+
+
+def metrics(meters: Meters, http_meter: HttpMeter) -> Handler:
     """The handler; what a scraper accepts decides the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
+    registry.register(HttpCollector(http_meter))
 
     async def handle(http: Http) -> Whole | Answer:
         encode, kind = choose_encoder(http.headers.get("accept", ""))

@@ -17,6 +17,7 @@ from ..store import Store
 from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
+from .http_meter import HttpMeter
 from .request_log import RequestLog
 from .responses.occupied import Occupied
 from .seals import Seals
@@ -73,6 +74,7 @@ class Service:
     seals: Seals
     fingerprint: str
     meters: Meters
+    http_meter: HttpMeter
     media: Media
     store: Store | None = None
     background: Background | None = None

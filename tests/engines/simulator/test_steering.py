@@ -121,7 +121,12 @@ async def test_the_next_reply_is_told_by_an_administrator():
         assert (await sim.post("/dragoman/reply", {"reply": "As ordered."})).status_code == 204
         assert await sim.said() == "As ordered."
         assert await sim.said() != "As ordered."
-        assert (await sim.post("/dragoman/reply", {"replay": "x"})).status_code == 400
+        several = [{"reply": "One."}, {"reply": "Two."}]
+        assert (await sim.post("/dragoman/reply", several)).status_code == 204
+        assert [await sim.said(), await sim.said()] == ["One.", "Two."]
+        for wrong in ({"replay": "x"}, [{"reply": "Never."}, {"replay": "x"}]):
+            assert (await sim.post("/dragoman/reply", wrong)).status_code == 400
+        assert await sim.said() != "Never."
 
 
 async def test_asleep_requests_wait_and_nothing_stays_cached():
@@ -205,6 +210,21 @@ async def test_ranks_share_the_requests_and_are_counted_apart():
     ]
     assert sum(count or 0 for count in counts) == 9
     assert all(counts)
+
+
+async def test_a_router_may_name_the_rank():
+    async with twin(data_parallel_size=3) as sim:
+        for rank in ("2", "2", "0"):
+            await sim.chat(headers={"x-data-parallel-rank": rank})
+        scraped = await sim.get("/metrics")
+        refused = [
+            await sim.post("/v1/chat/completions", HELLO, {"x-data-parallel-rank": rank}) for rank in ("3", "-1", "one")
+        ]
+    counts = [
+        read(scraped, "vllm:request_success_total", engine=str(rank), finished_reason="stop") for rank in range(3)
+    ]
+    assert counts == [1, 0, 2]
+    assert {answer.status_code for answer in refused} == {400}
 
 
 async def test_a_full_cache_queues_and_the_gauges_follow():

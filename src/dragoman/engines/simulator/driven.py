@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Feature
+from ...core.engine import Capabilities, Feature, TokenRequest
+from ...core.errors import ContextTooLong, RequestError
 from ...core.request import Limits, SamplingOptions
 from .config import SchedulerConfig
 from .disaggregation import TransferCost
@@ -29,7 +30,7 @@ _FEATURES = frozenset(
         Feature.LORA,
     }
 )
-_EXTRAS = frozenset({"lora", "reply", "fault"})
+_EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransfer(Struct, frozen=True):
@@ -77,3 +78,20 @@ def step_time(config: SimulatorConfig, rank: int) -> StepTime:
     if config.noise:
         seconds = noisy(seconds, config.noise, np.random.default_rng([config.seed, rank]))
     return seconds if config.time_scale == 1 else faster(seconds, config.time_scale)
+
+
+def check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+    """Raises RequestError for what no engine of this size could take."""
+    check_prompt(request.prompt, vocab, max_model_len)
+    if request.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1", param="max_tokens")
+
+
+def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
+    """Raises RequestError."""
+    if not ids:
+        raise RequestError("The prompt is empty.", param="prompt")
+    if len(ids) >= max_model_len:
+        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
+    if min(ids) < 0 or max(ids) >= vocab:
+        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")

@@ -10,19 +10,21 @@ import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
 import numpy as np
 
 from ...core.control import PauseMode
 from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest
-from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
 from ...core.metrics import EngineStats
+from .balancing import Balancer
 from .blocks import BlockPool
 from .composer import Composer, entry_of
 from .disaggregation import Address, TransferCost
 from .draws import Draws
-from .driven import KvTransfer, SimulatorConfig, capabilities, step_time
+from .driven import KvTransfer, SimulatorConfig, capabilities, check, check_prompt, step_time
 from .engine_core import EngineCore
 from .faults import Fault
 from .hashing import TokenContents, root_hash
@@ -55,7 +57,7 @@ class SimulatorEngine:
         self._rank_of: dict[str, Rank] = {}
         self._arriving = 0
         self._ordinal = 0
-        self._turn = 0
+        self._balancer = Balancer()
         self._timetable: Timetable | None = None
         self._moment: float | None = None
         self._ready_at = 0.0
@@ -81,8 +83,10 @@ class SimulatorEngine:
         self._striking.set(faults)
 
     def tell(self, reply: object) -> None:
-        """What the next request is answered, as a script has it. Raises RequestError."""
-        self._composer.tell(entry_of(reply, "reply"))
+        """As Directed.tell."""
+        replies = cast("list[object]", reply) if isinstance(reply, list) else [reply]
+        for entry in [entry_of(each, "reply") for each in replies]:
+            self._composer.tell(entry)
 
     async def start(self) -> None:
         self._timetable = timetable = Timetable()
@@ -156,11 +160,11 @@ class SimulatorEngine:
             raise Overloaded(f"Not ready: {state.reason}.")
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        _check(request, self._vocab_size, self.max_model_len)
+        check(request, self._vocab_size, self.max_model_len)
         if state.waiting >= self._config.max_num_waiting:
             raise Overloaded(f"{state.waiting} sequences are waiting already.")
         fault = self._fault(request)
-        rank = self._next_rank()
+        rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
         live = self._live_of(request, deliver, fault, rank)
         rank.core.scheduler.check(live.sequence)
         self._expect(live, rank)
@@ -246,14 +250,6 @@ class SimulatorEngine:
         if fault.status is not None:
             raise refusal(fault)
         return fault
-
-    def _next_rank(self) -> Rank:
-        """The least loaded; of equals the next in turn."""
-        count = len(self._ranks)
-        turns = [self._ranks[(self._turn + step) % count] for step in range(count)]
-        chosen = min(turns, key=lambda rank: rank.load)
-        self._turn = (chosen.number + 1) % count
-        return chosen
 
     @property
     def _clock(self) -> Timetable:
@@ -372,7 +368,7 @@ class SimulatorEngine:
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
         for ids in inputs:
-            _check_prompt(ids, self._vocab_size, self.max_model_len + 1)
+            check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
         load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
         await self._rest(self._config.latency.seconds(load) / self._config.time_scale)
@@ -391,18 +387,3 @@ class SimulatorEngine:
 
     def stats(self) -> Sequence[EngineStats]:
         return [rank.told(self._asleep, self._config.max_loras) for rank in self._ranks]
-
-
-def _check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    _check_prompt(request.prompt, vocab, max_model_len)
-    if request.max_tokens < 1:
-        raise RequestError("max_tokens must be at least 1", param="max_tokens")
-
-
-def _check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
-    if not ids:
-        raise RequestError("The prompt is empty.", param="prompt")
-    if len(ids) >= max_model_len:
-        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")
