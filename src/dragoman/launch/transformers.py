@@ -15,7 +15,9 @@ from .around import block_files, limits, serve_tokens
 def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
-    options = transformers.LoadOptions(settings.dtype, settings.device, settings.trust_remote_code)
+    options = transformers.LoadOptions(
+        settings.dtype, settings.device, settings.trust_remote_code, settings.quantization
+    )
     files = block_files(settings, directory, "transformers")
     loaded = transformers.load(directory, limits(settings), options, files)
     given = tuple(read_adapter(text) for text in settings.lora_modules)

@@ -105,6 +105,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     threads: Annotated[
         int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", least=1, most=1024)
     ] = None
+    quantization: Annotated[
+        Literal["bitsandbytes", "torchao"] | None,
+        Option(
+            "Model",
+            "Quantise the weights of a transformers model while they are loaded: to four bits (`bitsandbytes`, NF4) or "
+            "eight (`torchao`). Weights that are quantised already need no word.",
+        ),
+    ] = None
     trust_remote_code: Annotated[
         bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
     ] = False

@@ -13,12 +13,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.errors import EngineError
+from ...core.errors import EngineError, Unsupported
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
 from .lora import LoraLayers
 from .paged import Pool, Step
+from .quantizing import is_quantized, quantized_loading
 from .renewal import free_accelerator, places_of, staged_weights
 from .sight import TransformersSight
 from .vision import sees
@@ -28,12 +29,14 @@ Floats = NDArray[np.float32]
 
 class LoadOptions(Struct, frozen=True):
     """dtype: `auto` is what the checkpoint says, on a CPU without bfloat16 float32. device: `auto` takes an
-    accelerator where there is one. trust_remote_code: run the Python that lies with the model.
+    accelerator where there is one. trust_remote_code: run the Python that lies with the model. quantization: how to
+    quantise its weights while they are loaded, see `quantizing`.
     """
 
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
+    quantization: str | None = None
 
 
 class TransformersModel:
@@ -64,6 +67,8 @@ class TransformersModel:
         return str(self._network.device)
 
     def renew(self, tensors: Tensors) -> Callable[[], None]:
+        if is_quantized(self._network.config):
+            raise Unsupported("The weights of a quantised model cannot be replaced.", param="weights")
         staged = staged_weights(self._places, tensors)
 
         def put() -> None:
@@ -170,6 +175,7 @@ def load_network(directory: Path, options: LoadOptions) -> Network:
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
     try:
         config = library.AutoConfig.from_pretrained(directory, **local)
+        placing = quantized_loading(config, options.quantization, options.dtype, device)
         kind = library.AutoModelForImageTextToText if sees(config) else library.AutoModelForCausalLM
         network = kind.from_pretrained(
             directory,
@@ -177,16 +183,22 @@ def load_network(directory: Path, options: LoadOptions) -> Network:
             dtype=options.dtype,
             use_safetensors=True,
             attn_implementation="sdpa",
+            **placing,
             **local,
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise EngineError(f"transformers cannot load {directory}: {error}") from error
-    return network.to(device).eval()
+    # What is quantised cannot be moved, and is where it belongs already.
+    return network.eval() if placing else network.to(device).eval()
 
 
 def _device(asked: str) -> str:
-    if asked != "auto":
-        return asked
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=asked)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise EngineError(f"the device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return asked
