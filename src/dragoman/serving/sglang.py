@@ -38,8 +38,8 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
         "/continue_generation": (admin, {"POST": go_on}),
         "/abort_request": (admin, {"POST": abort}),
         "/flush_cache": (admin, {"GET": flush, "POST": flush}),
-        "/release_memory_occupation": (admin, {"GET": release, "POST": release}),
-        "/resume_memory_occupation": (admin, {"GET": resume, "POST": resume}),
+        "/release_memory_occupation": (admin, {"POST": release}),
+        "/resume_memory_occupation": (admin, {"POST": resume}),
     }
 
 

@@ -19,6 +19,9 @@ class Uploads:
     def is_open(self, model: str) -> bool:
         return model in self._open
 
+    def give_up(self, model: str) -> None:
+        self._open.pop(model, None)
+
     def add(self, model: str, piece: Weights, most: int) -> None:
         """most: bytes of all pieces. Raises BodyTooLarge."""
         size = sum(len(file) for each in (*self._open[model], piece) if isinstance(each, Sent) for file in each.files)

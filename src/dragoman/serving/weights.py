@@ -81,7 +81,10 @@ async def initialize(http: Http) -> Whole | Answer:
     return _message("Weight transfer initialized")
 
 
-async def shut_down(_: Http) -> Whole | Answer:
+async def shut_down(http: Http) -> Whole | Answer:
+    """An update that was started and not finished is given up."""
+    name, _ = trained(http)
+    http.service.uploads.give_up(name)
     return _message("Weight transfer shut down")
 
 

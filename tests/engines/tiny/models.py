@@ -47,8 +47,10 @@ def write_model(
     return directory
 
 
-def make_model(directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None) -> Llama:
-    return read_model(write_model(directory, shape, norm=norm, broken_token=broken_token))
+def make_model(
+    directory: Path, shape: Shape = PLAIN, *, norm: float = 1.0, broken_token: int | None = None, seed: int = 0
+) -> Llama:
+    return read_model(write_model(directory, shape, norm=norm, broken_token=broken_token, seed=seed))
 
 
 def config(shape: Shape) -> dict[str, object]:

@@ -1,0 +1,42 @@
+"""Other weights for a model of mlx-lm while it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlx.core", reason="needs mlx")
+pytest.importorskip("mlx_lm", reason="needs mlx-lm")
+
+from dragoman.core.control import Sent, Stored
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import RequestError, Unsupported
+from dragoman.engines import mlx
+from dragoman.engines.batching import EngineLimits
+
+from ..harness import GREEDY, alone, started
+from ..tiny.models import make_model, write_model
+
+pytestmark = pytest.mark.mlx
+
+ASK = TokenRequest(id="a", prompt=tuple(range(3, 40)), max_tokens=8, sampling=GREEDY)
+
+
+async def test_it_says_what_the_new_weights_say_in_numpy(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    write_model(tmp_path / "old")
+    expected = alone(make_model(tmp_path / "new", seed=1), ASK).tokens
+    engine = mlx.load(tmp_path / "old", EngineLimits(), dtype="float32")
+    async with started(engine) as client:
+        assert (await client.ask(ASK)).tokens != expected
+        with pytest.raises(RequestError, match="no safetensors file"):
+            await engine.steering.update_weights(Sent((b"\x80\x04.",)))
+        await engine.steering.update_weights(Stored(str(tmp_path / "new")))
+        assert (await client.ask(ASK)).tokens == expected
+        await engine.steering.sleep(1)
+        await engine.steering.wake_up()
+        assert (await client.ask(ASK)).tokens == expected
+        with pytest.raises(Unsupported):
+            await engine.steering.sleep(2)
