@@ -878,6 +878,20 @@ MUTANTS = (
         "            if False:\n",
         ("tests/engines/rollout",),
     ),
+    Mutant(
+        "a structured_outputs whose member is misspelt binds nothing, in silence",
+        "dialects/constraints.py",
+        "    if given is not None and not found:\n",
+        "    if False:\n",
+        ("tests/dialects/test_chat_reader.py",),
+    ),
+    Mutant(
+        "what an engine refuses late is an error of the server",
+        "pipeline/tokens.py",
+        "                self._failure = error\n",
+        "                self._failure = EngineError(error.message)\n",
+        ("tests/pipeline/test_tokens.py",),
+    ),
 )
 
 

@@ -382,6 +382,8 @@ def test_constraints(fields: dict[str, object], constraint: object):
             "response_format.json_schema.schema",
         ),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"jsn": {"type": "object"}}}, "structured_outputs"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
         ({"guided_json": "not json"}, "guided_json"),
         ({"guided_json": "3"}, "guided_json"),

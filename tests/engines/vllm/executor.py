@@ -152,7 +152,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         scores = [score(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
         sampled: list[list[int]] = [[] for _ in ids]
         for place, row, token in zip(due, rows, tokens, strict=True):
-            if DIES_OF in row.request.stop_token_ids:
+            if DIES_OF in row.request.stop_token_ids and row.num_tokens - row.num_prompt_tokens == 3:
                 os._exit(1)
             sampled[place] = [token]
             row.tokens.append(token)

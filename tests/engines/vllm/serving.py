@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +17,7 @@ from dragoman.settings import Settings
 
 EXECUTOR = "tests.engines.vllm.executor.NumpyExecutor"
 DIES_OF = 13
-"""A stop token that no model samples here: the executor's process ends at a request that has it."""
+"""A stop token that no model samples here: the executor's process ends at the fourth token of a request that has it."""
 
 ARGUMENTS = {
     "distributed_executor_backend": EXECUTOR,
@@ -60,6 +59,3 @@ async def started(asked: Settings) -> AsyncGenerator[Models]:
             yield models
         finally:
             await models.stop()
-            # vLLM leaves its sockets to this; their warnings are not to come in another's test.
-            del models
-            gc.collect()

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import httpx2
 import msgspec
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dragoman.core.request import Sampling
 from dragoman.engines.tiny.model import Llama
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend
+from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from tests.engines.harness import GREEDY, Told, alone
 
@@ -270,27 +272,59 @@ async def test_the_prefix_cache_can_be_emptied(asker: Asker) -> None:
     assert cache.cached_tokens(PROMPT, "") is None
 
 
-async def test_when_the_core_dies_all_is_told_and_it_can_be_started_again() -> None:
-    async with started(settings()) as models:
-        asker = Asker(models)
-        ask = TokenRequest(id="ill", prompt=PROMPT, max_tokens=400, sampling=GREEDY)
-        told = await asker.until(asker.send(ask), tokens=2)
-        deadly = asker.send(msgspec.structs.replace(ask, id="deadly", stop_token_ids=frozenset({DIES_OF})))
-        await asker.until(told)
-        await asker.until(deadly)
-        assert isinstance(told.end, Failed)
-        assert isinstance(deadly.end, Failed)
-        state = asker.engine.health()
-        assert (state.ready, state.failed) == (False, True)
-        with pytest.raises(EngineError):
-            asker.send(msgspec.structs.replace(ask, id="late"))
-        await asker.engine.stop()
-        await asker.engine.start()
-        assert asker.engine.health().ready
-        assert len((await asker.ask(msgspec.structs.replace(ask, id="well", max_tokens=3))).tokens) == 3
-        stopping = await asker.until(asker.send(msgspec.structs.replace(ask, id="last")), tokens=1)
-        await asker.engine.stop()
-        assert isinstance(stopping.end, Failed)
+class Hours:
+    """A clock that is put forward by hand, and nobody who looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def never(self, _: float) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_when_the_core_dies_streams_end_with_an_error_and_it_is_started_again() -> None:
+    hours = Hours()
+    with without_accelerator():
+        built = build_models(settings(), SystemClock())
+        models = Models(list(built), clock=hours, sleep=hours.never)
+        await models.start()
+        try:
+            await dies_and_comes_back(models, hours)
+        finally:
+            await models.stop()
+
+
+async def dies_and_comes_back(models: Models, hours: Hours) -> None:
+    (place,) = models.places
+    asker, path = Asker(models), "/v1/chat/completions"
+    bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
+    asked = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        deadly = await http.post(path, json=asked | {"stream": True, "stop_token_ids": [DIES_OF]})
+        chunks = [json.loads(line.removeprefix("data: ")) for line in deadly.text.split("\n\n") if "{" in line]
+        assert deadly.status_code == 200
+        assert chunks[-2]["choices"][0]["delta"]["content"]
+        assert chunks[-1]["error"]["code"] == "engine_error"
+        assert isinstance((await asker.until(bystander)).end, Failed)
+        assert (await http.get("/health")).status_code == 503
+        assert asker.engine.health().failed
+        await models.tend(place)
+        refused = await http.post(path, json=asked)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+        hours.now += 3600
+        await models.tend(place)
+        assert (await http.get("/health")).status_code == 200
+        answer = await http.post(path, json=asked)
+        assert answer.json()["usage"]["completion_tokens"] >= 9
+    running = await asker.until(asker.send(TokenRequest(id="last", prompt=PROMPT, max_tokens=900)), tokens=1)
+    await models.stop()
+    assert isinstance(running.end, Failed)
+    with pytest.raises(EngineError):
+        asker.send(TokenRequest(id="late", prompt=PROMPT, max_tokens=1))
 
 
 def test_arguments_of_the_settings_become_vllms() -> None:
