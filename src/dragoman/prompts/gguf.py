@@ -121,8 +121,10 @@ def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    scheme = "first" if vocabulary.add_space_prefix else "never"
-    blank: dict[str, Any] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}
+    """A blank goes before a text, also before one that begins with a blank, and after a control token too."""
+    blanks: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    if vocabulary.add_space_prefix:
+        blanks.insert(0, {"type": "Prepend", "prepend": "\u2581"})
     back: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
         {"type": "ByteFallback"},
@@ -132,8 +134,8 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
         back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     return {
-        "normalizer": None,
-        "pre_tokenizer": blank,
+        "normalizer": {"type": "Sequence", "normalizers": blanks},
+        "pre_tokenizer": None,
         "post_processor": _frame(vocabulary, add_bos=vocabulary.add_bos is not False, add_eos=bool(vocabulary.add_eos)),
         "decoder": {"type": "Sequence", "decoders": back},
         "model": _bpe(vocabulary, _merges_by_score(vocabulary), byte_fallback=True, fuse_unk=True, unk_token=unknown),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from tests.engines.encoder.directories import tensors as encoder_tensors
 
 Floats = NDArray[np.float32]
 
-NORMAL, CONTROL = 1, 3
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Kinds of tokens, in GGUF's words."""
 
 
-def write_embedded(file: Path) -> Path:
-    """The embedded model with its tokenizer and its template."""
+def write_embedded(file: Path, *, marks: int = CONTROL, vocabulary: Callable[[Any], None] | None = None) -> Path:
+    """The embedded model with its tokenizer and its template.
+
+    marks: the kind of its control tokens. vocabulary: writes another one in the place of its own.
+    """
     import gguf
 
     directory = tiny.embedded()
@@ -40,7 +43,11 @@ def write_embedded(file: Path) -> Path:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), eos=config["eos_token_id"])
+    if vocabulary is None:
+        add_byte_level(writer, json.loads((directory / "tokenizer.json").read_text()), marks)
+    else:
+        vocabulary(writer)
+    writer.add_eos_token_id(config["eos_token_id"])
     writer.add_chat_template((directory / "chat_template.jinja").read_text())
     for name, tensor in tensors(directory, config).items():
         writer.add_tensor(name, tensor)
@@ -117,17 +124,38 @@ def _finish(writer: Any) -> None:
     writer.close()
 
 
-def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], *, eos: int) -> None:
+def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int) -> None:
     vocab: dict[str, int] = tokenizer["model"]["vocab"] | {t["content"]: t["id"] for t in tokenizer["added_tokens"]}
     names = sorted(vocab, key=lambda name: vocab[name])
     special = {token["content"] for token in tokenizer["added_tokens"]}
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(names)
-    writer.add_token_types([CONTROL if name in special else NORMAL for name in names])
+    writer.add_token_types([marks if name in special else NORMAL for name in names])
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]])
-    writer.add_eos_token_id(eos)
     writer.add_add_bos_token(False)
+
+
+def add_sentencepiece(writer: Any, size: int = 2048) -> None:
+    """A vocabulary with scores instead of merges, made of what this file says; `size` tokens, bytes among them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    texts = [line.strip() for line in Path(__file__).read_text().splitlines() if line.strip()]
+    trained.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=900, show_progress=False))
+    found = json.loads(trained.to_str())["model"]["vocab"]
+    words = sorted(found, key=lambda word: found[word])
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    names += [f"<unused{n}>" for n in range(size - len(names))]
+    kinds = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * len(words)]
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(names)
+    writer.add_token_types(kinds + [UNUSED] * (size - len(kinds)))
+    writer.add_token_scores([0.0] * 259 + [float(-n) for n in range(size - 259)])
+    writer.add_bos_token_id(1)
+    writer.add_unk_token_id(0)
 
 
 def tensors(directory: Path, config: Mapping[str, Any]) -> dict[str, Floats]:

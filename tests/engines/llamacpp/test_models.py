@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncGenerator
@@ -15,21 +16,29 @@ import pytest
 
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
-from dragoman.core.request import Sampling
+from dragoman.core.message import FunctionTool, ToolChoice
+from dragoman.core.request import GenerateRequest, Limits, Sampling, SamplingOptions
 from dragoman.engines import tiny
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.llamacpp import LlamaCppOptions, load, read_metadata
+from dragoman.engines.llamacpp.client import tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
 from dragoman.engines.llamacpp.load import compare
+from dragoman.engines.llamacpp.process import Launch, Process
 from dragoman.engines.tiny.model import Llama, read_model
+from dragoman.launch import build_models
 from dragoman.launch.llamacpp import gguf_tokenizer
 from dragoman.prompts.tokenizer import load_tokenizer
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.engines import kit
 from tests.engines.harness import GREEDY, Speaker, Told, alone
+from tests.engines.kit import Subject
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
 
-from tests.engines.llamacpp.files import write_embedded
+from tests.engines.llamacpp.files import USER_DEFINED, add_sentencepiece, write_embedded
 
 pytestmark = pytest.mark.llamacpp
 
@@ -257,3 +266,43 @@ async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
         assert len(running.tokens) < 200
         await asyncio.sleep(0)
         assert client.engine.health().running == 0
+
+
+async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp_path: Path) -> None:
+    """Many files call the marks of thoughts and calls user-defined: then llama.cpp's own grammar reads them as text."""
+    file = write_embedded(tmp_path / "marks.gguf", marks=USER_DEFINED)
+    models = build_models(Settings(model=str(file), max_model_len=2048, max_num_seqs=4, threads=1), SystemClock())
+    await models.start()
+    subject = Subject(next(iter(models)))
+    tool = FunctionTool(
+        "get_weather", None, '{"type": "object", "properties": {"city": {"enum": ["Rome"]}}}', strict=True
+    )
+    prompt = msgspec.structs.replace(kit.talk("What is the weather in Rome?"), tools=(tool,))
+    required = msgspec.structs.replace(prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
+    for seed in range(3):
+        hot = SamplingOptions(temperature=2.0, seed=seed)
+        asked = GenerateRequest(subject.model.name, required, sampling=hot, limits=Limits(max_tokens=100))
+        (call,) = (await subject.reply(asked)).choices[0].calls()
+        assert call.name == "get_weather"
+        assert json.loads(call.arguments) in ({}, {"city": "Rome"})
+    free = GenerateRequest(
+        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=Limits(max_tokens=100)
+    )
+    assert {call.name for call in (await subject.reply(free)).choices[0].calls()} == {"get_weather"}
+    await models.stop()
+
+
+def test_a_vocabulary_of_sentencepiece_is_read_as_llamacpp_reads_it(tmp_path: Path) -> None:
+    file = write_embedded(tmp_path / "spm.gguf", vocabulary=add_sentencepiece)
+    tokenizer = gguf_tokenizer(read_metadata(file))
+    process = Process(Launch(str(file), context=256, sequences=1, batch=256, ubatch=256))
+    process.start()
+    try:
+        texts = ["return writer.add_token_list(names)", "  def  f():\n\t東京 😀", "a", " ", "x" * 50, "Größe  ½"]
+        for text in [*texts, *Path(__file__).read_text().splitlines()[::9]]:
+            ids = tokenizer.encode(text, special=False)
+            assert ids == list(tokenize(process.socket, process.key, text)), text
+            assert b"".join(map(tokenizer.token_bytes, ids)).decode().strip() == text.strip()
+        assert tokenizer.encode("a", special=True, add_special_tokens=True)[0] == 1
+    finally:
+        process.stop()
