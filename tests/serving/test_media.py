@@ -183,6 +183,17 @@ async def test_a_file_of_somebody_else_or_of_another_kind_is_refused():
         assert server.calls == 0
 
 
+async def test_what_is_named_is_bounded_all_together():
+    async with sight() as server:
+        client = server.openai()
+        large = RED + bytes(17 * 1024 * 1024)
+        files = [await client.files.create(file=(f"{n}.png", large), purpose="vision") for n in range(4)]
+        shown: Any = [{"type": "input_image", "file_id": file.id} for file in files]
+        with pytest.raises(openai.BadRequestError, match="together") as error:
+            await client.responses.create(model="m", input=[{"role": "user", "content": shown}])
+        assert (error.value.code, server.calls) == ("image_too_large", 0)
+
+
 async def test_urls_are_refused_unless_a_setting_allows_them():
     async with sight() as server:
         with pytest.raises(openai.BadRequestError, match="--media-urls") as error:

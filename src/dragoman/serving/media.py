@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 MAX_IMAGES = 100
 """In one request: Anthropic's bound."""
 
+MAX_TOTAL = 64 * 1024 * 1024
+"""Bytes of all that one request only names."""
+_AT_ONCE = 4
+
 Medium = Image | Audio | File
 _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
 
@@ -77,8 +81,20 @@ class Media:
         return msgspec.structs.replace(conversation, messages=messages)
 
     async def _brought(self, party: Party, named: Mapping[Medium, str]) -> dict[Medium, Medium]:
-        """Each once, all of them at the same time."""
-        tasks = {medium: asyncio.ensure_future(self._bring(party, medium, at)) for medium, at in named.items()}
+        """Each once, some of them at the same time."""
+        room, total = asyncio.Semaphore(_AT_ONCE), 0
+
+        async def bring(medium: Medium, at: str) -> Medium:
+            nonlocal total
+            async with room:
+                brought = await self._bring(party, medium, at)
+            total += len(brought.source.data) if isinstance(brought.source, Inline) else 0
+            if total > MAX_TOTAL:
+                message = f"What this request names has more than {MAX_TOTAL} bytes together."
+                raise RequestError(message, param=at, code="image_too_large")
+            return brought
+
+        tasks = {medium: asyncio.ensure_future(bring(medium, at)) for medium, at in named.items()}
         try:
             await asyncio.gather(*tasks.values())
         finally:
