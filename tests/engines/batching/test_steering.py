@@ -16,7 +16,7 @@ from dragoman.core.embed import EmbedRequest
 from dragoman.core.engine import Ended, Failed, SampledBy, TokenRequest
 from dragoman.core.errors import EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
-from dragoman.engines.batching import BlockFiles, EngineConfig, seeded
+from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, seeded
 from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.model import Llama, read_model
 
@@ -233,3 +233,18 @@ async def test_what_lies_in_files_is_of_the_weights_that_it_was_computed_with(
     async with started(TinyEngine(small, config, seeded, files=BlockFiles(tmp_path, ROOM))) as client:
         told = await client.ask(ask)
     assert (told.tokens, told.cached) == (old, [32])
+
+
+async def test_a_prompt_is_scored_by_one_set_of_weights(small: Llama, other: Path) -> None:
+    """Also where they change while a long prompt is read in pieces."""
+    limits = SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=16)
+    ask = replace(ASK, prompt=PROMPT * 20, prompt_logprobs=0, max_tokens=1)
+    old, new = (alone(model, ask, limits).prompt[0].scores for model in (small, read_model(other)))
+    engine = TinyEngine(small, EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=limits), seeded)
+    async with started(engine) as client:
+        told = client.send(ask)
+        while not told:  # noqa: ASYNC110 - that it is read is said by no token
+            await asyncio.sleep(0)
+        await engine.steering.update_weights(on_disk(other))
+        await client.ends(told)
+    assert told.prompt[0].scores in (old, new)

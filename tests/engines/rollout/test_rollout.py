@@ -75,17 +75,38 @@ async def test_what_it_does_not_declare_is_told_and_not_passed_on():
     assert (sampling.top_p, sampling.min_tokens) == (1.0, 0)
 
 
+class Slow(Dice):
+    """Each call waits until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
+        self.entered.set()
+        assert self.go_on.wait(30)
+        return super().generate(prompts, n, sampling)
+
+
+async def test_a_plain_executor_that_nobody_waits_for_any_more_is_not_called_beside_that():
+    slow = Slow()
+    async with serving(slow) as http:
+        leaving = asyncio.create_task(generated(http, [1]))
+        await asyncio.to_thread(slow.entered.wait, 30)
+        slow.entered.clear()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        staying = asyncio.create_task(generated(http, [2]))
+        while not (await http.get("/load")).json()["server_load"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not slow.entered.is_set()
+        slow.go_on.set()
+        assert (await staying)[0]["token_ids"]
+    assert [prompts for prompts, _, _ in slow.calls] == [[(1,)], [(2,)]]
+
+
 async def test_a_plain_executor_gets_all_that_waits_at_once_and_is_called_by_one():
-    class Slow(Dice):
-        def __init__(self) -> None:
-            super().__init__()
-            self.entered, self.go_on = threading.Event(), threading.Event()
-
-        def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
-            self.entered.set()
-            assert self.go_on.wait(30)
-            return super().generate(prompts, n, sampling)
-
     slow = Slow()
     async with serving(slow) as http:
         first = asyncio.create_task(generated(http, [1]))

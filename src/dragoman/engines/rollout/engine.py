@@ -98,8 +98,8 @@ class RolloutEngine:
             return
         self._queue = [call for call in self._queue if self._wanted(call)]
         for task, calls in self._running.items():
-            if not any(map(self._wanted, calls)):
-                # A thread cannot be stopped: what it makes is thrown away.
+            # A thread cannot be stopped, and nobody else may call meanwhile: what it makes is thrown away.
+            if self._several and not any(map(self._wanted, calls)):
                 task.cancel()
         self._changed.set()
 
