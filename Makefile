@@ -56,7 +56,8 @@ test-vllm: $(VENV)/vllm/.made
 	$(VENV)/vllm/bin/python -m pytest -m vllm -W "ignore:Unclosed context:ResourceWarning" $(TEST_ARGS)
 
 $(VENV)/vllm/.made: requirements/vllm.txt $(VENV)/.check
-	@$(PIP) install torch==2.13.0 transformers
+	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 transformers
 	@$(BIN)/python -m venv $(VENV)/vllm
 	@$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
 		> $$($(VENV)/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])')/beneath.pth

@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.core.engine import Score, TokenRequest
+from dragoman.core.engine import Score, ThoughtLimit, TokenRequest
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import BLOCK_SIZE, Chunk, seeded
 from dragoman.engines.batching.sampler import sample
 from dragoman.engines.batching.scores import log_softmax, score
 from dragoman.engines.batching.sequence import Sequence
+from dragoman.engines.batching.thought import Thought
 from dragoman.engines.tiny.model import read_model
 from dragoman.engines.tiny.runner import LlamaRunner, PagedLlama
 
@@ -112,7 +113,9 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         for id in scheduler_output.finished_req_ids:
             self._rows.pop(id, None)
         for new in scheduler_output.scheduled_new_reqs:
-            self._rows[new.req_id] = _sequence(new, self._model.vocab, self.model_config.max_model_len)
+            row = _sequence(new, self._model.vocab, self.model_config.max_model_len)
+            row.thought = self._thought(new)
+            self._rows[new.req_id] = row
         self._follow(scheduler_output)
         chunks = [self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()]
         states = self._runner.forward(chunks) if chunks else None
@@ -125,6 +128,16 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _thought(self, new: New) -> Thought | None:
+        """As vLLM's sampler has it, whose prompt has begun a thought or not."""
+        budget: int | None = new.sampling_params.thinking_token_budget
+        if budget is None:
+            return None
+        reasoning = self.vllm_config.reasoning_config
+        begin, end = tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids)
+        is_open = tuple(new.prompt_token_ids[-len(begin) :]) == begin
+        return Thought(ThoughtLimit(budget, begin, end, end, is_open))
 
     def _follow(self, output: SchedulerOutput) -> None:
         """What the scheduler says of those that it has told of before."""
@@ -149,6 +162,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
         rows = [chunks[place].sequence for place in due]
         tokens = sample(logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due])
+        tokens = [_forced(row, token) for row, token in zip(rows, tokens, strict=True)]
         scores = [score(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
         sampled: list[list[int]] = [[] for _ in ids]
         for place, row, token in zip(due, rows, tokens, strict=True):
@@ -157,6 +171,8 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             sampled[place] = [token]
             row.tokens.append(token)
             row.sampling.observe(token)
+            if row.thought is not None:
+                row.thought.observe(token)
         return outputs.ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={id: place for place, id in enumerate(ids)},
@@ -205,6 +221,11 @@ def _request(id: str, prompt: list[int], params: Params) -> TokenRequest:
             bad_words=tuple(tuple(word) for word in params.bad_words_token_ids or ()),
         ),
     )
+
+
+def _forced(row: Sequence, token: int) -> int:
+    forced = None if row.thought is None else row.thought.forced
+    return token if forced is None else forced
 
 
 def _masks(grammar: GrammarOutput) -> dict[str, bytes]:

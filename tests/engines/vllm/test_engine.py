@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dragoman.core.engine import Ended, Failed, Feature, Refused, TokenOutput, TokenRequest
+from dragoman.core.engine import Ended, Failed, Feature, Refused, ThoughtLimit, TokenOutput, TokenRequest
 from dragoman.core.errors import ContextTooLong, EngineError, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
@@ -130,6 +130,23 @@ async def test_bad_words_and_stops_are_those_of_the_request(asker: Asker) -> Non
     assert stopped.end == Ended("stopped", FinishReason.STOP, stop=stop)
     kept = msgspec.structs.replace(ask, id="kept", stop_token_ids=frozenset({stop}), min_tokens=12)
     assert (await asker.ask(kept)).end == Ended("kept", FinishReason.LENGTH)
+
+
+async def test_a_thought_ends_where_its_budget_does(asker: Asker) -> None:
+    assert Feature.REASONING_BUDGET in asker.model.capabilities.features
+    tokenizer, reasoning = asker.model.tokenizer, asker.model.reasoning
+    assert tokenizer is not None
+    assert reasoning is not None
+    marks = (reasoning.thought.begin, reasoning.thought.end)
+    begin, end = (tuple(tokenizer.encode(mark, special=True)) for mark in marks)
+    prompt = (*PROMPT, *begin)
+    limit = ThoughtLimit(5, begin, end, end, open=True)
+    ask = TokenRequest(id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, thought=limit)
+    tokens = tuple((await asker.ask(ask)).tokens)
+    assert tokens[5 : 5 + len(end)] == end
+    strange = ThoughtLimit(5, end, begin, begin, open=True)
+    with pytest.raises(Unsupported, match="limits no reasoning"):
+        asker.send(msgspec.structs.replace(ask, id="strange", thought=strange))
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
