@@ -701,8 +701,8 @@ MUTANTS = (
     Mutant(
         "the engine keeps running after the client left (LightLLM's middleware)",
         "serving/answer.py",
-        "await asyncio.wait((self._running, leaving), return_when=asyncio.FIRST_COMPLETED)",
-        "await self._running",
+        "leaving.add_done_callback(ends)",
+        "pass",
         ("tests/serving/test_leaving.py",),
     ),
     Mutant(
@@ -806,6 +806,20 @@ MUTANTS = (
         'key=adapter.to_bytes(8, "big")',
         'key=b""',
         ("tests/engines/batching/test_blocks.py",),
+    ),
+    Mutant(
+        "two responses at once run in one conversation",
+        "serving/responses/turn.py",
+        "occupation = service.occupied.enter(owner, asked.conversation)",
+        "occupation = None",
+        ("tests/serving/responses/test_conversations.py",),
+    ),
+    Mutant(
+        "a refused response keeps its conversation locked",
+        "serving/responses/turn.py",
+        "            occupation.leave()\n        raise",
+        "            pass\n        raise",
+        ("tests/serving/responses/test_conversations.py",),
     ),
     # Work that no client waits for.
     Mutant(
