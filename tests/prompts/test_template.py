@@ -270,6 +270,15 @@ def test_one_of_several_templates_is_loaded_by_its_name(tmp_path: Path) -> None:
     assert [None if each is None else each.render({}, now=NOW) for each in loaded] == ["d", "t", None]
 
 
+def test_a_model_that_sees_may_have_its_template_in_a_file_of_the_processor(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "text", "bos_token": "<s>"}')
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ bos_token }}<image>"}')
+    loaded = load_template(tmp_path)
+    assert loaded is not None
+    assert (loaded.source, dict(loaded.special_tokens)) == ("{{ bos_token }}<image>", {"bos_token": "<s>"})
+    assert load_template(tmp_path, "tool_use") is None
+
+
 def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
     assert load_template(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text("{")

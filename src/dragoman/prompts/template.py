@@ -113,14 +113,16 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
     own = directory / "chat_template.jinja"
     if name != "default":
         own = directory / "additional_chat_templates" / f"{name}.jinja"
-    source = own.read_text(encoding="utf-8") if own.is_file() else _of_processor(directory) or config.template(name)
+    source = (
+        own.read_text(encoding="utf-8") if own.is_file() else _of_processor(directory, name) or config.template(name)
+    )
     return None if source is None else ChatTemplate(source, config.special_tokens())
 
 
-def _of_processor(directory: Path) -> str | None:
+def _of_processor(directory: Path, name: str) -> str | None:
     """`chat_template.json`: where models that see kept theirs until 2025."""
     path = directory / "chat_template.json"
-    return _config(path.read_bytes()).template("default") if path.is_file() else None
+    return _config(path.read_bytes()).template(name) if path.is_file() else None
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):

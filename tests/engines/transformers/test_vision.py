@@ -299,3 +299,8 @@ def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tupl
     pillow.new(mode, (3, 2), colour).save(made, "PNG", exif=turned)
     picture = decoded(made.getvalue())
     assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (2, 3), seen)
+
+
+def test_more_pixels_than_may_be_are_not_decoded() -> None:
+    with pytest.raises(ValueError, match="pixels"):
+        decoded(framed(9000, 8000, b""))

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Device, Network, Tensor, library, safetensors, torch
-from .vision import text_of
 
 NAME = "dragoman_paged"
 _PARTS = ("keys", "values")
@@ -191,8 +190,15 @@ def _by_hand(
 def attention(network: Network, *, paged: bool) -> None:
     """The one over pages, or the library's own. What is no text keeps its own in any case."""
     name = NAME if paged else "sdpa"
-    text = text_of(network)
+    text = _text_of(network)
     network.set_attn_implementation(name if text is None else {text: name})
+
+
+def _text_of(network: Network) -> str | None:
+    """The name of the part of a model's configuration that is about text; None where all of it is."""
+    config = network.config
+    text = config.get_text_config()
+    return next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
 
 
 def register() -> None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...core.engine import ReadImage, ShownImage
 from ...core.errors import EngineError, RequestError
 from ...core.picture import MAX_PIXELS
-from .backend import Network, Tensor, library
+from .backend import Tensor, library
 from .recent import Recent
 
 Picture: TypeAlias = Any
@@ -177,10 +177,3 @@ def decoded(data: bytes) -> Picture:
 def sees(config: Any) -> bool:  # noqa: ANN401 - untyped
     """Whether a configuration is that of a model that takes text and images."""
     return type(config) in library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and hasattr(config, "image_token_id")
-
-
-def text_of(network: Network) -> str | None:
-    """The name of the part of a model's configuration that is about text; None where all of it is."""
-    config = network.config
-    text = config.get_text_config()
-    return next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
