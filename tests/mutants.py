@@ -87,6 +87,34 @@ MUTANTS = (
     ),
     # The simulator, serving.
     Mutant(
+        "who asks a server to stop before it listens is not heard",
+        "launch/server.py",
+        "        server.should_exit = True\n",
+        "        return\n",
+        ("tests/cli/test_cli.py",),
+    ),
+    Mutant(
+        "two instances of a process publish their events on one port",
+        "launch/instances.py",
+        "        ranks += one.data_parallel_size\n",
+        "",
+        ("tests/launch/test_instances.py",),
+    ),
+    Mutant(
+        "the rank that a router names is not asked",
+        "engines/simulator/balancing.py",
+        "            return ranks[number]\n",
+        "",
+        (f"{SIMULATOR}/test_steering.py",),
+    ),
+    Mutant(
+        "a client makes a series of metrics for every method that it invents",
+        "serving/http_meter.py",
+        '        method = method if method in _METHODS else "other"\n',
+        "",
+        ("tests/serving/test_metrics.py",),
+    ),
+    Mutant(
         "a driver that is late shifts all that follows: times drift (sleeping per token)",
         "engines/simulator/engine_core.py",
         "        return Outcome(flight.ends, flight.begins",
