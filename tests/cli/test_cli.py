@@ -162,7 +162,10 @@ def test_a_server_imports_no_other_engine_and_ends_in_peace_when_told_to_as_soon
         assert server.stdout is not None
         assert server.stdout.readline().startswith("Serving ")
         server.terminate()
-        _, said = server.communicate(timeout=30)
+        try:
+            _, said = server.communicate(timeout=20)
+        finally:
+            server.kill()
     assert (server.returncode, said) == (0, "[]\n")
 
 
