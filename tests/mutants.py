@@ -843,11 +843,11 @@ MUTANTS = (
         ("tests/serving/responses/test_conversations.py",),
     ),
     Mutant(
-        "a refused response keeps its conversation locked",
-        "serving/responses/turn.py",
-        "            occupation.leave()\n        raise",
-        "            pass\n        raise",
-        ("tests/serving/responses/test_conversations.py",),
+        "a web page can pause the server",
+        "serving/endpoint.py",
+        "if self.access is Access.ADMIN:",
+        "if False:",
+        ("tests/serving/test_host.py",),
     ),
     # Work that no client waits for.
     Mutant(

@@ -1,10 +1,15 @@
 """Which Host names are answered: DNS rebinding and Host confusion (Starlette CVE-2026-48710, vLLM CVE-2026-48746)."""
 
+import httpx2
 import pytest
 from starlette.datastructures import Headers
 
 from dragoman.core.errors import Misdirected, RequestError
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.host import allowed_hosts, check_host
+from dragoman.settings import Settings
 
 LOCAL = allowed_hosts("127.0.0.1", ())
 
@@ -43,3 +48,20 @@ def test_a_public_bind_answers_for_all_names_unless_told_otherwise() -> None:
     check_host(headers("anything.example"), allowed_hosts("0.0.0.0", ()))
     with pytest.raises(Misdirected):
         check_host(headers("anything.example"), allowed_hosts("0.0.0.0", ("llm.example",)))
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(None, 200), ("http://localhost", 200), ("https://evil.example", 403), ("null", 403), ("http://localhost:1", 403)],
+)
+async def test_a_page_of_another_site_cannot_order_anything(origin: str | None, status: int):
+    """Browsers send a POST without a body across sites and do not ask first."""
+    models = build_models(Settings(model="tiny"), SystemClock())
+    await models.start()
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        answer = await http.post("/pause", headers={} if origin is None else {"origin": origin})
+        assert answer.status_code == status
+        assert (await http.get("/is_paused")).json() == {"is_paused": status == 200}
+    await models.stop()

@@ -17,7 +17,7 @@ from ..core.errors import DragomanError, MethodNotAllowed, NotFound, Unsupported
 from .answer import Answer, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, read_body
-from .host import check_host
+from .host import check_host, check_origin
 from .service import Service
 
 log = logging.getLogger("dragoman.access")
@@ -133,6 +133,8 @@ class Endpoint:
 
     async def _handle(self, http: Http, method: str) -> Whole | Answer:
         check_host(http.headers, self._service.allowed_hosts)
+        if self.access is Access.ADMIN:
+            check_origin(http.headers)
         caller = self._service.keyring.admit(http.headers, self.access)
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:

@@ -39,11 +39,13 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
 
 
 def check_origin(headers: Headers) -> None:
-    """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere."""
+    """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere, and send a
+    POST without a body.
+    """
     host = headers.get("host", "").lower()
     for origin in headers.getlist("origin"):
         if origin.lower().partition("://")[2] != host:
-            raise NotPermitted("Pages of other sites may not open a WebSocket here.")
+            raise NotPermitted("Pages of other sites may not do this here.")
 
 
 def _name(host: str) -> str:
