@@ -45,9 +45,32 @@ READER, PARAMETERS = "tests/dialects/test_chat_reader.py", "tests/dialects/test_
 RESPONSES, STREAMS = "tests/laws/test_responses.py", "tests/dialects/responses"
 UPSTREAM = "tests/engines/upstream"
 FUZZ, PARSERS, SERVING = "tests/dialects/test_fuzz.py", "tests/parsers", "tests/serving"
+LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # llama.cpp.
+    Mutant(
+        "llama.cpp's stream leaves out tokens within characters, and nobody asks for them (its own defect)",
+        "engines/llamacpp/answer.py",
+        "self._ask(_Next(missing + len(chunk.tokens)))\n            return ()",
+        "return chunk.tokens",
+        (LLAMACPP,),
+    ),
+    Mutant(
+        "a slot's beginning is used for another owner's prompt",
+        "engines/llamacpp/slots.py",
+        "if not self._caching or own != salt:",
+        "if not self._caching:",
+        (LLAMACPP,),
+    ),
+    Mutant(
+        "a token that the grammar forbids is said when llama.cpp says it",
+        "engines/llamacpp/answer.py",
+        "if not guard.allows(token, self.said):",
+        "if False:",
+        (LLAMACPP,),
+    ),
     # Engines that hang.
     Mutant(
         "a step that never ends leaves its engine unready for ever",

@@ -21,16 +21,19 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Kinds of tokens, in GGUF's words."""
 
 
-def write_embedded(file: Path, *, marks: int = CONTROL, vocabulary: Callable[[Any], None] | None = None) -> Path:
+def write_embedded(
+    file: Path, *, marks: int = CONTROL, vocabulary: Callable[[Any], None] | None = None, split: int = 0
+) -> Path:
     """The embedded model with its tokenizer and its template.
 
-    marks: the kind of its control tokens. vocabulary: writes another one in the place of its own.
+    marks: the kind of its control tokens. vocabulary: writes another one in the place of its own. split: tensors of
+    each file, of which the first is given back; 0 is one file.
     """
     import gguf
 
     directory = tiny.embedded()
     config = json.loads((directory / "config.json").read_text())
-    writer = gguf.GGUFWriter(file, "llama")
+    writer = gguf.GGUFWriter(file, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -52,7 +55,7 @@ def write_embedded(file: Path, *, marks: int = CONTROL, vocabulary: Callable[[An
     for name, tensor in tensors(directory, config).items():
         writer.add_tensor(name, tensor)
     _finish(writer)
-    return file
+    return next(file.parent.glob(f"{file.stem}-00001-of-*.gguf")) if split else file
 
 
 def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:

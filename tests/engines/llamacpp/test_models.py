@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from dragoman.core.message import FunctionTool, ToolChoice
 from dragoman.core.request import GenerateRequest, Limits, Sampling, SamplingOptions
 from dragoman.engines import tiny
 from dragoman.engines.batching import EngineLimits
-from dragoman.engines.llamacpp import LlamaCppOptions, load, read_metadata
+from dragoman.engines.llamacpp import LlamaCppOptions, load, parts, read_metadata
 from dragoman.engines.llamacpp.client import tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
 from dragoman.engines.llamacpp.load import compare
@@ -65,11 +66,13 @@ class Client(Speaker):
 
 
 @asynccontextmanager
-async def serving(file: Path, **limits: int | bool) -> AsyncGenerator[Client]:
+async def serving(
+    file: Path, *, clock: Callable[[], float] = time.monotonic, **limits: int | bool
+) -> AsyncGenerator[Client]:
     said = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
     sizes = EngineLimits(**said)  # pyright: ignore[reportArgumentType]
     metadata = read_metadata(file)
-    engine = load(metadata, gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1))
+    engine = load(metadata, gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1), clock)
     await engine.start()
     try:
         yield Client(engine)
@@ -247,6 +250,30 @@ def test_what_llamacpp_cannot_load_is_told_in_one_line(file: Path, tmp_path: Pat
     ) as error:
         load(metadata, gguf_tokenizer(metadata), EngineLimits())
     assert "\n" not in error.value.message
+
+
+async def test_a_model_in_several_files_says_the_same(file: Path, tmp_path: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=8, sampling=GREEDY)
+    first = write_embedded(tmp_path / "tiny.gguf", split=20)
+    assert len(parts(first)) > 1
+    async with serving(first) as several, serving(file) as one:
+        assert (await several.ask(ask)).tokens == (await one.ask(ask)).tokens
+
+
+async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
+    now = [0.0]
+    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=900, sampling=GREEDY)
+    async with serving(file, clock=lambda: now[0]) as client:
+        told = client.send(ask)
+        await client.until(told, tokens=3)
+        assert client.engine.pid is not None
+        os.kill(client.engine.pid, signal.SIGSTOP)
+        now[0] += 61
+        assert (client.engine.health().ready, client.engine.health().failed) == (False, False)
+        assert "nothing for 61 s" in (client.engine.health().reason or "")
+        now[0] += 240
+        assert client.engine.health().failed
+    assert isinstance(told.end, Failed)
 
 
 def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:

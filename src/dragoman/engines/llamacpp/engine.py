@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from bisect import insort
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import aclosing
 
@@ -79,8 +81,16 @@ class LlamaCppEngine:
     its slot and goes on later, as in vLLM.
     """
 
-    def __init__(self, link: Link, spelling: Spelling, eog: frozenset[int], config: EngineConfig) -> None:
+    def __init__(
+        self,
+        link: Link,
+        spelling: Spelling,
+        eog: frozenset[int],
+        config: EngineConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._link, self._spelling, self._eog, self._config = link, spelling, eog, config
+        self._clock, self._heard = clock, 0.0
         self._live: dict[str, _Live] = {}
         self._waiting: list[_Live] = []
         self._running: list[_Live] = []
@@ -117,8 +127,11 @@ class LlamaCppEngine:
             one.deliver(Failed(one.answer.request.id, "The engine is shutting down."))
 
     def health(self) -> Health:
-        trouble = self._link.trouble
-        return Health(trouble is None, trouble, len(self._waiting), len(self._running), self._link.broken)
+        trouble, failed, config = self._link.trouble, self._link.broken, self._config
+        silent = self._clock() - self._heard if self._running else 0.0
+        if trouble is None and silent > min(config.stall_after, config.step_timeout):
+            trouble, failed = f"llama.cpp has said nothing for {silent:.0f} s", silent > config.step_timeout
+        return Health(trouble is None, trouble, len(self._waiting), len(self._running), failed)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""
@@ -173,6 +186,8 @@ class LlamaCppEngine:
         """Those whose turn it is, as far as there are slots and room for what they have now."""
         while self._waiting and self._slots.free and self._may_join(self._waiting[0]):
             live = self._waiting.pop(0)
+            if not self._running:
+                self._heard = self._clock()
             self._running.append(live)
             slot, cached = self._slots.take(live.answer.tokens, live.answer.request.cache_salt)
             live.task = asyncio.create_task(self._serve(live, slot, cached))
@@ -212,6 +227,7 @@ class LlamaCppEngine:
             body, cached = answer.body(slot, cached=cached), True
             async with aclosing(self._link.client.complete(body)) as chunks:
                 async for chunk in chunks:
+                    self._heard = self._clock()
                     for output in answer.feed(chunk):
                         self._tell(live, output)
                     if answer.over or answer.stale:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -57,7 +58,11 @@ class LlamaCppOptions(Struct, frozen=True):
 
 
 def load(
-    metadata: Metadata, tokenizer: Tokenizer, limits: EngineLimits, options: LlamaCppOptions | None = None
+    metadata: Metadata,
+    tokenizer: Tokenizer,
+    limits: EngineLimits,
+    options: LlamaCppOptions | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> LlamaCppEngine:
     """The engine for a GGUF file; blocking. llama.cpp runs already, the engine is not started yet.
 
@@ -74,7 +79,7 @@ def load(
     link = Link(_compared(process, tokenizer, metadata))
     size = max(metadata.vocab_size, tokenizer.vocab_size)
     spelling = Spelling([tokenizer.token_bytes(id) for id in range(size)])
-    return LlamaCppEngine(link, spelling, eog, config)
+    return LlamaCppEngine(link, spelling, eog, config, clock)
 
 
 def load_reader(
