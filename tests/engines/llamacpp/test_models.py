@@ -33,7 +33,7 @@ from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.engines import kit
-from tests.engines.harness import GREEDY, Speaker, Told, alone
+from tests.engines.harness import GREEDY, Only, Speaker, Told, alone
 from tests.engines.kit import Subject
 
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
@@ -154,6 +154,21 @@ class Follows:
     @property
     def finished(self) -> bool:
         return not self._left
+
+
+async def test_a_matcher_that_fails_takes_nobody_with_it(file: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Hi"), max_tokens=5, matcher=Only([[300]], fail_at=0))
+    async with serving(file) as client:
+        broken, fine = client.send(ask), client.send(msgspec.structs.replace(ask, id="b", matcher=None))
+        await client.ends(broken, fine)
+        assert isinstance(broken.end, Failed)
+        assert len(fine.tokens) == 5
+
+
+def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
+    metadata = read_metadata(file)
+    with pytest.raises(EngineError, match="KV cache"):
+        load(metadata, gguf_tokenizer(metadata), EngineLimits(max_model_len=512, num_kv_tokens=256))
 
 
 async def test_tokens_that_are_no_whole_character_are_told_too(file: Path) -> None:

@@ -38,7 +38,7 @@ class Answer:
     """over: Ended or Failed has been said. Until then, when a completion has ended or is `stale`, ask again.
 
     stale: what the completion still has to say follows something that was not to be, or that cannot be known.
-    eog: ids that llama.cpp ends an answer at. context: tokens of a slot. seed: of the first completion.
+    eog: ids that llama.cpp ends an answer at. context: tokens of prompt and answer. seed: of the first completion.
     """
 
     def __init__(
@@ -159,7 +159,9 @@ class Answer:
 
 
 def _headed(grammar: str) -> str:
-    """llama.cpp knows llguidance's grammars by their first words."""
-    if not grammar or grammar.startswith("%llguidance"):
+    """llama.cpp knows llguidance's grammars by their first words, and none that is several in one (JSON)."""
+    if not grammar or grammar.startswith("{"):
+        return ""
+    if grammar.startswith("%llguidance"):
         return grammar
     return f"%llguidance {{}}\n{grammar}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from bisect import insort
@@ -13,12 +14,14 @@ from contextlib import aclosing
 import msgspec
 
 from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, TokenOutput, TokenRequest
-from ...core.errors import EngineError, Overloaded, Unsupported
+from ...core.errors import DragomanError, EngineError, Overloaded, Unsupported
 from ..batching import EngineConfig, check_request
 from .answer import Answer, NoRoom
 from .held import Spelling
 from .link import Link
 from .slots import Slots
+
+log = logging.getLogger(__name__)
 
 _FEATURES = frozenset(
     {
@@ -175,7 +178,7 @@ class LlamaCppEngine:
             self._spelling,
             self._eog,
             seed=random.getrandbits(32) if seed is None else seed,
-            context=self._config.num_kv_tokens,
+            context=self.max_model_len,
         )
 
     def _new_slots(self) -> Slots:
@@ -208,8 +211,12 @@ class LlamaCppEngine:
             live.refusals += 1
             if live.refusals > MOST_REFUSALS:
                 self._tell(live, Failed(request.id, error.message))
-        except EngineError as error:
+        except DragomanError as error:
             self._tell(live, Failed(request.id, error.message))
+        except Exception:
+            # A matcher that fails, say: it takes nobody else with it, and its sequence does not wait for ever.
+            log.exception("%s failed", request.id)
+            self._tell(live, Failed(request.id, "The engine failed."))
         finally:
             live.task = None
             self._running.remove(live)

@@ -74,6 +74,10 @@ def load(
         num_kv_tokens=_KV_ROOM // bytes_per_token(metadata),
         max_num_batched_tokens=_BATCH,
     )
+    if config.max_model_len > config.num_kv_tokens:
+        raise EngineError(
+            f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
+        )
     eog = ends(metadata)
     process = Process(_launch(metadata, config, options or LlamaCppOptions()))
     link = Link(_compared(process, tokenizer, metadata))
