@@ -55,6 +55,9 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
         "block_size": settings.block_size,
         "num_gpu_blocks_override": settings.num_gpu_blocks_override,
         "scheduling_policy": settings.scheduling_policy,
+        # Only what was turned off: for some models vLLM itself does without them.
+        "enable_prefix_caching": None if settings.enable_prefix_caching else False,
+        "enable_chunked_prefill": None if settings.enable_chunked_prefill else False,
         "kv_events_config": _object("kv_events_config", settings.kv_events_config),
         "kv_transfer_config": _object("kv_transfer_config", settings.kv_transfer_config),
     }
@@ -62,8 +65,6 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
     return {
         "dtype": settings.dtype,
         "trust_remote_code": settings.trust_remote_code,
-        "enable_prefix_caching": settings.enable_prefix_caching,
-        "enable_chunked_prefill": settings.enable_chunked_prefill,
         "data_parallel_size": settings.data_parallel_size,
         "seed": settings.seed,
         **said,

@@ -345,9 +345,14 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
 
 
 def test_arguments_of_the_settings_become_vllms() -> None:
+    asked = msgspec.structs.replace(
+        settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
+    )
     with without_accelerator():
         from dragoman.launch.vllm import engine_arguments
 
-        told = engine_arguments(settings(enable_prefix_caching=False))
-    assert json.loads(json.dumps(told)) == told
-    assert (told["max_model_len"], told["max_num_seqs"], told["enable_prefix_caching"]) == (4096, 32, False)
+        told = engine_arguments(asked)
+    assert (told["max_model_len"], told["max_num_seqs"], told["gpu_memory_utilization"]) == (4096, 32, 0.5)
+    assert told["enable_prefix_caching"] is False
+    assert "enable_chunked_prefill" not in told, "vLLM decides"
+    assert told["kv_events_config"] == {"publisher": "zmq"}

@@ -21,10 +21,11 @@ from ...core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from ...core.errors import ContextTooLong, DragomanError, EngineError, Overloaded, RequestError
+from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
 from ...core.request import Limits, SamplingOptions
+from ..batching.engine import check_prompt
 from . import backend
 from .adapters import AdapterTable
 from .asking import ThoughtMarks, prompt, refusal, sampling_params
@@ -153,7 +154,7 @@ class VllmEngine:
         llm = self._running()
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        self._check(request)
+        check_prompt(request.prompt, self._facts.vocab_size, self.max_model_len)
         params = sampling_params(request, self._facts.eos, self._facts.marks)
         if self.health().waiting >= self._max_num_waiting:
             raise Overloaded(f"{self._max_num_waiting} sequences are waiting already.")
@@ -198,17 +199,6 @@ class VllmEngine:
                 live.silent = True
                 del self._live[id]
         return ids
-
-    def _check(self, request: TokenRequest) -> None:
-        ids, most = request.prompt, self.max_model_len
-        if not ids:
-            raise RequestError("The prompt is empty.", param="prompt")
-        if len(ids) >= most:
-            raise ContextTooLong(limit=most, prompt=len(ids), param="prompt")
-        if min(ids) < 0 or max(ids) >= self._facts.vocab_size:
-            raise RequestError(
-                f"The prompt holds token ids that are not in 0 to {self._facts.vocab_size - 1}.", param="prompt"
-            )
 
     async def _run(self, llm: AsyncLLM, live: _Live, params: SamplingParams) -> None:
         """Hand on all that vLLM says, and what it fails with."""
