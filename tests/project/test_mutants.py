@@ -1,0 +1,14 @@
+"""Every planted bug still finds the line that it spoils, and the tests that are to notice it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants import MUTANTS, ROOT, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.bug)
+def test_a_planted_bug_has_its_place(mutant: Mutant) -> None:
+    assert (ROOT / "src/dragoman" / mutant.file).read_text().count(mutant.old) == 1
+    assert mutant.new != mutant.old
+    assert all((ROOT / test).exists() for test in mutant.tests)
