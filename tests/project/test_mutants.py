@@ -11,4 +11,4 @@ from tests.mutants import MUTANTS, ROOT, Mutant
 def test_a_planted_bug_has_its_place(mutant: Mutant) -> None:
     assert (ROOT / "src/dragoman" / mutant.file).read_text().count(mutant.old) == 1
     assert mutant.new != mutant.old
-    assert all((ROOT / test).exists() for test in mutant.tests)
+    assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests)

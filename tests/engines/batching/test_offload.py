@@ -97,6 +97,16 @@ def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path
     assert names(tmp_path) == []
 
 
+def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_path: Path) -> None:
+    with files(tmp_path) as kept:
+        kept.store(b"a", 1)
+        # So much that it is surely still under way.
+        kept.spill(lambda _: 1, lambda _: bytes(64 << 20), 1)
+        kept.clear()
+    assert not kept.contains(b"a")
+    assert names(tmp_path) == []
+
+
 def test_nobody_else_can_read_them_and_what_lies_beside_them_is_left_alone(small: Llama, tmp_path: Path) -> None:
     inner = tmp_path / "model" / "kv"
     told_by(small, inner, ASK)

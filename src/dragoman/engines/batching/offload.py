@@ -52,6 +52,7 @@ class BlockFiles:
         self._lock = Lock()
         """Over the sizes, which the writer's thread changes too, and what is in flight."""
         self._in_flight = 0
+        self._clearings = 0
 
     def open(self) -> None:
         """Look at what is there. Raises OSError."""
@@ -111,6 +112,7 @@ class BlockFiles:
         with self._lock:
             names, self._total = list(self._sizes), 0
             self._sizes.clear()
+            self._clearings += 1
         if self._writer:
             self._writer.submit(self._delete, names)
 
@@ -118,9 +120,9 @@ class BlockFiles:
         if self._writer:
             with self._lock:
                 self._in_flight += len(contents)
-            self._writer.submit(self._put, name, contents)
+            self._writer.submit(self._put, name, contents, self._clearings)
 
-    def _put(self, name: bytes, contents: bytes) -> None:
+    def _put(self, name: bytes, contents: bytes, clearings: int) -> None:
         path = self._path(name)
         passing = path.with_name(f".{secrets.token_hex(8)}")
         try:
@@ -131,20 +133,23 @@ class BlockFiles:
             log.warning("keys and values are not kept: %s", error)
             passing.unlink(missing_ok=True)
         else:
-            self._keep(name, _DIGEST + len(contents))
+            self._delete(self._kept(name, _DIGEST + len(contents), clearings))
         with self._lock:
             self._in_flight -= len(contents)
 
-    def _keep(self, name: bytes, size: int) -> None:
+    def _kept(self, name: bytes, size: int, clearings: int) -> list[bytes]:
+        """It can be found from now on. What has to go for it: itself, if all was forgotten while it was written."""
         gone: list[bytes] = []
         with self._lock:
+            if clearings != self._clearings:
+                return [name]
             self._total += size - self._sizes.pop(name, 0)
             self._sizes[name] = size
             while self._total > self._most:
                 oldest, freed = self._sizes.popitem(last=False)
                 self._total -= freed
                 gone.append(oldest)
-        self._delete(gone)
+        return gone
 
     def _read(self, name: bytes) -> bytes | None:
         path = self._path(name)
