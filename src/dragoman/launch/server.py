@@ -50,6 +50,9 @@ class Assembled:
 def run(settings: Settings, say: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    if settings.log_level == "info":
+        # It tells of every request to an engine that is asked over a socket; ours are told of already.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
     # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
     secret = secret_key(settings, os.environ) or secrets.token_bytes(32)
     each = [assembled(one, secret) for one in _spread(settings)]
