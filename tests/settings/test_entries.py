@@ -37,10 +37,10 @@ def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: 
     settings = read(tmp_path, FILE)
     house, echo, far = settings.models.entries
     assert (house.name, house.aliases, house.pinned, house.ttl) == ("house", ("claude-*", "gpt"), True, None)
-    own = house.over(settings)
+    own = settings.of(house)
     assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
     assert own.override_generation_config == GenerationConfig(temperature=0.5)
-    assert echo.over(settings).max_model_len == 1024
+    assert settings.of(echo).max_model_len == 1024
     assert (far.ttl, far.memory, settings.models_memory) == (60.0, 2**30, 2**31)
 
 

@@ -20,7 +20,7 @@ def build_models(settings: Settings, clock: Clock) -> Models:
 
 def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | Offer:
     """What is pinned is built at once; of the others only what they are is checked."""
-    own = entry.over(settings)
+    own = settings.of(entry)
     if entry.pinned:
         return _built(own, clock)
     memory = size_of(own.model) if entry.memory is None else entry.memory

@@ -1,9 +1,10 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
-from .definition import Instance, Instances, ModelEntries, ModelEntry, Settings
+from .definition import Settings
 from .fields import FIELDS, PREFIX, Field
 from .generation import GenerationConfig
 from .option import Option, Secret, SettingsError
+from .parts import Instance, Instances, ModelEntries, ModelEntry
 from .sources import hint, is_loopback, load
 from .state import kept_key, state_directory
 

@@ -5,53 +5,16 @@ Knows no command line library, no file and no environment; `sources` reads a ser
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
 
 from .generation import GenerationConfig
 from .option import Option, Secret
+from .parts import Instances, ModelEntries, ModelEntry
 
 _MIB = 1024 * 1024
-
-
-class ModelEntry(Struct, frozen=True):
-    """One of several models. told: its own settings, by name; the server's hold for the rest.
-
-    ttl: seconds without a request after which it is let go; None is never. pinned: it is loaded from the start and
-    stays. memory: bytes that it takes; None where its files shall tell.
-    """
-
-    name: str
-    told: tuple[tuple[str, Any], ...] = ()
-    aliases: tuple[str, ...] = ()
-    ttl: float | None = None
-    pinned: bool = False
-    memory: int | None = None
-
-    def over(self, settings: Settings) -> Settings:
-        names = (self.name, *self.aliases)
-        return msgspec.structs.replace(settings, **dict(self.told), served_model_name=names, models=ModelEntries())
-
-
-class ModelEntries(Struct, frozen=True):
-    """The `models` of a file of settings, in their order."""
-
-    entries: tuple[ModelEntry, ...] = ()
-
-
-class Instance(Struct, frozen=True):
-    """One of several simulated servers in a process. told: its own settings, by name; the process's hold for the
-    rest."""
-
-    told: tuple[tuple[str, Any], ...] = ()
-
-
-class Instances(Struct, frozen=True):
-    """In their order; without any there is one server, which is told everything by the process's settings."""
-
-    each: tuple[Instance, ...] = ()
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -407,3 +370,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
     ] = None
+
+    def of(self, entry: ModelEntry) -> Settings:
+        """Those of one of several models: its own, and these for the rest."""
+        names = (entry.name, *entry.aliases)
+        return msgspec.structs.replace(self, **dict(entry.told), served_model_name=names, models=ModelEntries())

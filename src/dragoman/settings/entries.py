@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from .definition import Instance, Instances, ModelEntries, ModelEntry
 from .fields import BY_NAME, OF_A_MODEL, Field
+from .parts import Instance, Instances, ModelEntries, ModelEntry
 
 Read = Callable[[Field, object], Any]
 

@@ -9,10 +9,10 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from .definition import Instances, ModelEntries
 from .fields import Field
 from .generation import GenerationConfig
 from .option import Secret
+from .parts import Instances, ModelEntries
 
 
 def read(field: Field, raw: object) -> object:
