@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -167,6 +169,19 @@ def test_a_server_imports_no_other_engine_and_ends_in_peace_when_told_to_as_soon
         finally:
             server.kill()
     assert (server.returncode, said) == (0, "[]\n")
+
+
+def test_what_cannot_start_is_told_in_a_line(tmp_path: Path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_port": taken.getsockname()[1]}
+        extra = {"kv_connector_extra_config": {"bytes_per_token": 1}}
+        command = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--store", "none"]
+        told = [*command, "--kv-transfer-config", json.dumps(transfer | extra)]
+        done = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode == 3
+    assert "--kv-transfer-config: could not bind" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_module_is_the_command(tmp_path: Path):

@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
-from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from ..engines.simulator.kv_channel import read_config as read_kv_transfer
 from ..engines.simulator.kv_publisher import for_rank
 from ..engines.simulator.kv_publisher import read_config as read_kv_events
 from ..serving.app import Application
+from ..serving.lifespan import live_by
 from ..settings import Instance, Instances, Settings
 
 
@@ -75,11 +75,10 @@ class ByPort:
 
     def __init__(self, applications: Mapping[int | None, Application]) -> None:
         self._applications = applications
-        self._router = Router(lifespan=lambda _: self.alive())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._router(scope, receive, send)
+            await live_by(self.alive(), receive, send)
         else:
             await self._applications[scope["server"][1]](scope, receive, send)
 

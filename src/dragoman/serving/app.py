@@ -28,7 +28,7 @@ from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
 from .http_meter import HttpMeter
-from .lifespan import clean, lifespan
+from .lifespan import clean, lifespan, live_by
 from .media import Media, MediaOptions
 from .metrics import metrics
 from .perform import Performer
@@ -197,7 +197,9 @@ class Application:
         return self._router.lifespan_context(self._router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "websocket":
+        if scope["type"] == "lifespan":
+            await live_by(self.alive(), receive, send)
+        elif scope["type"] != "websocket":
             await (self._exact.get(scope.get("path", ""), self._router))(scope, receive, send)
         elif scope["path"] in self._sockets:
             await self._sockets[scope["path"]](scope, receive, send)

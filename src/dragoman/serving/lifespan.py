@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from traceback import format_exc
 
+from starlette.types import Receive, Send
+
+from ..core.errors import DragomanError
 from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
 from .files import clear
@@ -31,6 +35,23 @@ def lifespan(service: Service, chores: Sequence[Chore]) -> Callable[[object], Ab
             yield
 
     return live
+
+
+async def live_by(alive: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
+    """ASGI's lifespan. What an operator can mend is told in a line; what is a bug, with all that is known of it."""
+    await receive()
+    begun = False
+    try:
+        async with alive:
+            begun = True
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+    except (DragomanError, OSError, ValueError) as error:
+        await send({"type": f"lifespan.{'shutdown' if begun else 'startup'}.failed", "message": str(error)})
+    except Exception:
+        await send({"type": f"lifespan.{'shutdown' if begun else 'startup'}.failed", "message": format_exc()})
+    else:
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 @asynccontextmanager

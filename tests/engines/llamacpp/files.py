@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def write_embedded(
     marks: the kind of its control tokens. vocabulary: writes another one in the place of its own. split: tensors of
     each file, of which the first is given back; 0 is one file.
     """
-    import gguf
+    gguf: Any = import_module("gguf")
 
     directory = tiny.embedded()
     config = json.loads((directory / "config.json").read_text())
@@ -60,7 +61,7 @@ def write_embedded(
 
 def write_encoder(file: Path, shape: Shape = PLAIN, *, pooling: int) -> Path:
     """The random encoder of the tests of numpy's engine. pooling: in the numbers of llama.cpp's llama_pooling_type."""
-    import gguf
+    gguf: Any = import_module("gguf")
 
     writer = gguf.GGUFWriter(file, "bert")
     writer.add_context_length(shape.positions)
