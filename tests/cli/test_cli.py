@@ -147,7 +147,7 @@ def test_help_and_version_import_nothing_heavy():
         assert done.stderr == "loaded: []\n"
 
 
-OTHERS = ["torch", "transformers", "mlx", "asyncpg", "websockets", "matplotlib", "zmq", "llguidance"]
+OTHERS = ["httpx2", "torch", "transformers", "mlx", "asyncpg", "websockets", "matplotlib", "zmq", "llguidance"]
 OTHER_ENGINES = [f"dragoman.engines.{name}" for name in ("upstream", "transformers", "mlx", "encoder", "scripted")]
 
 

@@ -23,9 +23,9 @@ from ..dialects.body import echo
 from ..pipeline.models import EventBackend, ServedModel
 from ..store import Key
 from . import files
-from .fetch import Fetcher
 
 if TYPE_CHECKING:
+    from .fetch import Fetcher
     from .generate import Party
 
 MAX_IMAGES = 100
@@ -52,7 +52,7 @@ class Media:
     """What this server does about media. fetcher: how it reaches them."""
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
-        self._options, self._fetcher = options, fetcher or Fetcher(options.hosts)
+        self._options, self._fetcher = options, fetcher
 
     async def gathered(self, party: Party, model: ServedModel, request: GenerateRequest) -> GenerateRequest:
         """The request with its media in it. Raises RequestError."""
@@ -126,6 +126,11 @@ class Media:
                 param=at,
                 code="invalid_image_url",
             )
+        if self._fetcher is None:
+            # It brings a whole HTTP client, which a server that fetches nothing does not need.
+            from .fetch import Fetcher  # noqa: PLC0415
+
+            self._fetcher = Fetcher(self._options.hosts)
         return Inline(await self._fetcher.get(url, at), mimetypes.guess_type(url.partition("?")[0])[0])
 
 
