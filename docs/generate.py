@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from examples import DIALECTS, REFUSES, body
+from msgspec.structs import replace
 
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import RequestError
@@ -21,7 +22,9 @@ from dragoman.core.request import Limits, SamplingOptions
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.parameters import SUPPORT
 from dragoman.dialects.support import Status, Support
+from dragoman.engines import batching
 from dragoman.engines.upstream import KINDS
+from dragoman.engines.vllm.facts import Facts
 from dragoman.launch import build_models
 from dragoman.parsers.either import Either
 from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, THOUGHTS, Signs
@@ -68,17 +71,32 @@ TERMS = Terms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
 def engines() -> Iterable[str]:
-    """What each engine can do, from its own capabilities."""
-    can = {name: _capabilities(name) for name in ENGINES}
-    can |= {f"upstream: {kind.name}": Capabilities(kind.features, kind.parameters) for kind in KINDS.values()}
+    """What each engine can do, from its own capabilities. Of some it depends on the model, or on how it is served."""
+    can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
+    told = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values()}
+    can |= {f"upstream: {name}": (each, each) for name, each in told.items()}
     yield f"| | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
-        marks = ("yes" if feature in each.features else "no" for each in can.values())
+        marks = (_mark(feature in least.features, feature in most.features) for least, most in can.values())
         yield f"| {feature.value.replace('_', ' ')} | {' | '.join(marks)} |"
     for name in (*SamplingOptions.__struct_fields__, *Limits.__struct_fields__):
-        marks = ("yes" if name in each.parameters or name in _PIPELINE else "no" for each in can.values())
+        here = name in _PIPELINE
+        marks = (_mark(here or name in one.parameters, here or name in two.parameters) for one, two in can.values())
         yield f"| `{name}` | {' | '.join(marks)} |"
+
+
+def _mark(always: bool, sometimes: bool) -> str:
+    return "yes" if always else "depends" if sometimes else "no"
+
+
+_PLAIN = Facts(max_model_len=1, vocab_size=1, max_logprobs=20, eos=0)
+_OF_LIBRARIES = {
+    "transformers": (batching.capabilities(1, lora=True), batching.capabilities(1, lora=True, images=True)),
+    "mlx": (batching.capabilities(1),) * 2,
+    "vllm": (_PLAIN.capabilities(), replace(_PLAIN, marks=((), ()), adapters=True).capabilities()),
+}
+"""At least, and at most. None of the libraries is needed to know it."""
 
 
 _PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..core.errors import EngineError
-from ..engines import vllm
+from ..engines.vllm.options import VllmOptions, load
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..prompts.tokenizer import load_tokenizer
@@ -25,8 +25,8 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     arguments = engine_arguments(settings)
     if given:
         arguments.setdefault("enable_lora", True)
-    options = vllm.VllmOptions(arguments, _thought(settings, directory), settings.max_waiting)
-    engine = vllm.load(directory, options)
+    options = VllmOptions(arguments, _thought(settings, directory), settings.max_waiting)
+    engine = load(directory, options)
     for adapter in given:
         engine.put_adapter(adapter.name, adapter.path)
     return serve_engine(

@@ -6,6 +6,7 @@ constraints and scores are the same for all of them.
 
 from .adapters import AdapterShelf
 from .blocks import BLOCK_SIZE
+from .capabilities import capabilities
 from .engine import BatchingEngine, EngineConfig, check_request, seeded
 from .limits import EngineLimits
 from .model import Model, Runner, Sight, States
@@ -25,6 +26,7 @@ __all__ = [
     "SchedulerConfig",
     "Sight",
     "States",
+    "capabilities",
     "check_request",
     "fingerprint",
     "seeded",

@@ -18,7 +18,6 @@ from ...core.engine import (
     Deliver,
     Ended,
     Failed,
-    Feature,
     Health,
     PromptScored,
     Sampled,
@@ -28,8 +27,8 @@ from ...core.engine import (
 )
 from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from ...core.events import FinishReason
-from ...core.request import Limits, SamplingOptions
 from .adapters import Adapter, AdapterShelf
+from .capabilities import capabilities
 from .model import Model, Sight
 from .offload import BlockFiles
 from .sampling import Draws
@@ -38,22 +37,6 @@ from .sequence import Sequence
 from .steering import Closed, Steering
 from .stepper import Output, Stepper
 from .worker import Abort, Add, Hold, Task, Worker
-
-_FEATURES = frozenset(
-    {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
-        Feature.TOOLS,
-        Feature.LOGPROBS,
-        Feature.PROMPT_LOGPROBS,
-        Feature.REASONING_BUDGET,
-        Feature.TOKEN_IDS,
-    }
-)
-_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__)
 
 
 class EngineConfig(Struct, frozen=True):
@@ -140,11 +123,7 @@ class BatchingEngine:
         """Orders of an administrator."""
         self.closed: Closed | None = None
         """Why nothing new is taken at present."""
-        self._capabilities = Capabilities(
-            features=_features(adapters, sight),
-            parameters=_PARAMETERS if adapters is None else _PARAMETERS | {"lora"},
-            max_logprobs=model.vocab,
-        )
+        self._capabilities = capabilities(model.vocab, lora=adapters is not None, images=sight is not None)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -352,11 +331,6 @@ def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: 
     with suppress(RuntimeError):
         # The loop was closed without `stop`: nobody waits any more.
         loop.call_soon_threadsafe(tell)
-
-
-def _features(adapters: AdapterShelf | None, sight: Sight | None) -> frozenset[Feature]:
-    beside = ((Feature.LORA, adapters), (Feature.IMAGES, sight))
-    return _FEATURES | {feature for feature, what in beside if what is not None}
 
 
 def seeded(seed: int | None) -> Callable[[], float]:

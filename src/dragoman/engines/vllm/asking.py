@@ -10,15 +10,13 @@ from ...core.engine import ThoughtLimit, TokenRequest
 from ...core.errors import RequestError, Unsupported
 from . import backend
 from .backend import Prompt, SamplingParams, StructuredOutputs
+from .facts import ThoughtMarks
 
 _UNSALTED = ("", "\n")
 """What the pipeline makes of no salt of the server's and none of the client's."""
 
 _SEEDS = (1 << 63) - 1
 """vLLM's seeds are 64-bit numbers of which -1 means none; here every number is a seed."""
-
-ThoughtMarks = tuple[tuple[int, ...], tuple[int, ...]]
-"""The ids that begin a thought and those that end it, as the engine was told them at its start."""
 
 
 def sampling_params(request: TokenRequest, eos: int | None, marks: ThoughtMarks | None) -> SamplingParams:

@@ -7,14 +7,11 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from ...core.engine import (
     Capabilities,
     Deliver,
     Ended,
     Failed,
-    Feature,
     Health,
     Refused,
     Scheduled,
@@ -24,51 +21,17 @@ from ...core.engine import (
 from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
-from ...core.request import Limits, SamplingOptions
 from ..batching.engine import check_prompt
 from . import backend
 from .adapters import AdapterTable
-from .asking import ThoughtMarks, prompt, refusal, sampling_params
+from .asking import prompt, refusal, sampling_params
 from .backend import AsyncLLM, SamplingParams
 from .control import Steering
+from .facts import Facts
 from .reading import Reader
 from .stats import Counters
 
 log = logging.getLogger(__name__)
-
-_CONSTRAINTS = {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR}
-
-
-class Facts(Struct, frozen=True):
-    """What its configuration says that it can do.
-
-    eos: the token that its grammars end with; None where it takes none. marks: see `asking`. adapters: LoRA is on.
-    sleeps: it can give memory back. transfers: it has a KV connector. prioritised: the lowest priority runs first.
-    """
-
-    max_model_len: int
-    vocab_size: int
-    max_logprobs: int
-    eos: int | None = None
-    marks: ThoughtMarks | None = None
-    adapters: bool = False
-    sleeps: bool = False
-    transfers: bool = False
-    prioritised: bool = False
-
-    def capabilities(self) -> Capabilities:
-        features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
-        parameters = {*SamplingOptions.__struct_fields__, *Limits.__struct_fields__, "vllm_xargs"}
-        if self.eos is not None:
-            features |= _CONSTRAINTS
-        if self.marks is not None:
-            features.add(Feature.REASONING_BUDGET)
-        if self.adapters:
-            features.add(Feature.LORA)
-            parameters.add("lora")
-        if self.transfers:
-            parameters.add("kv_transfer_params")
-        return Capabilities(frozenset(features), frozenset(parameters), self.max_logprobs)
 
 
 class _Live:

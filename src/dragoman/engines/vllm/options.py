@@ -13,7 +13,8 @@ from msgspec import Struct
 from ...core.errors import EngineError
 from . import backend
 from .backend import VllmConfig
-from .engine import Facts, VllmEngine
+from .engine import VllmEngine
+from .facts import Facts
 
 _OURS = {
     "model": "the directory stands behind `vllm:`",
