@@ -172,6 +172,8 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "sampling_params": lambda: parameters("sampling_params"),
     "sglang": lambda: parameters("sglang"),
     "sglang_params": lambda: parameters("sglang_params"),
+    "tgi": lambda: parameters("tgi"),
+    "tgi_params": lambda: parameters("tgi_params"),
     "tokenize": lambda: parameters("tokenize"),
     "detokenize": lambda: parameters("detokenize"),
     "engines": engines,

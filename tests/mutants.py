@@ -930,6 +930,27 @@ MUTANTS = (
         ("tests/laws/test_sglang.py",),
     ),
     Mutant(
+        "TGI's clients get the last token before its end is known, and an event without a token for the end",
+        "dialects/tgi/writer.py",
+        "        full = limit is not None and self._count >= limit\n",
+        "        full = limit is not None and self._count > limit\n",
+        ("tests/dialects/tgi",),
+    ),
+    Mutant(
+        "of TGI's tokens that come at once each says the text of all of them",
+        "dialects/tgi/writer.py",
+        "        text = text[len(own) :]\n",
+        "        text = text[0:]\n",
+        ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
+    ),
+    Mutant(
+        "SGLang's clients are answered as TGI's",
+        "dialects/tgi/reader.py",
+        "        return False\n    return True\n",
+        "        return True\n    return True\n",
+        ("tests/dialects/tgi", "tests/serving/test_tgi.py"),
+    ),
+    Mutant(
         "an executor tokenises a prompt again, and is believed",
         "engines/rollout/calls.py",
         "    if candidate.prompt_token_ids not in (None, call.prompt):\n",

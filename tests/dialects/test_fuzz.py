@@ -25,6 +25,8 @@ from dragoman.dialects.scoring import read_rerank, read_score
 from dragoman.dialects.scoring.parameters import RERANK, SCORE
 from dragoman.dialects.sglang import read_sglang
 from dragoman.dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
+from dragoman.dialects.tgi import read_tgi
+from dragoman.dialects.tgi.parameters import TGI, TGI_PARAMS
 from dragoman.dialects.tokenize import read_detokenize, read_tokenize
 
 from ..pictures import PIXEL_URL
@@ -40,9 +42,11 @@ READERS: list[Reader] = [
     read_score,
     read_generate,
     read_sglang,
+    read_tgi,
 ]
 PROFILES = [ReaderOptions(profile=Profile.OPENAI), ReaderOptions(profile=Profile.VLLM, default_model="m")]
-READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows)
+RAW = (*GENERATE.rows, *SGLANG.rows, *SGLANG_PARAMS.rows, *TGI.rows, *TGI_PARAMS.rows)
+READING = (*EMBEDDINGS.rows, *RERANK.rows, *SCORE.rows, *RAW)
 NAMES = sorted({row.name for row in (*CHAT.rows, *COMPLETIONS.rows, *READING)})
 # Words that mean something somewhere, so that fuzzed bodies get past the first check.
 ROLES = ("user", "assistant", "tool", "function", "system", "developer")
@@ -103,6 +107,8 @@ starts = st.fixed_dictionaries(
         "input": values,
         "token_ids": values,
         "sampling_params": values,
+        "inputs": values,
+        "parameters": values,
         "query": values,
         "documents": values,
         "text_1": values,

@@ -64,7 +64,7 @@ async def test_the_only_model_need_not_be_named() -> None:
 
 async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
     checked(await house(HELLO).post("/v1/nope", {}), 404)
-    checked(await house(HELLO).get("/"), 404)
+    checked(await house(HELLO).get("/nope"), 404)
 
 
 async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:

@@ -11,6 +11,7 @@ from .responses.parameters import RESPONSES
 from .scoring.parameters import RERANK, SCORE
 from .sglang.parameters import SGLANG, SGLANG_PARAMS
 from .support import Support
+from .tgi.parameters import TGI, TGI_PARAMS
 from .tokenize.parameters import DETOKENIZE, TOKENIZE
 
 SUPPORT: tuple[Support, ...] = (
@@ -26,6 +27,8 @@ SUPPORT: tuple[Support, ...] = (
     *SAMPLING_PARAMS.rows,
     *SGLANG.rows,
     *SGLANG_PARAMS.rows,
+    *TGI.rows,
+    *TGI_PARAMS.rows,
     *TOKENIZE.rows,
     *DETOKENIZE.rows,
 )

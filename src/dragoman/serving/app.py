@@ -41,6 +41,9 @@ from .responses.socket import ResponsesSocket
 from .seals import Seals
 from .service import Service, ServingOptions
 from .sglang import routes as sglang_routes
+from .tgi import ENVELOPE as TGI_ENVELOPE
+from .tgi import ROUTES as TGI_ROUTES
+from .tgi import routes as tgi_routes
 from .vllm import routes as vllm_routes
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
@@ -58,6 +61,7 @@ def routes(meters: Meters, http_meter: HttpMeter) -> Table:
         **reading.routes(),
         **vllm_routes(),
         **sglang_routes(),
+        **tgi_routes(),
         **explain_routes(),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
@@ -144,6 +148,8 @@ def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
     def of(path: str) -> Envelope:
         if path.startswith("/v1/messages"):
             return anthropic
+        if path in TGI_ROUTES:
+            return TGI_ENVELOPE
         return responses if path.startswith("/v1/responses") else openai
 
     return of

@@ -99,7 +99,15 @@ class Whole:
     warnings: tuple[str, ...] = ()
 
 
-Handler = Callable[[Http], Awaitable[Whole | Answer]]
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error on a path that several dialects share: the body told which of them it is."""
+
+    error: DragomanError
+    envelope: Envelope
+
+
+Handler = Callable[[Http], Awaitable[Whole | Answer | Refusal]]
 
 
 class Endpoint:
@@ -131,7 +139,7 @@ class Endpoint:
             shown = scope["path"].encode("unicode_escape").decode()[:200]
             log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed * 1000)
 
-    async def _handle(self, http: Http, method: str) -> Whole | Answer:
+    async def _handle(self, http: Http, method: str) -> Whole | Answer | Refusal:
         check_host(http.headers, self._service.allowed_hosts)
         if self.access is Access.ADMIN:
             check_origin(http.headers)
@@ -160,10 +168,10 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
     )
 
 
-Made = Whole | Answer | DragomanError
+Made = Whole | Answer | Refusal | DragomanError
 
 
-async def make(handling: Awaitable[Whole | Answer]) -> Made:
+async def make(handling: Awaitable[Whole | Answer | Refusal]) -> Made:
     """What a handler makes, or what refuses it. Over before the answer is sent: nothing of it is kept while a stream
     runs. Raises ClientGone.
     """
@@ -179,6 +187,8 @@ async def make(handling: Awaitable[Whole | Answer]) -> Made:
 
 async def deliver(http: Http, made: Made, receive: Receive, send: Send, *, body: bool = True) -> Outcome:
     """Send it; an error in the dialect's envelope. body: False leaves it out. Raises ClientGone."""
+    if isinstance(made, Refusal):
+        http, made = replace(http, envelope=made.envelope), made.error
     if isinstance(made, DragomanError):
         return await _send_whole(send, *http.refusal(made), error=made)
     if isinstance(made, Answer):

@@ -69,11 +69,15 @@ def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
     """The handler of a generating route whose bodies `read` understands."""
 
     async def handle(http: Http) -> Whole | Answer:
-        call = await read_call(http, read)
-        admitted = await admit_call(http, call, new_header(http, call))
-        return answer(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
+        return await generated(http, await read_call(http, read))
 
     return handle
+
+
+async def generated(http: Http, call: Call) -> Answer:
+    """What the engine makes of a call. Raises as `admit_call`."""
+    admitted = await admit_call(http, call, new_header(http, call))
+    return answer(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
 
 
 async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:

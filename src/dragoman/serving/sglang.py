@@ -9,13 +9,15 @@ from msgspec import Struct
 
 from ..core.errors import RequestError, Unsupported
 from ..dialects.sglang import read_sglang
+from ..dialects.tgi import speaks_tgi
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Whole
-from .generate import generation
+from .endpoint import Handler, Http, Refusal, Whole
+from .generate import generated, off_the_loop, read_body
 from .orders import body, version_of
 from .steering import controls_of
+from .tgi import generate as generate_as_tgi
 from .utility import health
 from .vllm import reset_caches
 from .weights import OFFER, on_disk, trained
@@ -25,7 +27,6 @@ PLAIN = (b"content-type", b"text/plain; charset=utf-8")
 
 def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     public, user, admin = Access.PUBLIC, Access.USER, Access.ADMIN
-    generate = generation(read_sglang)
     return {
         "/generate": (user, {"POST": generate, "PUT": generate}),
         "/health_generate": (public, {"GET": health}),
@@ -41,6 +42,14 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
         "/release_memory_occupation": (admin, {"POST": release}),
         "/resume_memory_occupation": (admin, {"POST": resume}),
     }
+
+
+async def generate(http: Http) -> Whole | Answer | Refusal:
+    """TGI and LightLLM have this path too: the body tells whose it is."""
+    body = await http.json()
+    if await off_the_loop(speaks_tgi, body):
+        return await generate_as_tgi(http, body)
+    return await generated(http, await read_body(http, body, read_sglang))
 
 
 TRANSFERS = (

@@ -1,0 +1,74 @@
+"""The law of TGI's dialect: the events of a stream say what the whole answer says, each token once and in order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.conformance import tgi as grammar
+from dragoman.core.events import FinishReason, TextDelta
+from dragoman.dialects.tgi import TgiView, TgiWriter
+
+from .sdk import written
+from .strategies import Case, Kinds, cases
+
+ONE = Kinds(max_choices=1, weights=False)
+views = st.builds(
+    TgiView,
+    details=st.just(True),
+    scored=st.booleans(),
+    prefill=st.booleans(),
+    top=st.sampled_from((0, 1)),
+    seed=st.sampled_from((None, 7)),
+    prefix=st.sampled_from(("", "Say: ")),
+    # As the answer has it or not: which event tells the end may change nothing else.
+    limit=st.sampled_from((None, 1, 3)),
+    stops=st.sampled_from(((), ("a", "\u2028"))),
+)
+COUNTS = ("count_output_tokens", "prompt_tokens")
+
+
+def told(token: dict[str, Any]) -> dict[str, Any]:
+    """A token without what a stream says otherwise: how it reads alone, and LightLLM's counts."""
+    return {name: value for name, value in token.items() if name not in ("text", *COUNTS)}
+
+
+@given(cases(ONE), views)
+def test_the_events_are_the_whole(case: Case, view: TgiView):
+    events = grammar.check_stream(written(TgiWriter(view), case.events), before=view.prefix)
+    whole: dict[str, Any] = json.loads(TgiWriter(view).full(case.reply))
+    grammar.check_object(whole)
+    last, details = events[-1], whole["details"]
+    assert last["generated_text"] == whole["generated_text"]
+    assert [told(event["token"]) for event in events if event["token"]["id"] is not None] == [
+        told(token) for token in details["tokens"]
+    ]
+    if view.top:
+        assert [event["top_tokens"] for event in events if "top_tokens" in event] == details["top_tokens"]
+    for name in ("finish_reason", "generated_tokens", "seed"):
+        assert last["details"][name] == details[name]
+    assert last["details"]["input_length"] == case.reply.usage.prompt
+
+
+@given(cases(ONE))
+def test_lightllms_form_says_the_same(case: Case):
+    whole = json.loads(TgiWriter(TgiView(details=True, scored=True)).full(case.reply))
+    own = json.loads(TgiWriter(TgiView(own_form=True, scored=True)).full(case.reply))
+    grammar.check_lightllm(own)
+    assert own["generated_text"] == [whole["generated_text"]]
+    assert own["count_output_tokens"] == whole["details"]["generated_tokens"]
+    plain = [{name: token[name] for name in token if name not in COUNTS} for token in own["tokens"]]
+    assert plain == whole["details"]["tokens"]
+
+
+@given(cases(Kinds(max_choices=1, weights=False, reasons=(FinishReason.STOP,))))
+def test_a_token_waits_for_nothing_that_may_still_come(case: Case):
+    """Without a limit each event of the answer is told at once, but for the last token."""
+    writer = TgiWriter()
+    for event in case.events:
+        said = writer.feed(event)
+        if isinstance(event, TextDelta):
+            assert said.count(b"data: ") == max(len(event.tokens), bool(event.text))
