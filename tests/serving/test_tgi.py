@@ -107,7 +107,7 @@ async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
     grammar.error(whole.json())
 
 
-async def test_a_stream_of_an_engine_without_tokens_counts_them_all_the_same():
+async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
     it = house(Entry((Say("Hello there"),), repeat=True))
     events = grammar.check_stream((await it.post("/generate_stream", {"inputs": "hi"})).content)
     assert events[-1]["generated_text"] == "Hello there"

@@ -139,6 +139,8 @@ def test_constraints(params: dict[str, object], constraint: object):
         ({"decoder_input_details": True}, {}, "parameters.decoder_input_details"),
         ({"decoder_input_details": True, "details": True}, {"stream": True}, "parameters.decoder_input_details"),
         ({"top_n_tokens": 2}, {}, "parameters.top_n_tokens"),
+        ({"top_n_tokens": 2, "return_details": True}, {}, "parameters.top_n_tokens"),
+        ({"details": True, "return_details": False}, {}, "parameters.return_details"),
         ({"return_full_text": True}, {"inputs": [5]}, "parameters.return_full_text"),
         ({"grammar": {"type": "yaml", "value": 1}}, {}, "parameters.grammar.type"),
         ({"grammar": {"type": "regex", "value": 1}}, {}, "parameters.grammar.value"),
@@ -241,6 +243,13 @@ def test_an_end_that_nobody_foresaw_has_an_event_without_a_token():
     *_, (last,) = fed(TgiView(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
     assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (None, "", "Hi")
     assert last["finish_reason"] == "length"
+
+
+def test_where_no_tokens_are_told_the_usage_tells_their_number():
+    events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
+    _, (text,), _, (last,) = fed(TgiView(details=True), *events)
+    assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (None, "Hi", False)
+    assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 
 def test_tokens_that_come_at_once_share_their_text():

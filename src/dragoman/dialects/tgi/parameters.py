@@ -40,7 +40,7 @@ _PARAMS = (
     ("truncate", ""),
     ("grammar", "of type json, json_schema or regex; at most one constraint"),
     ("adapter_id", "the name of a loaded adapter"),
-    ("return_details", "LightLLM's: where it is said, a whole answer has LightLLM's form"),
+    ("return_details", "LightLLM's: where it is said, a whole answer has LightLLM's form; not with details"),
     ("n", "LightLLM's, needs return_details, not stream"),
     ("stop_sequences", "LightLLM's name of stop: strings"),
     ("presence_penalty", "LightLLM's"),

@@ -89,7 +89,9 @@ def _check(params: Parameters, options: ReaderOptions, *, stream: bool) -> None:
         raise invalid("n" if n > 1 else "best_of", "more than 1 cannot be streamed")
     if params.decoder_input_details and (stream or not params.details):
         raise invalid("decoder_input_details", "it needs 'details', and cannot be streamed")
-    if params.top_n_tokens and not _scored(params):
+    if params.details and params.return_details is not None:
+        raise RequestError("Send either `details` or `return_details`: they ask for two forms.", param="return_details")
+    if params.top_n_tokens and not params.details:
         raise invalid("top_n_tokens", "it needs 'details'")
 
 

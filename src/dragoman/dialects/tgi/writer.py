@@ -109,10 +109,10 @@ class _Whole(Struct, frozen=True):
 
 
 class _LightllmWhole(Struct, frozen=True):
-    """Of one choice all but the text are no arrays."""
+    """Of one choice all but the text are no arrays. Of several whose tokens nobody tells, their numbers are null."""
 
     generated_text: list[str]
-    count_output_tokens: int | list[int]
+    count_output_tokens: int | list[int | None] | None
     finish_reason: str | list[str]
     prompt_tokens: int
     tokens: list[_Token] | list[list[_Token]] | UnsetType
@@ -240,8 +240,7 @@ class TgiWriter:
 
     def _lightllm(self, reply: Reply) -> _LightllmWhole:
         choices, one = reply.choices, len(reply.choices) == 1
-        # Where no tokens are told, their number is known of a single choice alone.
-        counts = [len(choice.tokens) or (reply.usage.completion if one else 0) for choice in choices]
+        counts = [len(choice.tokens) or (reply.usage.completion if one else None) for choice in choices]
         reasons = [_lightllm_reason(choice) for choice in choices]
         tokens = [self._counted(choice, reply.usage.prompt) for choice in choices]
         return _LightllmWhole(
