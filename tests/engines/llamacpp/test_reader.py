@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from dragoman.core.errors import EngineError, RequestError
 from dragoman.engines import encoder
 from dragoman.engines.encoder import BertEmbedder, BertScorer
 from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
+from dragoman.engines.llamacpp.reader import check_numbers
+from dragoman.engines.llamacpp.wire import Embedded
 from dragoman.launch import build_models
 from dragoman.pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from dragoman.serving.clock import SystemClock
@@ -106,6 +109,14 @@ async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Pa
     assert not ready(engine)
     with pytest.raises(EngineError, match="not running"):
         await engine.embed(EmbedRequest("m", TEXTS))
+
+
+def test_only_numbers_are_vectors() -> None:
+    told = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=Embedded)
+    assert told.embedding == ((0.5, None),)
+    check_numbers([np.array([0.5], np.float32)])
+    with pytest.raises(EngineError, match="no usable"):
+        check_numbers([np.array([0.5, np.nan], np.float32)])
 
 
 def ready(engine: Encoder) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from math import nan
 
 import httpx2
 import msgspec
@@ -49,7 +50,10 @@ class Client:
             raise EngineError(f"llama.cpp said something unexpected: {error}") from error
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """What the model makes of each input, as it comes out of its pooling. Raises EngineError."""
+        """What the model makes of each input, as it comes out of its pooling; NaN where it gives no number.
+
+        Raises EngineError.
+        """
         body = _encode({"input": inputs, "embd_normalize": -1})
         try:
             response = await self._client.post("/embeddings", content=body)
@@ -59,7 +63,7 @@ class Client:
             fault = decode_chunk(response.content).error
             raise EngineError(f"llama.cpp: {'it refused' if fault is None else fault.message}")
         read = sorted(msgspec.json.decode(response.content, type=list[Embedded]), key=lambda one: one.index)
-        return [np.array(one.embedding[0], np.float32) for one in read]
+        return [np.array([nan if each is None else each for each in one.embedding[0]], np.float32) for one in read]
 
 
 def tokenize(socket: str, key: str, text: str) -> tuple[int, ...]:

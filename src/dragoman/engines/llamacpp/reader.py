@@ -76,7 +76,9 @@ class LlamaCppEmbedder(_Reader):
         return self._traits
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        return embeddings(await self._read(request.inputs), request, self._traits)
+        read = await self._read(request.inputs)
+        check_numbers(read)
+        return embeddings(read, request, self._traits)
 
 
 class LlamaCppScorer(_Reader):
@@ -84,10 +86,17 @@ class LlamaCppScorer(_Reader):
 
     async def score(self, request: ScoreRequest) -> Scores:
         read = await self._read([pair.ids for pair in request.pairs])
+        check_numbers([numbers[:1] for numbers in read])
         numbers = [float(numbers[0]) for numbers in read]
         activated = request.activation is None or request.activation
         scores = tuple(map(_sigmoid, numbers)) if activated else tuple(numbers)
         return Scores(scores, sum(len(pair.ids) for pair in request.pairs))
+
+
+def check_numbers(vectors: Sequence[NDArray[np.float32]]) -> None:
+    """Raises EngineError for a vector with something in it that is no number."""
+    if not all(np.isfinite(vector).all() for vector in vectors):
+        raise EngineError("llama.cpp gave no usable numbers.")
 
 
 def _sigmoid(number: float) -> float:

@@ -77,7 +77,8 @@ class Tokenized(Struct, frozen=True):
 
 
 class Embedded(Struct, frozen=True):
-    """embedding: one vector, since the model pools."""
+    """embedding: one vector, since the model pools. null: no number; behind the score of a reranker llama.cpp leaves
+    whatever lay there."""
 
     index: int
-    embedding: tuple[tuple[float, ...], ...]
+    embedding: tuple[tuple[float | None, ...], ...]
