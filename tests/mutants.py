@@ -71,6 +71,20 @@ MUTANTS = (
         "if False:",
         (LLAMACPP,),
     ),
+    Mutant(
+        "a slot's beginning is used for a prompt with other images",
+        "engines/llamacpp/slots.py",
+        "    if not images:\n        return tokens\n",
+        "    return tokens\n",
+        (LLAMACPP,),
+    ),
+    Mutant(
+        "names of control tokens that a user wrote beside an image are control tokens to llama.cpp",
+        "engines/llamacpp/vision.py",
+        "if await client.tokenize(told) == ids:",
+        "if True:",
+        (LLAMACPP,),
+    ),
     # Engines that hang.
     Mutant(
         "a step that never ends leaves its engine unready for ever",

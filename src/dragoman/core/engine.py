@@ -17,6 +17,7 @@ from .embed import Embeddings, EmbedRequest, EmbedTraits, ScoreRequest, Scores
 from .errors import DragomanError
 from .events import Event, FinishReason
 from .request import GenerateRequest, Sampling
+from .vision import ShownImage
 
 
 class Feature(StrEnum):
@@ -124,47 +125,6 @@ class ThoughtLimit(Struct, frozen=True):
     end: tuple[int, ...]
     close: tuple[int, ...]
     open: bool
-
-
-class ReadImage(Struct, frozen=True):
-    """An image as a model's own processor made it ready.
-
-    text: what stands for it in the prompt, instead of the one placeholder that the chat template writes. digest: of
-    what it shows. prepared: for the engine that made it; nobody else looks into it.
-    """
-
-    text: str
-    digest: bytes
-    prepared: object
-
-
-class ShownImage(Struct, frozen=True):
-    """An image in a prompt: the ids from `begin` to `end` stand for it. digest, prepared: as in ReadImage.
-
-    Keys and values of a prompt are shared only where digests and places are equal too.
-    """
-
-    begin: int
-    end: int
-    digest: bytes
-    prepared: object
-
-
-class Vision(Protocol):
-    """How a model takes images in. Blocking; safe to use from several threads."""
-
-    @property
-    def placeholder(self) -> str:
-        """What the model's chat template writes where an image stands: the name of a control token."""
-        ...
-
-    def read(self, images: Sequence[bytes]) -> tuple[ReadImage, ...]:
-        """Those of one prompt, in its order. Raises RequestError for one that cannot be decoded."""
-        ...
-
-    def place(self, prompt: Sequence[int], images: Sequence[ReadImage]) -> tuple[ShownImage, ...]:
-        """Where each of them is in the ids of a prompt. Raises RequestError where they are not all there."""
-        ...
 
 
 class TokenRequest(Struct, frozen=True):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ..constraints.matcher import Compiler
 from ..core.control import Control, Trainable
-from ..core.engine import Embedder, PrefixCache, TokenEngine, Vision
+from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.metrics import Monitored
 from ..core.request import Sampling
+from ..core.vision import Vision
 from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, fingerprint
 from ..pipeline.adapters import Adapters
 from ..pipeline.models import ServedModel, TokenBackend

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+from ..core.errors import EngineError
 from ..core.request import Sampling
 from ..engines import llamacpp
-from ..engines.llamacpp import LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Metadata
+from ..engines.llamacpp import LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Metadata, Projector, Token
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from ..prompts.gguf import GgufVocabulary, tokenizer_json
 from ..prompts.template import ChatTemplate, TokenizerInfo
@@ -15,6 +17,8 @@ from ..serving.clock import Clock
 from ..settings import Settings
 from .around import limits, token_backend
 from .declared import given_template, guessed_formats, served_names
+
+log = logging.getLogger(__name__)
 
 
 def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -26,10 +30,14 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
         backend, limit = _reading(settings, metadata, options)
         return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=_info(metadata))
     tokenizer = gguf_tokenizer(metadata)
-    engine = llamacpp.load(metadata, tokenizer, limits(settings), options)
     template = given_template(settings) or _own_template(metadata)
+    projector = _projector(settings, metadata, tokenizer, template)
+    loaded = llamacpp.load(metadata, tokenizer, limits(settings), options, projector=projector)
+    engine = loaded.engine
     reasoning, tools = guessed_formats(settings, template, tokenizer)
-    backend = token_backend(settings, engine, tokenizer, template, llamacpp.ends(metadata), cache=engine)
+    backend = token_backend(
+        settings, engine, tokenizer, template, llamacpp.ends(metadata), cache=engine, vision=loaded.vision
+    )
     return ServedModel(
         name,
         backend,
@@ -42,6 +50,38 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
         tools=tools,
         tokenizer_info=_info(metadata, template),
     )
+
+
+def _projector(
+    settings: Settings, metadata: Metadata, tokenizer: HfTokenizer, template: ChatTemplate | None
+) -> Projector | None:
+    """Raises EngineError for a file that is none, or where no token can stand for an image."""
+    file = _projector_file(settings, metadata.path)
+    if file is None:
+        return None
+    if template is None:
+        raise EngineError(
+            f"{file}: the model has no chat template to show images with; `--mmproj none` leaves them out"
+        )
+    taken = {*template.traits.literals, *_special_tokens(metadata).values()}
+    names = sorted(tokenizer.controls.names, key=lambda name: ("image" not in name.lower(), name))
+    free = [name for name in names if name not in template.source and name not in taken]
+    ids = [(name, tokenizer.encode(name, special=True)) for name in free]
+    token = next((Token(name, found[0]) for name, found in ids if len(found) == 1), None)
+    if token is None:
+        raise EngineError(
+            f"{metadata.path} has no control token that could stand for an image; `--mmproj none` leaves them out"
+        )
+    return Projector(llamacpp.read_metadata(file), token)
+
+
+def _projector_file(settings: Settings, model: Path) -> Path | None:
+    if settings.mmproj is not None:
+        return None if settings.mmproj == "none" else Path(settings.mmproj)
+    beside = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
+    if len(beside) > 1:
+        log.warning("%s: several projectors lie beside it; --mmproj says which one to use", model)
+    return beside[0] if len(beside) == 1 else None
 
 
 def _reading(

@@ -10,10 +10,11 @@ import anyio.to_thread
 import msgspec
 
 from ..constraints.matcher import Compiled
-from ..core.engine import Capabilities, Engine, Feature, ShownImage, TokenEngine, TokenRequest
+from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext
+from ..core.vision import ShownImage
 from ..parsers import registry
 from .admission import Terms, check, check_text_length, param_of
 from .choosing import callable_tools, sampling_of, thought_limit

@@ -11,9 +11,10 @@ from typing import TypeVar
 import anyio.to_thread
 import msgspec
 
-from ..core.engine import ReadImage, Vision
 from ..core.errors import RequestError, Unsupported
+from ..core.message import Text
 from ..core.request import Conversation, GenerateRequest
+from ..core.vision import ReadImage, Vision
 from ..prompts.render import Pictures, Rendered, Renderer
 from .admission import Terms
 from .images import apart
@@ -84,7 +85,7 @@ async def render_conversation(
     template.
     """
     shown = () if conversation.tool_choice.mode == "none" else None
-    conversation, images = (conversation, []) if backend.vision is None else apart(conversation)
+    conversation, images = _apart(backend.vision, conversation)
 
     def work() -> tuple[Rendered, tuple[ReadImage, ...]]:
         renderer = _renderer(backend, conversation.template.template)
@@ -95,6 +96,12 @@ async def render_conversation(
     # A template that a request brings along has to be compiled first, and images have to be decoded.
     slow = images or conversation.template.template is not None
     return await _off_loop(INLINE + 1 if slow else _size(conversation), work)
+
+
+def _apart(vision: Vision | None, conversation: Conversation) -> tuple[Conversation, list[bytes]]:
+    if vision is None:
+        return conversation, []
+    return apart(conversation, Text(vision.placeholder) if vision.in_text else None)
 
 
 def _seen(vision: Vision | None, images: Sequence[bytes]) -> tuple[tuple[ReadImage, ...], Pictures | None]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from ..constraints.matcher import Compiler
 from ..core.control import Control, Directed, Trainable
-from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer, Vision
+from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import Monitored
 from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
+from ..core.vision import Vision
 from ..prompts.render import Renderer
 from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer

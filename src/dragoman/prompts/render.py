@@ -43,13 +43,13 @@ class Rendered(Struct, frozen=True):
 
 
 class Pictures(Struct, frozen=True):
-    """placeholder: the control token that the template writes for an image. texts: what stands for each instead."""
+    """placeholder: as in `core.vision.Vision`. texts: what stands for each instead."""
 
     placeholder: str
     texts: tuple[str, ...]
 
     def put_into(self, text: str) -> str:
-        """Names of control tokens in what users wrote are broken by marks: what is found is the template's own.
+        """What is found is no user's: names of control tokens in what they wrote are broken by marks.
 
         Raises RequestError where the template does not show every image once.
         """

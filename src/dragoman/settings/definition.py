@@ -65,6 +65,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         Option("Model", "Layers that llama.cpp keeps on a GPU; -1 are as many as it sees fit.", least=-1, most=100000),
     ] = -1
+    mmproj: Annotated[
+        str | None,
+        Option(
+            "Model",
+            "The GGUF file with the projector of a model that sees, for llama.cpp. By default the one `mmproj*.gguf` "
+            "beside the model; `none` leaves it out.",
+            metavar="FILE",
+        ),
+    ] = None
     threads: Annotated[
         int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", least=1, most=1024)
     ] = None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from dragoman.core.engine import ShownImage
+from dragoman.core.vision import ShownImage
 from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash, shown_in
 
 SIZE = 12

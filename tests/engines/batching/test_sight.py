@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import Failed, Feature, ShownImage, TokenRequest
+from dragoman.core.engine import Failed, Feature, TokenRequest
 from dragoman.core.errors import Unsupported
+from dragoman.core.vision import ShownImage
 from dragoman.engines.batching import BatchingEngine, EngineConfig, seeded
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.tiny.runner import PagedLlama

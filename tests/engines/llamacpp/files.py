@@ -194,3 +194,47 @@ def permuted(weight: Floats, heads: int) -> Floats:
     """Rotary pairs side by side, as llama.cpp's Llama has them."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def write_projector(file: Path, *, patches: int = 2) -> Path:
+    """Random eyes for the embedded model, as LLaVA has them: a square of so many patches a side, a token for each."""
+    import gguf
+
+    width, inner, side, layers = 16, 32, 8, 2
+    hidden = json.loads((tiny.embedded() / "config.json").read_text())["hidden_size"]
+    random = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(file, "clip")
+    writer.add_clip_has_vision_encoder(True)
+    writer.add_clip_projector_type("mlp")
+    writer.add_vision_use_gelu(True)
+    writer.add_vision_embedding_length(width)
+    writer.add_vision_feed_forward_length(inner)
+    writer.add_vision_block_count(layers)
+    writer.add_vision_projection_dim(hidden)
+    writer.add_vision_image_size(patches * side)
+    writer.add_vision_patch_size(side)
+    writer.add_vision_head_count(2)
+    writer.add_vision_attention_layernorm_eps(1e-5)
+    writer.add_vision_image_mean([0.5] * 3)
+    writer.add_vision_image_std([0.5] * 3)
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.patch_embd.weight": (width, 3, side, side),
+        "v.position_embd.weight": (patches**2, width),
+        "mm.0.weight": (width, width),
+        "mm.0.bias": (width,),
+        "mm.2.weight": (hidden, width),
+        "mm.2.bias": (hidden,),
+    }
+    block: dict[str, tuple[int, ...]] = {
+        **{f"attn_{part}.weight": (width, width) for part in ("q", "k", "v", "out")},
+        **{f"{norm}.{kind}": (width,) for norm in ("ln1", "ln2") for kind in ("weight", "bias")},
+        "ffn_up.weight": (inner, width),
+        "ffn_up.bias": (inner,),
+        "ffn_down.weight": (width, inner),
+        "ffn_down.bias": (width,),
+    }
+    shapes |= {f"v.blk.{n}.{name}": shape for n in range(layers) for name, shape in block.items()}
+    for name, shape in shapes.items():
+        writer.add_tensor(name, (0.3 * random.standard_normal(shape)).astype(np.float32))
+    _finish(writer)
+    return file

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.engines.llamacpp.slots import Slots
+from dragoman.core.vision import ShownImage
+from dragoman.engines.llamacpp.slots import Slots, keyed
 
 
 def test_the_longest_beginning_wins() -> None:
@@ -50,3 +51,18 @@ def test_else_the_one_that_was_used_longest_ago_is_taken() -> None:
     slots.give(second, (2,), "")
     slots.give(first, (1,), "")
     assert slots.take((3,), "")[0] == second
+
+
+def test_prompts_share_no_more_than_their_images_do() -> None:
+    tokens = (1, 2, 9, 9, 3, 9, 9, 4)
+
+    def shown(*digests: bytes) -> tuple[int, ...]:
+        places = zip((2, 5), digests, strict=True)
+        return keyed(tokens, [ShownImage(begin, begin + 2, digest, None) for begin, digest in places])
+
+    slots = Slots(1)
+    slots.give(slots.take((), "")[0], shown(b"red", b"green"), "")
+    assert slots.cached_tokens(shown(b"red", b"green"), "") == 7
+    assert slots.cached_tokens(shown(b"red", b"blue"), "") == 5
+    assert slots.cached_tokens(shown(b"blue", b"green"), "") == 2
+    assert slots.cached_tokens(tokens, "") == 2

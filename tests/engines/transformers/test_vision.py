@@ -20,8 +20,9 @@ pytest.importorskip("torch", reason="needs torch (CPU)")
 pytest.importorskip("transformers", reason="needs transformers")
 pytest.importorskip("PIL.Image", reason="needs Pillow")
 
-from dragoman.core.engine import Failed, ShownImage, TokenRequest
+from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
+from dragoman.core.vision import ShownImage
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.transformers.backend import Tensor, library, torch

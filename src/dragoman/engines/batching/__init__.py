@@ -11,6 +11,7 @@ from .engine import BatchingEngine, EngineConfig, check_request, seeded
 from .limits import EngineLimits
 from .model import Model, Runner, Sight, States
 from .offload import BlockFiles, fingerprint
+from .placing import placed
 from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "capabilities",
     "check_request",
     "fingerprint",
+    "placed",
     "seeded",
 ]

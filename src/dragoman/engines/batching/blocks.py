@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
-from ...core.engine import ShownImage
+from ...core.vision import ShownImage
 
 BLOCK_SIZE = 16
 """Tokens in a block of the pool."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.engine import ShownImage
+from ...core.vision import ShownImage
 from ..arrays.weights import Tensors
 from .scheduler import Chunk
 

@@ -92,11 +92,14 @@ class Answer:
         if chunk.error is not None:
             kind = NoRoom if _NO_ROOM in chunk.error.message else EngineError
             raise kind(f"llama.cpp: {chunk.error.message or chunk.error.type}")
+        progress = chunk.prompt_progress
+        if progress is not None and progress.total not in (0, len(self.tokens)):
+            raise EngineError(f"llama.cpp reads {len(self.tokens)} tokens as {progress.total}")
         out: list[TokenOutput] = []
         if not self._announced:
             self._announced = True
-            out.append(Scheduled(self.request.id, chunk.prompt_progress.cache if chunk.prompt_progress else 0))
-        if chunk.prompt_progress is None:
+            out.append(Scheduled(self.request.id, progress.cache if progress else 0))
+        if progress is None:
             scores = {scored.id: scored for scored in chunk.completion_probabilities}
             for token in self._tokens(chunk):
                 if self.over or self.stale:

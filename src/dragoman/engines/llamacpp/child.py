@@ -6,8 +6,10 @@ input is open, and says one line when the model is loaded. Knows no request: tho
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +19,8 @@ from .process import READY, Launch
 
 def main() -> int:
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    if launch.marker:
+        os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # the only way to tell it
     try:
         xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
@@ -57,6 +61,11 @@ def parameters(xllamacpp: Any, launch: Launch) -> Any:  # noqa: ANN401 - the lib
     if launch.pooling is not None:
         said.embedding = True
         said.pooling_type = xllamacpp.llama_pooling_type(launch.pooling)
+    if launch.mmproj is not None:
+        said.mmproj.path = launch.mmproj
+        said.mmproj_use_gpu = launch.gpu_layers != 0
+        # What is no image is a video to it, for which it would start a program. There is none beside the socket.
+        said.video_ffmpeg_bin_dir = str(Path(launch.socket).parent)
     return said
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from math import nan
 
 import httpx2
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import EngineError
-from .wire import Body, Chunk, Embedded, Tokenized, decode_chunk
+from ...core.errors import EngineError, RequestError
+from .wire import Body, Chunk, Counted, Embedded, Tokenized, decode_chunk
 
 _encode = msgspec.json.Encoder().encode
 _BROKEN = "The connection to llama.cpp broke off."
@@ -65,13 +65,45 @@ class Client:
         read = sorted(msgspec.json.decode(response.content, type=list[Embedded]), key=lambda one: one.index)
         return [np.array([nan if each is None else each for each in one.embedding[0]], np.float32) for one in read]
 
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """What llama.cpp makes of a part of a prompt, with its control tokens. Raises EngineError."""
+        try:
+            response = await self._client.post("/tokenize", content=_tokenizing(text, add=False, controls=True))
+            return msgspec.json.decode(response.content, type=Tokenized).tokens
+        except (httpx2.HTTPError, msgspec.DecodeError) as error:
+            raise EngineError(_BROKEN) from error
 
-def tokenize(socket: str, key: str, text: str) -> tuple[int, ...]:
-    """Blocking: what llama.cpp makes of a text that is part of one, in which names of control tokens are text."""
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
-        response = client.post(
-            "http://llama.cpp/tokenize",
-            headers={"Authorization": f"Bearer {key}", "Connection": "close"},
-            content=_encode({"content": text, "add_special": False, "parse_special": False}),
-        )
+
+def tokenize(socket: str, key: str, text: str, *, add: bool = False) -> tuple[int, ...]:
+    """Blocking: what llama.cpp makes of a text in which names of control tokens are text.
+
+    add: with what the vocabulary puts around one that is no part of another.
+    """
+    response = _ask(socket, key, "/tokenize", _tokenizing(text, add=add, controls=False))
     return msgspec.json.decode(response.content, type=Tokenized).tokens
+
+
+def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
+    """Blocking: tokens of a conversation with this part of a message and nothing else.
+
+    Raises RequestError with llama.cpp's reason where it refuses the part, EngineError where it does not answer.
+    """
+    body = _encode({"messages": [{"role": "user", "content": [part]}]})
+    try:
+        response = _ask(socket, key, "/chat/completions/input_tokens", body)
+        if response.status_code == 200:
+            return msgspec.json.decode(response.content, type=Counted).input_tokens
+        fault = decode_chunk(response.content).error
+    except (httpx2.HTTPError, msgspec.DecodeError) as error:
+        raise EngineError(_BROKEN) from error
+    raise RequestError("it is refused" if fault is None else fault.message)
+
+
+def _tokenizing(text: str, *, add: bool, controls: bool) -> bytes:
+    return _encode({"content": text, "add_special": add, "parse_special": controls})
+
+
+def _ask(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
+        headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+        return client.post(f"http://llama.cpp{path}", headers=headers, content=body)

@@ -13,13 +13,15 @@ from contextlib import aclosing
 
 import msgspec
 
-from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, TokenOutput, TokenRequest
-from ...core.errors import DragomanError, EngineError, Overloaded, Unsupported
+from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, Refused, TokenOutput, TokenRequest
+from ...core.errors import DragomanError, EngineError, Overloaded, RequestError, Unsupported
 from ..batching import EngineConfig, check_request
 from .answer import Answer, NoRoom
 from .held import Spelling
 from .link import Link
-from .slots import Slots
+from .slots import Slots, keyed
+from .vision import Words
+from .wire import Body
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,11 @@ class _Live:
         self.refusals = 0
 
     @property
+    def keys(self) -> tuple[int, ...]:
+        """Its tokens, as slots know them."""
+        return keyed(self.answer.tokens, self.answer.request.images)
+
+    @property
     def length(self) -> int:
         return len(self.answer.request.prompt) + len(self.answer.said)
 
@@ -81,7 +88,7 @@ class LlamaCppEngine:
     """Not started yet, over a process that may be.
 
     Sequences wait here and get a slot each. When their tokens no longer fit together the least urgent one gives up
-    its slot and goes on later, as in vLLM.
+    its slot and goes on later, as in vLLM. words: of a model that sees.
     """
 
     def __init__(
@@ -91,7 +98,9 @@ class LlamaCppEngine:
         eog: frozenset[int],
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
+        words: Words | None = None,
     ) -> None:
+        self._words = words
         self._link, self._spelling, self._eog, self._config = link, spelling, eog, config
         self._clock, self._heard = clock, 0.0
         self._live: dict[str, _Live] = {}
@@ -99,7 +108,8 @@ class LlamaCppEngine:
         self._running: list[_Live] = []
         self._slots = self._new_slots()
         self._arrived = 0
-        self._capabilities = Capabilities(_FEATURES, _PARAMETERS, max_logprobs=len(spelling))
+        features = _FEATURES if words is None else _FEATURES | {Feature.IMAGES}
+        self._capabilities = Capabilities(features, _PARAMETERS, max_logprobs=len(spelling))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -151,6 +161,8 @@ class LlamaCppEngine:
             raise EngineError("The engine is not running.")
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
+        if request.images and self._words is None:
+            raise Unsupported("This model was loaded without a projector: it sees no images.", param="messages")
         check_request(request, len(self._spelling), self.max_model_len)
         if request.prompt_logprobs is not None or request.thought is not None:
             raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
@@ -192,7 +204,7 @@ class LlamaCppEngine:
             if not self._running:
                 self._heard = self._clock()
             self._running.append(live)
-            slot, cached = self._slots.take(live.answer.tokens, live.answer.request.cache_salt)
+            slot, cached = self._slots.take(live.keys, live.answer.request.cache_salt)
             live.task = asyncio.create_task(self._serve(live, slot, cached))
 
     def _may_join(self, live: _Live) -> bool:
@@ -211,6 +223,9 @@ class LlamaCppEngine:
             live.refusals += 1
             if live.refusals > MOST_REFUSALS:
                 self._tell(live, Failed(request.id, error.message))
+        except RequestError as error:
+            refused = Failed(request.id, error.message) if answer.said else Refused(request.id, error)
+            self._tell(live, refused)
         except DragomanError as error:
             self._tell(live, Failed(request.id, error.message))
         except Exception:
@@ -220,7 +235,7 @@ class LlamaCppEngine:
         finally:
             live.task = None
             self._running.remove(live)
-            self._slots.give(slot, answer.tokens, request.cache_salt)
+            self._slots.give(slot, live.keys, request.cache_salt)
             if self._live.get(request.id) is live:
                 # It has neither ended nor been aborted: it gave way to others.
                 insort(self._waiting, live, key=lambda one: one.rank)
@@ -231,7 +246,7 @@ class LlamaCppEngine:
         answer = live.answer
         while not answer.over:
             before = len(answer.said)
-            body, cached = answer.body(slot, cached=cached), True
+            body, cached = await self._body(answer, slot, cached), True
             async with aclosing(self._link.client.complete(body)) as chunks:
                 async for chunk in chunks:
                     self._heard = self._clock()
@@ -242,6 +257,13 @@ class LlamaCppEngine:
                     self._make_room()
             if not answer.over and not answer.stale and len(answer.said) == before:
                 raise EngineError("llama.cpp ended an answer without a word.")
+
+    async def _body(self, answer: Answer, slot: int, cached: bool) -> Body:
+        body, images = answer.body(slot, cached=cached), answer.request.images
+        if not images or self._words is None:
+            return body
+        prompt = await self._words.tell(self._link.client, answer.tokens, images)
+        return msgspec.structs.replace(body, prompt=prompt)
 
     def _make_room(self) -> None:
         """The least urgent sequence gives way when they do not fit together. One alone always does."""
@@ -254,7 +276,7 @@ class LlamaCppEngine:
         """A receiver that raises takes nothing away from the others."""
         if self._live.get(live.answer.request.id) is not live:
             return
-        if isinstance(output, (Ended, Failed)):
+        if isinstance(output, (Ended, Failed, Refused)):
             del self._live[live.answer.request.id]
         try:
             live.deliver(output)

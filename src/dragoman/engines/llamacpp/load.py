@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 from ...core.embed import EmbedTraits, Pooling
@@ -20,6 +22,7 @@ from .link import Link
 from .model import bytes_per_token, dimensions, ends, max_positions, pooling_type
 from .process import Launch, Process
 from .reader import LlamaCppEmbedder, LlamaCppScorer
+from .vision import LlamaCppVision, Token, words
 
 _KV_ROOM = 2 << 30
 """Bytes for keys and values, unless their number is told."""
@@ -57,13 +60,28 @@ class LlamaCppOptions(Struct, frozen=True):
     threads: int | None = None
 
 
+class Projector(Struct, frozen=True):
+    """A file with what makes images into what the model reads. token: stands for them in ids."""
+
+    metadata: Metadata
+    token: Token
+
+
+class Loaded(Struct, frozen=True):
+    """vision: of a model with a projector."""
+
+    engine: LlamaCppEngine
+    vision: LlamaCppVision | None
+
+
 def load(
     metadata: Metadata,
     tokenizer: Tokenizer,
     limits: EngineLimits,
     options: LlamaCppOptions | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> LlamaCppEngine:
+    projector: Projector | None = None,
+) -> Loaded:
     """The engine for a GGUF file; blocking. llama.cpp runs already, the engine is not started yet.
 
     tokenizer: of the file's own vocabulary. Raises EngineError where the model cannot be served, or llama.cpp would
@@ -79,11 +97,21 @@ def load(
             f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
         )
     eog = ends(metadata)
-    process = Process(_launch(metadata, config, options or LlamaCppOptions()))
-    link = Link(_compared(process, tokenizer, metadata))
+    launch = _launch(metadata, config, options or LlamaCppOptions())
+    if projector is not None:
+        # A text with it in it can come from nobody but this process.
+        launch = _seeing(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
+    process = _compared(Process(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
-    spelling = Spelling([tokenizer.token_bytes(id) for id in range(size)])
-    return LlamaCppEngine(link, spelling, eog, config, clock)
+    spelled = [tokenizer.token_bytes(id) for id in range(size)]
+    if projector is None:
+        return Loaded(LlamaCppEngine(Link(process), Spelling(spelled), eog, config, clock), None)
+    try:
+        vision, told = LlamaCppVision(process, launch.marker, projector.token), words(process, spelled, launch.marker)
+    except EngineError as error:
+        process.stop()
+        raise EngineError(f"{projector.metadata.path}: {error.message}") from error
+    return Loaded(LlamaCppEngine(Link(process), Spelling(spelled), eog, config, clock, told), vision)
 
 
 def load_reader(
@@ -155,3 +183,10 @@ def _launch(metadata: Metadata, config: EngineConfig, options: LlamaCppOptions) 
         gpu_layers=options.gpu_layers,
         threads=options.threads,
     )
+
+
+def _seeing(launch: Launch, projector: Projector, *, marker: str) -> Launch:
+    if projector.metadata.architecture != "clip" or not projector.metadata.flag("clip.has_vision_encoder"):
+        raise EngineError(f"{projector.metadata.path} is no projector for images")
+    # Where the tokens of an image look at each other they have to be computed in one step.
+    return msgspec.structs.replace(launch, mmproj=str(projector.metadata.path), marker=marker, ubatch=launch.batch)

@@ -31,7 +31,7 @@ class Launch(Struct, frozen=True):
     unified: sequences share one cache, and each is looked for in all of it; otherwise each has an equal part.
     kv_type: numbers of the cache, in ggml's words. gpu_layers: -1 leaves it to llama.cpp. threads: None leaves it to
     llama.cpp. pooling: of a model that makes vectors, in the numbers of llama.cpp's llama_pooling_type; None for one
-    that generates.
+    that generates. mmproj: the file with a model's eyes; marker: what stands for an image in texts.
     """
 
     path: str
@@ -44,6 +44,8 @@ class Launch(Struct, frozen=True):
     gpu_layers: int = -1
     threads: int | None = None
     pooling: int | None = None
+    mmproj: str | None = None
+    marker: str = ""
     socket: str = ""
     key: str = ""
 

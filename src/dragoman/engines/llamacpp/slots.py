@@ -7,6 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...core.vision import ShownImage
+
+
+def keyed(tokens: tuple[int, ...], images: Sequence[ShownImage]) -> tuple[int, ...]:
+    """Tokens that are alike only where the same images are: no id is below 0."""
+    if not images:
+        return tokens
+    keys = list(tokens)
+    for image in images:
+        keys[image.begin : image.end] = [~int.from_bytes(image.digest)] * (image.end - image.begin)
+    return tuple(keys)
+
 
 class Slots:
     """All free at first, with nothing in them."""

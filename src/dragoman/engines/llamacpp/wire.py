@@ -18,8 +18,9 @@ class Scored(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """cache: tokens of the prompt that were there already."""
+    """total: tokens of the prompt. cache: those that were there already."""
 
+    total: int = 0
     cache: int = 0
     processed: int = 0
 
@@ -48,10 +49,17 @@ class Chunk(Struct, frozen=True):
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
+class Illustrated(Struct, frozen=True):
+    """A prompt with images: a text with a marker for each, and base64."""
+
+    prompt_string: str
+    multimodal_data: tuple[str, ...]
+
+
 class Body(Struct, frozen=True):
     """A request of `/completion`. The samplers are vLLM's, in its order; llama.cpp's own defaults are others."""
 
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] | Illustrated
     n_predict: int
     id_slot: int
     stream: bool
@@ -74,6 +82,12 @@ class Body(Struct, frozen=True):
 
 class Tokenized(Struct, frozen=True):
     tokens: tuple[int, ...]
+
+
+class Counted(Struct, frozen=True):
+    """Of a conversation."""
+
+    input_tokens: int
 
 
 class Embedded(Struct, frozen=True):

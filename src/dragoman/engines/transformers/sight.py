@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from ...core.engine import ShownImage
 from ...core.errors import EngineError
+from ...core.vision import ShownImage
 from ..batching import Chunk
 from ..batching.sequence import Sequence as Running
 from .backend import Network, Tensor, torch

@@ -14,12 +14,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
-import numpy as np
 from msgspec import Struct
 
-from ...core.engine import ReadImage, ShownImage
 from ...core.errors import EngineError, RequestError
 from ...core.picture import MAX_PIXELS
+from ...core.vision import ReadImage, ShownImage
+from ..batching import placed
 from .backend import Tensor, library
 from .recent import Recent
 
@@ -106,7 +106,7 @@ def _by_grid(processor: Any, placeholder: str, pictures: Sequence[Picture]) -> t
 
 
 class TransformersVision:
-    """As `core.engine.Vision`."""
+    """As `core.vision.Vision`."""
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
@@ -118,21 +118,15 @@ class TransformersVision:
     def placeholder(self) -> str:
         return self._processor.placeholder
 
+    @property
+    def in_text(self) -> bool:
+        return False
+
     def read(self, images: Sequence[bytes]) -> tuple[ReadImage, ...]:
         return tuple(self._read(data, number) for number, data in enumerate(images, 1))
 
     def place(self, prompt: Sequence[int], images: Sequence[ReadImage]) -> tuple[ShownImage, ...]:
-        found = np.flatnonzero(np.asarray(prompt) == self._processor.token).tolist()
-        counts = [pixels_of(image).count for image in images]
-        if len(found) != sum(counts):
-            raise RequestError("The prompt does not show every image once.", param="messages")
-        shown: list[ShownImage] = []
-        start = 0
-        for image, count in zip(images, counts, strict=True):
-            begin, end = found[start], found[start + count - 1] + 1
-            shown.append(ShownImage(begin, end, image.digest, image.prepared))
-            start += count
-        return tuple(shown)
+        return placed(prompt, self._processor.token, images, [pixels_of(image).count for image in images])
 
     def _read(self, data: bytes, number: int) -> ReadImage:
         digest = blake2b(data, digest_size=16).digest()

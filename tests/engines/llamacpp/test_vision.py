@@ -1,0 +1,181 @@
+"""A GGUF model with a projector answers by what its images show, over HTTP, with the official SDKs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from dragoman.core.engine import Feature
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError
+from dragoman.store import MemoryStore
+from tests.pictures import data_url, png
+
+pytest.importorskip("xllamacpp", reason="needs xllamacpp")
+pytest.importorskip("gguf", reason="needs gguf")
+
+from tests.engines.llamacpp.files import write_embedded, write_projector
+
+pytestmark = pytest.mark.llamacpp
+
+PATCHES = 4
+"""Tokens of an image, whatever its size."""
+
+RED, GREEN = png(16, 16, (255, 0, 0)), png(40, 20, (0, 255, 0))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("gguf")
+    write_embedded(made / "tiny.gguf")
+    write_projector(made / "mmproj-tiny.gguf")
+    return made
+
+
+def settings(directory: Path, **more: Any) -> Settings:
+    said: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_model_len": 512, "max_num_seqs": 4} | more
+    return Settings(model=str(directory / "tiny.gguf"), **said)
+
+
+@asynccontextmanager
+async def serving(directory: Path, **more: Any) -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(settings(directory, **more), SystemClock())
+    await models.start()
+    try:
+        transport = httpx2.ASGITransport(create_app(models, store=MemoryStore()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
+            yield http
+    finally:
+        await models.stop()
+
+
+def body(*parts: str | bytes, **more: Any) -> dict[str, Any]:
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part)}}
+        for part in parts
+    ]
+    asked = {"messages": [{"role": "user", "content": content}], "max_tokens": 12, "temperature": 0}
+    return {**asked, "return_token_ids": True, **more}
+
+
+async def told(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> dict[str, Any]:
+    answer = await http.post("/v1/chat/completions", json=body(*parts, **more))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def said(http: httpx2.AsyncClient, *parts: str | bytes, **more: Any) -> list[int]:
+    return (await told(http, *parts, **more))["choices"][0]["token_ids"]
+
+
+async def test_an_answer_depends_on_the_images_and_on_nothing_beside_it(directory: Path) -> None:
+    talks: list[tuple[str | bytes, ...]] = [
+        ("What is it?", RED),
+        ("What is it?", GREEN),
+        ("Which?", RED, "or", GREEN),
+        ("Which?", GREEN, "or", RED),
+        (RED, RED),
+    ]
+    async with serving(directory) as http:
+        alone = [await said(http, *talk) for talk in talks]
+        assert alone[0] != alone[1]
+        assert alone[2] != alone[3]
+        # Prompts that differ in their images alone find each other's slots.
+        assert [await said(http, *talk) for talk in reversed(talks)] == alone[::-1]
+        assert await asyncio.gather(*(said(http, *talk) for talk in talks * 2)) == alone * 2
+    async with serving(directory, enable_prefix_caching=False) as http:
+        assert [await said(http, *talk) for talk in talks] == alone
+
+
+async def test_streamed_is_whole_and_usage_is_what_llamacpp_counts(directory: Path) -> None:
+    async with serving(directory) as http:
+        client: Any = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http)
+        asked = body("What is it?", GREEN)
+        del asked["return_token_ids"]
+        whole = await client.chat.completions.create(model="tiny", **asked)
+        streamed = await client.chat.completions.create(
+            model="tiny", stream=True, stream_options={"include_usage": True}, **asked
+        )
+        chunks = [chunk async for chunk in streamed]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == whole.choices[0].message.content
+        assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+        again = (await told(http, "What is it?", GREEN))["usage"]
+        assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
+        bare = (await told(http, "What is it?", ""))["usage"]["prompt_tokens"]
+        two = (await told(http, "What is it?", GREEN, RED))["usage"]["prompt_tokens"]
+        assert whole.usage.prompt_tokens - bare == PATCHES
+        assert two - whole.usage.prompt_tokens == PATCHES
+
+
+async def test_messages_and_its_token_count_see_images_too(directory: Path) -> None:
+    async with serving(directory) as http:
+        client: Any = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=http)
+        url = data_url(RED).partition(",")[2]
+        block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": url}}
+        talk = [{"role": "user", "content": [block, {"type": "text", "text": "What is it?"}]}]
+        answer = await client.messages.create(model="tiny", max_tokens=8, messages=talk)
+        count = await client.messages.count_tokens(model="tiny", messages=talk)
+        assert count.input_tokens == answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (("What?", RED, RED[:60]), "Image 2 of the messages cannot be read"),
+        (("What does <|im_end|> mean?", RED), "would read other tokens"),
+    ],
+)
+async def test_what_llamacpp_cannot_be_told_is_a_400_that_names_the_field(
+    directory: Path, parts: tuple[str | bytes, ...], reason: str
+) -> None:
+    async with serving(directory) as http:
+        for stream in (False, True):
+            answer = await http.post("/v1/chat/completions", json=body(*parts, stream=stream))
+            assert answer.status_code == 400, answer.text
+            assert answer.json()["error"]["param"] == "messages"
+            assert reason in answer.json()["error"]["message"]
+        assert len(await said(http, "What is it?", RED)) > 0
+
+
+async def test_an_answer_goes_on_where_llamacpp_has_to_be_asked_again(directory: Path) -> None:
+    """No end comes before the tenth token: that is another question, with what was said as text."""
+    async with serving(directory) as http:
+        short, long = await said(http, "What is it?", GREEN), await said(http, "What is it?", GREEN, min_tokens=10)
+        assert (len(short) < 10 <= len(long), long[: len(short) - 1]) == (True, short[:-1])
+
+
+async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:
+    async with serving(directory) as http:
+        answer = await told(http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]})
+        assert {choice["message"]["content"] for choice in answer["choices"]} <= {"red", "green"}
+
+
+async def test_without_a_projector_images_are_refused(directory: Path) -> None:
+    async with serving(directory, mmproj="none") as http:
+        answer = await http.post("/v1/chat/completions", json=body("What is it?", RED))
+        assert answer.status_code == 400
+        assert "does not support images" in answer.json()["error"]["message"]
+
+
+async def test_a_projector_is_named_or_found_and_has_to_be_one(directory: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "tiny.gguf"
+    alone.symlink_to(directory / "tiny.gguf")
+    for named, sees in (({}, False), ({"mmproj": str(directory / "mmproj-tiny.gguf")}, True)):
+        models = build_models(settings(tmp_path, **named), SystemClock())
+        assert (Feature.IMAGES in next(iter(models)).capabilities.features) == sees
+        await models.stop()
+    with pytest.raises(SettingsError, match="no projector"):
+        build_models(settings(tmp_path, mmproj=str(alone)), SystemClock())
