@@ -50,6 +50,12 @@ def test_a_prompt_alone_gets_sglangs_defaults():
     assert request(nulls).limits == Limits(), "no limit at all, where it says null"
 
 
+def test_a_model_that_is_missing_is_named_where_it_would_stand():
+    with pytest.raises(RequestError) as refused:
+        read_sglang(b'{"input_ids": [5]}', msgspec.structs.replace(OPTIONS, default_model=None))
+    assert refused.value.param == "model"
+
+
 def test_sampling_params_are_what_they_are_in_sglang():
     asked = request(
         {

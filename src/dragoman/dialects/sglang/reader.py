@@ -24,11 +24,11 @@ def read_sglang(data: bytes, options: ReaderOptions) -> Call:
     parsed = Body(data)
     body = parsed.read(_BODY)
     warnings, unknown = SGLANG.judge(parsed.others(_BODY.names))
-    prompts = _prompts(body)
+    prompts, model = _prompts(body), body.lora_path or model_of(body.model, options)
     with within("sampling_params"):
         params, more, strange = _params(bytes(body.sampling_params))
         _check_choices(params.n or 1, len(prompts), options)
-        requests = tuple(_request(prompt, body, params, options, len(prompts)) for prompt in prompts)
+        requests = tuple(_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
     view = _view(body, several=_is_batch(body) or (params.n or 1) > 1)
     id = AnswerId("", body.rid)
 
@@ -86,12 +86,12 @@ def _check_choices(n: int, prompts: int, options: ReaderOptions) -> None:
 
 
 def _request(
-    prompt: Prompt, body: SglangBody, params: SamplingParams, options: ReaderOptions, prompts: int
+    prompt: Prompt, model: str, body: SglangBody, params: SamplingParams, options: ReaderOptions, prompts: int
 ) -> GenerateRequest:
     scored = _start(body) is not None
     top = body.top_logprobs_num or 0
     return GenerateRequest(
-        model=body.lora_path or model_of(body.model, options),
+        model=model,
         prompt=prompt,
         choices=params.n or 1,
         sampling=_sampling(params),
