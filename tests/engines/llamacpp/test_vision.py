@@ -157,6 +157,17 @@ async def test_an_answer_goes_on_where_llamacpp_has_to_be_asked_again(directory:
         assert (len(short) < 10 <= len(long), long[: len(short) - 1]) == (True, short[:-1])
 
 
+async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(directory: Path) -> None:
+    """It says the same letter again and again, which it would read as longer tokens."""
+    async with serving(directory) as http:
+        found = (await http.post("/tokenize", json={"prompt": "l", "add_special_tokens": False})).json()["tokens"]
+        forced = {"logit_bias": {str(found[0]): 100}, "ignore_eos": True, "max_tokens": 6}
+        assert await said(http, "What is it?", RED, **forced) == found * 6
+        answer = await http.post("/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced))
+        assert answer.status_code == 500
+        assert "cannot go on" in answer.json()["error"]["message"]
+
+
 async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:
     async with serving(directory) as http:
         answer = await told(http, "What is it?", RED, n=2, structured_outputs={"choice": ["red", "green"]})

@@ -64,6 +64,8 @@ MARGIN = 8
 
 MOST_REFUSALS = 100
 
+_CUT = "This answer to images cannot go on: llama.cpp takes it as text, and would read other tokens in it."
+
 
 class _Live:
     """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it."""
@@ -224,8 +226,7 @@ class LlamaCppEngine:
             if live.refusals > MOST_REFUSALS:
                 self._tell(live, Failed(request.id, error.message))
         except RequestError as error:
-            refused = Failed(request.id, error.message) if answer.said else Refused(request.id, error)
-            self._tell(live, refused)
+            self._tell(live, Failed(request.id, _CUT) if answer.said else Refused(request.id, error))
         except DragomanError as error:
             self._tell(live, Failed(request.id, error.message))
         except Exception:
