@@ -999,19 +999,25 @@ def main(wanted: list[str]) -> int:
     _check_up_to_date()
     chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
-    with _copy() as tree:
-        if failed := _failures(tree, tuple(tests), 10 * TIMEOUT):
+    count, missed = os.cpu_count() or 1, 0
+    # Each has a tree of its own, so that they do not meet.
+    with ThreadPoolExecutor(count) as pool:
+        shares = [tuple(tests[place::count]) for place in range(min(count, len(tests)))]
+        if failed := [name for names in pool.map(_unspoilt, shares) for name in names]:
             print(f"the tests fail without any mutant: {', '.join(failed)}")
             return 1
-    missed = 0
-    # Each has a tree of its own, so that they do not meet.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for (i, mutant), (failed, seconds) in zip(chosen, pool.map(_tried, (each for _, each in chosen)), strict=True):
             missed += not failed
             word = "CAUGHT" if failed else "MISSED"
             print(f"{i:2} {word} {seconds:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     return 1 if missed else 0
+
+
+def _unspoilt(tests: tuple[str, ...]) -> list[str]:
+    """Those that fail without any bug of ours."""
+    with _copy() as tree:
+        return _failures(tree, tests, 10 * TIMEOUT)
 
 
 def _tried(mutant: Mutant) -> tuple[list[str], float]:
