@@ -140,8 +140,11 @@ def add_byte_level(writer: Any, tokenizer: Mapping[str, Any], marks: int) -> Non
     writer.add_add_bos_token(False)
 
 
-def add_sentencepiece(writer: Any, size: int = 2048) -> None:
-    """A vocabulary with scores instead of merges, made of what this file says; `size` tokens, bytes among them."""
+def add_sentencepiece(writer: Any, size: int = 2048, last: int = UNUSED) -> None:
+    """A vocabulary with scores instead of merges, made of what this file says; `size` tokens, bytes among them.
+
+    last: the kind of its last token.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trained = Tokenizer(models.BPE())
@@ -156,7 +159,7 @@ def add_sentencepiece(writer: Any, size: int = 2048) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(names)
-    writer.add_token_types(kinds + [UNUSED] * (size - len(kinds)))
+    writer.add_token_types([*kinds, *[UNUSED] * (size - len(kinds) - 1), last])
     writer.add_token_scores([0.0] * 259 + [float(-n) for n in range(size - 259)])
     writer.add_bos_token_id(1)
     writer.add_unk_token_id(0)

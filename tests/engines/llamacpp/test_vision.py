@@ -24,7 +24,7 @@ from tests.pictures import data_url, png
 pytest.importorskip("xllamacpp", reason="needs xllamacpp")
 pytest.importorskip("gguf", reason="needs gguf")
 
-from tests.engines.llamacpp.files import write_embedded, write_projector
+from tests.engines.llamacpp.files import CONTROL, add_sentencepiece, write_embedded, write_projector
 
 pytestmark = pytest.mark.llamacpp
 
@@ -166,6 +166,23 @@ async def test_an_answer_that_llamacpp_would_read_otherwise_does_not_go_on(direc
         answer = await http.post("/v1/chat/completions", json=body("What is it?", RED, min_tokens=3, **forced))
         assert answer.status_code == 500
         assert "cannot go on" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "reason"),
+    [("<s>", "A:", ""), ("", "A:", "first token"), ("<s>", "", "ends with an image")],
+)
+async def test_a_prompt_begins_as_llamacpp_begins_it_and_ends_with_text(
+    tmp_path: Path, begin: str, end: str, reason: str
+) -> None:
+    """Of SentencePiece's kind: llama.cpp puts a token before every prompt, and a blank before every text."""
+    write_embedded(tmp_path / "tiny.gguf", vocabulary=lambda writer: add_sentencepiece(writer, last=CONTROL))
+    write_projector(tmp_path / "mmproj.gguf")
+    template = f"{begin}Q: {{{{ messages[0].content }}}}{end}"
+    async with serving(tmp_path, chat_template=template) as http:
+        answer = await http.post("/v1/chat/completions", json=body("return name", RED))
+        assert answer.status_code == (400 if reason else 200), answer.text
+        assert reason in answer.text
 
 
 async def test_several_choices_and_a_grammar_see_the_image(directory: Path) -> None:

@@ -94,7 +94,13 @@ class Words:
         """Raises Unsupported where llama.cpp would read other ids than these."""
         count = len(self._before)
         if tokens[:count] != self._before:
-            raise _unreadable()
+            raise Unsupported(
+                "llama.cpp begins every prompt with images with the model's first token; this one does not have it.",
+                param="messages",
+            )
+        if images[-1].end == len(tokens):
+            # It would end its process: the last token of a prompt has to be one that it can sample after.
+            raise Unsupported("llama.cpp takes no prompt that ends with an image.", param="messages")
         texts: list[str] = []
         start = count
         for image in images:
