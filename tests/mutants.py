@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "pyproject.toml")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis", ".pytest_cache")
 TIMEOUT = 120
+QUICK = "not (long or torch or mlx or vllm or clients)"
+"""What finds no bug that is planted here, and takes its time."""
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 
 
@@ -1071,7 +1073,7 @@ def _apply(tree: Path, mutant: Mutant) -> None:
 def _failures(tree: Path, tests: tuple[str, ...], timeout: float = TIMEOUT) -> list[str]:
     """Names of the tests that failed; those that could not even be collected count too."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "HYPOTHESIS_PROFILE": "mutants"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", QUICK, "-p", "no:cacheprovider", "--tb=no", *tests]
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=timeout, check=False
