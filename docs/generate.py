@@ -23,6 +23,7 @@ from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.parameters import SUPPORT
 from dragoman.dialects.support import Status, Support
 from dragoman.engines import batching
+from dragoman.engines.llamacpp.capabilities import capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
 from dragoman.engines.vllm.facts import Facts
 from dragoman.launch import build_models
@@ -94,6 +95,7 @@ _PLAIN = Facts(max_model_len=1, vocab_size=1, max_logprobs=20, eos=0)
 _OF_LIBRARIES = {
     "transformers": (batching.capabilities(1, lora=True), batching.capabilities(1, lora=True, images=True)),
     "mlx": (batching.capabilities(1),) * 2,
+    "llamacpp": (llamacpp(1), llamacpp(1, images=True)),
     "vllm": (_PLAIN.capabilities(), replace(_PLAIN, marks=((), ()), adapters=True).capabilities()),
 }
 """At least, and at most. None of the libraries is needed to know it."""

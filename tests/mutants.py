@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "pyproject.toml")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis", ".pytest_cache")
 TIMEOUT = 120
-QUICK = "not (long or torch or mlx or vllm or clients)"
-"""What finds no bug that is planted here, and takes its time."""
 """Seconds. A bug that keeps the tests from ending is noticed too."""
+QUICK = "not (long or torch or mlx or vllm or clients)"
+"""The others find no bug that is planted here, and take their time."""
 
 
 class Mutant(NamedTuple):

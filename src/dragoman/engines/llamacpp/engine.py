@@ -13,10 +13,11 @@ from contextlib import aclosing
 
 import msgspec
 
-from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, Refused, TokenOutput, TokenRequest
+from ...core.engine import Capabilities, Deliver, Ended, Failed, Health, Refused, TokenOutput, TokenRequest
 from ...core.errors import DragomanError, EngineError, Overloaded, RequestError, Unsupported
 from ..batching import EngineConfig, check_request
 from .answer import Answer, NoRoom
+from .capabilities import capabilities
 from .held import Spelling
 from .link import Link
 from .slots import Slots, keyed
@@ -24,40 +25,6 @@ from .vision import Words
 from .wire import Body
 
 log = logging.getLogger(__name__)
-
-_FEATURES = frozenset(
-    {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
-        Feature.TOOLS,
-        Feature.LOGPROBS,
-        Feature.TOKEN_IDS,
-    }
-)
-_PARAMETERS = frozenset(
-    {
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "seed",
-        "logit_bias",
-        "allowed_token_ids",
-        "bad_words",
-        "max_tokens",
-        "min_tokens",
-        "stop",
-        "stop_token_ids",
-        "include_stop",
-        "ignore_eos",
-        "truncate_prompt",
-    }
-)
-"""Presence and frequency penalties are not among them: llama.cpp's count the prompt's tokens too."""
 
 MARGIN = 8
 """Tokens a slot beyond what sequences may have: llama.cpp is always somewhat ahead of what is known here."""
@@ -110,8 +77,7 @@ class LlamaCppEngine:
         self._running: list[_Live] = []
         self._slots = self._new_slots()
         self._arrived = 0
-        features = _FEATURES if words is None else _FEATURES | {Feature.IMAGES}
-        self._capabilities = Capabilities(features, _PARAMETERS, max_logprobs=len(spelling))
+        self._capabilities = capabilities(len(spelling), images=words is not None)
 
     @property
     def capabilities(self) -> Capabilities:
