@@ -1004,8 +1004,7 @@ def main(wanted: list[str]) -> int:
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.
     with ThreadPoolExecutor(count) as pool:
-        shares = [tuple(tests[place::count]) for place in range(min(count, len(tests)))]
-        if failed := [name for names in pool.map(_unspoilt, shares) for name in names]:
+        if failed := [name for names in pool.map(_unspoilt, _shares(tests, count)) for name in names]:
             print(f"the tests fail without any mutant: {', '.join(failed)}")
             return 1
         for (i, mutant), (failed, seconds) in zip(chosen, pool.map(_tried, (each for _, each in chosen)), strict=True):
@@ -1014,6 +1013,19 @@ def main(wanted: list[str]) -> int:
             print(f"{i:2} {word} {seconds:4.0f} s  {mutant.bug}  <- {', '.join(failed)}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     return 1 if missed else 0
+
+
+def _shares(tests: list[str], count: int) -> list[tuple[str, ...]]:
+    """About the same number of files of tests in each; none twice."""
+    shares: list[list[str]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    files = {test: 1 + len(list((ROOT / test).rglob("test_*.py"))) for test in tests}
+    for test in sorted(tests, key=lambda test: -files[test]):
+        if not any(test.startswith(f"{other}/") for other in tests):
+            least = sizes.index(min(sizes))
+            shares[least].append(test)
+            sizes[least] += files[test]
+    return [tuple(share) for share in shares if share]
 
 
 def _unspoilt(tests: tuple[str, ...]) -> list[str]:
