@@ -201,7 +201,7 @@ def permuted(weight: Floats, heads: int) -> Floats:
 
 def write_projector(file: Path, *, patches: int = 2) -> Path:
     """Random eyes for the embedded model, as LLaVA has them: a square of so many patches a side, a token for each."""
-    import gguf
+    gguf: Any = import_module("gguf")
 
     width, inner, side, layers = 16, 32, 8, 2
     hidden = json.loads((tiny.embedded() / "config.json").read_text())["hidden_size"]
