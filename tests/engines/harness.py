@@ -29,6 +29,8 @@ from dragoman.engines.tiny.runner import PagedLlama
 GREEDY = Sampling(temperature=0)
 PLAIN = SchedulerConfig()
 ROOM = 1 << 30
+PATIENCE = 120.0
+"""Seconds without a word after which an engine hangs, also on a machine that is busy elsewhere."""
 
 
 class Told(list[TokenOutput]):
@@ -151,7 +153,7 @@ class Speaker:
         """Wait until each has so many tokens, or has ended; None waits for the end."""
         while not all(_reached(stream, tokens) for stream in streams):
             self._said.clear()
-            await asyncio.wait_for(self._said.wait(), 30)
+            await asyncio.wait_for(self._said.wait(), PATIENCE)
 
     async def ask(self, request: TokenRequest) -> Told:
         told = self.send(request)
