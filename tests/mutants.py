@@ -27,6 +27,8 @@ COPIED = ("src", "tests", "pyproject.toml")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis", ".pytest_cache")
 TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
+PASSED = "--suite-passed"
+"""Said by who has just run the suite: it is not run again without any bug."""
 QUICK = "not (long or torch or mlx or vllm or clients)"
 """The others find no bug that is planted here, and take their time."""
 
@@ -997,14 +999,17 @@ MUTANTS = (
 )
 
 
-def main(wanted: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     _check_up_to_date()
+    wanted = [argument for argument in arguments if argument != PASSED]
     chosen = [(i, mutant) for i, mutant in enumerate(MUTANTS) if _is_wanted(i, mutant, wanted)]
     tests = sorted({test for _, mutant in chosen for test in mutant.tests})
     count, missed = os.cpu_count() or 1, 0
     # Each has a tree of its own, so that they do not meet.
     with ThreadPoolExecutor(count) as pool:
-        if failed := [name for names in pool.map(_unspoilt, _shares(tests, count)) for name in names]:
+        if PASSED not in arguments and (
+            failed := [name for names in pool.map(_unspoilt, _shares(tests, count)) for name in names]
+        ):
             print(f"the tests fail without any mutant: {', '.join(failed)}")
             return 1
         for (i, mutant), (failed, seconds) in zip(chosen, pool.map(_tried, (each for _, each in chosen)), strict=True):
