@@ -16,6 +16,7 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
 from ..core.syntax import FreeText, JsonValue, Many, Maybe, OneOf, Piece, ThoughtSyntax, Verbatim
+from .closing import closed
 from .schema import MOST_INTERSECTED, Json, Schema, parse_schema
 
 MOST_REGEX = 4 * 1024
@@ -101,9 +102,10 @@ def _literal(text: str) -> str:
 
 def _json(schema: Schema, strict: bool) -> str:
     """An inline schema. What its author says about llguidance's own options does not count."""
-    if schema is False:
+    tight = closed(schema)
+    if tight is False:
         return "%json false"
-    members = {} if schema is True else schema
+    members = {} if tight is True else tight
     options: Json = {**_STYLE, "lenient": not strict}
     return "%json " + json.dumps({**members, "x-guidance": options})
 

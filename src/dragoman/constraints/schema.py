@@ -74,18 +74,18 @@ def _levels(value: Json) -> int:
 
 def _check_intersections(schema: Schema, param: str) -> None:
     """Refuse a schema whose parts are merged, if too many different expressions could meet."""
-    parts = [part for part in _parts(schema) if isinstance(part, dict)]
-    if not any(_merges(part) for part in parts):
+    objects = [part for part in parts(schema) if isinstance(part, dict)]
+    if not any(merges(part) for part in objects):
         return
     expressions = {
-        text for part in parts for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
+        text for part in objects for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
     }
     if len(expressions) > MOST_INTERSECTED:
         message = f"More than {MOST_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
         raise RequestError(f"{message} are not supported.", param=param)
 
 
-def _merges(part: dict[str, Json]) -> bool:
+def merges(part: dict[str, Json]) -> bool:
     """Two schemas have to hold for the same value."""
     every = part.get("allOf")
     several = isinstance(every, list) and len(every) > 1
@@ -93,7 +93,8 @@ def _merges(part: dict[str, Json]) -> bool:
     return several or bool(said & _APPLICATORS and len(said) > 1)
 
 
-def _parts(schema: Json) -> Iterator[Json]:
+def parts(schema: Json) -> Iterator[Json]:
+    """All that it is made of, itself first."""
     pending = [schema]
     while pending:
         part = pending.pop()
