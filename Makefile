@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or newer), git and make, nothing else. Everything is installed into .venv, from the locks.
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
-#   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a minute
+#   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
 #   make test-long                                    the properties alone, searched for long, and what takes long
 #   make test-clients                                 lm-eval, TRL, LangChain, the Vercel AI SDK against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
@@ -10,18 +10,20 @@
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
 #   make clean                                        remove what tools have left behind
 #
-# PYTHON=python3.13 chooses another Python for a new .venv.
+# PYTHON=python3.13 chooses another Python for a new .venv, TEST_WORKERS=0 one process for all tests (`-s`, `--pdb`).
 
 PYTHON ?= python3
 VENV ?= .venv
 UV ?= uv
 SERVE_ARGS ?=
 TEST_ARGS ?=
+TEST_WORKERS ?= auto
 LONG_PROFILE ?= long
 BENCH_ARGS ?=
 LOCK_ARGS ?=
 
 BIN := $(VENV)/bin
+PARALLEL := -n $(TEST_WORKERS) --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header $(LOCK_ARGS)
@@ -38,10 +40,10 @@ serve: $(VENV)/.serve
 	@exec $(BIN)/dragoman serve $(SERVE_ARGS)
 
 test: $(VENV)/.test
-	$(BIN)/pytest -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" $(TEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" $(TEST_ARGS)
 
 test-long: $(VENV)/.test
-	$(BIN)/pytest -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "(hypothesis or long) and not torch and not mlx and not vllm and not llamacpp and not clients" --hypothesis-profile=$(LONG_PROFILE) $(TEST_ARGS)
 
 # The locked packages stay as they are: what does not fit beside them is not installed.
 test-clients: $(VENV)/.check

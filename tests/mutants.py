@@ -53,6 +53,21 @@ LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # Grammars.
+    Mutant(
+        "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",
+        "constraints/lark.py",
+        "tight = closed(schema)",
+        "tight = schema",
+        ("tests/constraints/test_closing.py",),
+    ),
+    Mutant(
+        "objects that have to fit two schemas can fit neither, because each is closed",
+        "constraints/closing.py",
+        '"oneOf" in part or merges(part)',
+        '"oneOf" in part',
+        ("tests/constraints/test_closing.py",),
+    ),
     # llama.cpp.
     Mutant(
         "llama.cpp's stream leaves out tokens within characters, and nobody asks for them (its own defect)",
