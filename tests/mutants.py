@@ -150,6 +150,20 @@ MUTANTS = (
         ("tests/cli/test_cli.py",),
     ),
     Mutant(
+        "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",
+        "launch/door.py",
+        "            listener.close()\n            return\n",
+        "            self._listener = listener\n            return\n",
+        ("tests/launch/test_doors.py",),
+    ),
+    Mutant(
+        "closing one port of a process cuts the streams of all of them",
+        "launch/door.py",
+        'if transport.get_extra_info("sockname")[1] != self.port:',
+        "if connection is None:",
+        ("tests/launch/test_doors.py",),
+    ),
+    Mutant(
         "two instances of a process publish their events on one port",
         "launch/instances.py",
         "        ranks += one.data_parallel_size\n",

@@ -108,7 +108,8 @@ def _hosts(settings: Settings) -> tuple[str, ...]:
 def _serve(app: ASGIApp, settings: Settings, what: str) -> None:
     import uvicorn  # noqa: PLC0415
 
-    from ..launch.server import exit_in_peace, listen, uvicorn_config  # noqa: PLC0415
+    from ..launch.listener import listen  # noqa: PLC0415
+    from ..launch.server import exit_in_peace, uvicorn_config  # noqa: PLC0415
 
     config = uvicorn_config(app, settings)
     # Whatever headers there are come from the upstream; an answer that breaks off is no fault of this server.

@@ -29,13 +29,16 @@ from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.answer import Patience
 from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
+from ..serving.listening import Listening
 from ..serving.media import Media, MediaOptions
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
+from .door import Door
 from .models import build_models
 from .secret import secret_key
 from .store import build_store, try_out
+from .timetable import Doors, SeenFrom
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,18 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
     secret = secret_key(settings, os.environ) or secrets.token_bytes(32)
-    each = [assembled(one, secret) for one in _spread(settings)]
-    listeners = None if settings.uds is not None else [listen(one.settings) for one in each]
-    ports: list[int | None] = [None] if listeners is None else [listener.getsockname()[1] for listener in listeners]
+    told = _spread(settings)
+    doors = Doors([Door(one) for one in told if one.uds is None])
+    seen = [SeenFrom(door, doors) for door in doors.each] or [None]
+    each = [assembled(one, secret, ports) for one, ports in zip(told, seen, strict=True)]
+    listeners = [door.open() for door in doors.each] or None
+    ports: list[int | None] = [None] if listeners is None else [door.port for door in doors.each]
     app = each[0].application
     if settings.instances.each:
         from .instances import ByPort  # noqa: PLC0415 - as below
 
         app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
-    server = Server(uvicorn_config(app, settings), *(one.models for one in each))
+    server = Server(uvicorn_config(app, settings), *(one.models for one in each), doors=doors)
     exit_in_peace(server)
     greetings = [greeting(one.settings, one.models, port) for one, port in zip(each, ports, strict=True)]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
@@ -87,8 +93,8 @@ def _spread(settings: Settings) -> list[Settings]:
         raise SettingsError(f"instances: {error}") from error
 
 
-def assembled(settings: Settings, secret: bytes) -> Assembled:
-    """Raises SettingsError."""
+def assembled(settings: Settings, secret: bytes, ports: Listening | None = None) -> Assembled:
+    """ports: of this process, which only a simulated server can be told to leave. Raises SettingsError."""
     models = build_models(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
@@ -100,6 +106,7 @@ def assembled(settings: Settings, secret: bytes) -> Assembled:
         store=store,
         media=Media(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
+        ports=ports if _is_simulated(settings) else None,
     )
     return Assembled(settings, models, application)
 
@@ -129,11 +136,24 @@ class Server(uvicorn.Server):
     terminal error, and not by a closed connection.
     """
 
-    def __init__(self, config: uvicorn.Config, *models: Models, grace: float = 8.0) -> None:
+    def __init__(self, config: uvicorn.Config, *models: Models, grace: float = 8.0, doors: Doors | None = None) -> None:
+        """doors: whose sockets it accepts from, in their order; without any it accepts from what it is given."""
         super().__init__(config)
         self._models, self._grace = models, grace
+        self._doors = doors or Doors(())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for door, server in zip(self._doors.each, self.servers, strict=False):
+            door.lend(server, self._protocol, self.server_state.connections)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """For a connection that is accepted, as uvicorn makes it."""
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._doors.close()
         ending = asyncio.create_task(self._end())
         await super().shutdown(sockets)
         ending.cancel()
@@ -173,23 +193,6 @@ def websocket_protocol(
     return WebSocketsSansIOProtocol(config, server_state, app_state)
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number. It listens too:
-    who connects as soon as it is told where waits for the engine instead of being refused.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host, settings.port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise SettingsError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from error
-    listener.set_inheritable(True)
-    return listener
-
-
 def serving_options(settings: Settings) -> ServingOptions:
     return ServingOptions(
         profile=_api_profile(settings),
@@ -215,8 +218,11 @@ def serving_options(settings: Settings) -> ServingOptions:
 
 def _api_profile(settings: Settings) -> Profile:
     """A simulated vLLM answers as one, unless told otherwise."""
-    is_simulated = settings.model.partition(":")[0] == "sim"
-    return Profile(settings.api_profile or ("vllm" if is_simulated else "openai"))
+    return Profile(settings.api_profile or ("vllm" if _is_simulated(settings) else "openai"))
+
+
+def _is_simulated(settings: Settings) -> bool:
+    return settings.model.partition(":")[0] == "sim"
 
 
 def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:

@@ -20,7 +20,7 @@ from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from . import batches, files, message_batches, reading, steering, stored_chat, threads, utility, weights
+from . import batches, files, listening, message_batches, reading, steering, stored_chat, threads, utility, weights
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, Handler, not_found
@@ -73,6 +73,7 @@ def routes(meters: Meters, http_meter: HttpMeter) -> Table:
         **files.routes(),
         **message_batches.routes(),
         **steering.routes(),
+        **listening.routes(),
         **weights.routes(),
         "/metrics": (public, {"GET": metrics(meters, http_meter)}),
     }
@@ -94,12 +95,13 @@ def create_app(
     store: Store | None = None,
     media: Media | None = None,
     request_log: RequestLog | None = None,
+    ports: listening.Listening | None = None,
 ) -> Application:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
     secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
     store: None is a server that keeps nothing. media: None fetches nothing from URLs.
-    request_log: closed with the application's lifespan.
+    request_log: closed with the application's lifespan. ports: of a server that can be told to stop listening.
     """
     options = options or ServingOptions()
     background = None if store is None else Background(store, options.max_background)
@@ -121,6 +123,7 @@ def create_app(
         background=background,
         recent=RecentPrompts() if options.explain else None,
         request_log=request_log,
+        listening=ports,
     )
 
     envelope = _envelopes(options.profile)

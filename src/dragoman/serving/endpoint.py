@@ -36,7 +36,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """One HTTP request as a handler sees it."""
+    """One HTTP request as a handler sees it. client: the address that it comes from, where there is one."""
 
     service: Service
     caller: Caller
@@ -48,6 +48,7 @@ class Http:
     receive: Receive
     query_string: bytes
     path: str
+    client: tuple[str, int] | None = None
 
     @property
     def query(self) -> QueryParams:
@@ -165,6 +166,7 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
         receive,
         scope.get("query_string", b""),
         scope["path"],
+        scope.get("client"),
     )
 
 

@@ -24,6 +24,7 @@ from .seals import Seals
 from .uploads import Uploads
 
 if TYPE_CHECKING:
+    from .listening import Listening
     from .media import Media
     from .responses.background import Background
 
@@ -61,7 +62,7 @@ class ServingOptions(Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Service:
     """store: None on a server that keeps nothing. new_work: set when a job was put into it. recent: None on a server
-    that explains no prompts.
+    that explains no prompts. listening: None where it cannot be told to stop.
     """
 
     models: Models
@@ -81,5 +82,6 @@ class Service:
     new_work: asyncio.Event = field(default_factory=asyncio.Event)
     recent: RecentPrompts | None = None
     request_log: RequestLog | None = None
+    listening: Listening | None = None
     uploads: Uploads = field(default_factory=Uploads)
     occupied: Occupied = field(default_factory=Occupied)

@@ -1,0 +1,98 @@
+"""The route by which an administrator lets a simulated server's port refuse, reset or keep silent. Knows no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ..core.errors import NotFound, RequestError
+from .answer import Answer
+from .auth import Access
+from .endpoint import Handler, Http, Whole
+from .orders import body
+
+State = Literal["listening", "closed", "resetting", "hanging"]
+"""What becomes of a connection: it is served, it is refused, it is taken and reset, it is taken and nothing is said."""
+
+Running = Literal["cut", "finish"]
+"""What becomes of what is being answered then: its connection is reset, or closed once it is answered."""
+
+DAY = 86400
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a port does, `after` so many seconds and for so many; seconds: None is until it is ordered otherwise.
+
+    running: None is `cut`. port: None is the one that was asked.
+    """
+
+    state: State
+    running: Running | None = None
+    after: Annotated[float, Meta(ge=0, le=DAY)] = 0.0
+    seconds: Annotated[float, Meta(gt=0, le=DAY)] | None = None
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.state == "listening" and (self.running, self.seconds) != (None, None):
+            raise ValueError("running and seconds are for what is not listening")
+
+
+class PortState(Struct, frozen=True):
+    """planned: changes that are still to come."""
+
+    port: int
+    state: State
+    planned: int
+
+
+class Listening(Protocol):
+    """The ports of a process, as one of its servers knows them. Called on the server's event loop."""
+
+    def states(self) -> Sequence[PortState]:
+        """In the order of the servers."""
+        ...
+
+    async def order(self, orders: Sequence[Order], client: tuple[str, int] | None) -> None:
+        """In place of all that was ordered of these ports before; a port listens where none of them holds.
+
+        client: whoever orders; its connection is closed when it was answered, and not cut.
+        Raises RequestError, and nothing has changed; or Conflict for a port that cannot be had again.
+        """
+        ...
+
+
+def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+    return {"/dragoman/listener": (Access.ADMIN, {"GET": show, "PUT": order, "POST": order})}
+
+
+class _States(Struct, frozen=True):
+    ports: Sequence[PortState]
+
+
+async def show(http: Http) -> Whole | Answer:
+    return Whole(msgspec.json.encode(_States(_listening(http).states())))
+
+
+async def order(http: Http) -> Whole | Answer:
+    """One order, or a list of them."""
+    listening = _listening(http)
+    await listening.order(_read(await body(http, object)), http.client)
+    return await show(http)
+
+
+def _read(asked: object) -> list[Order]:
+    """Raises RequestError."""
+    try:
+        return msgspec.convert(asked if isinstance(asked, list) else [asked], list[Order])
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error)) from None
+
+
+def _listening(http: Http) -> Listening:
+    listening = http.service.listening
+    if listening is None:
+        raise NotFound("Only a simulated server on a port can stop listening.", code="unsupported_endpoint")
+    return listening
