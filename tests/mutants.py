@@ -164,6 +164,13 @@ MUTANTS = (
         ("tests/launch/test_doors.py",),
     ),
     Mutant(
+        "a server that stops answers all frames that wait before it closes their connection",
+        "serving/responses/socket.py",
+        "while not self._is_last and (data",
+        "while (data",
+        ("tests/serving/responses/test_socket.py",),
+    ),
+    Mutant(
         "two instances of a process publish their events on one port",
         "launch/instances.py",
         "        ranks += one.data_parallel_size\n",

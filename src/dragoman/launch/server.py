@@ -187,10 +187,10 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 def websocket_protocol(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> asyncio.Protocol:
-    """uvicorn's, imported when the first client asks for it: most servers never see one."""
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # noqa: PLC0415
+    """Imported when the first client asks for it: most servers never see one."""
+    from .websocket import WebSocket  # noqa: PLC0415
 
-    return WebSocketsSansIOProtocol(config, server_state, app_state)
+    return WebSocket(config, server_state, app_state)
 
 
 def serving_options(settings: Settings) -> ServingOptions:

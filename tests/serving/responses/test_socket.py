@@ -43,13 +43,19 @@ async def served(
 
 @asynccontextmanager
 async def serving(app: ASGIApp, models: Models) -> AsyncGenerator[str]:
-    server = Server(uvicorn_config(app, Settings(max_body_bytes=100_000)), models, grace=0.0)
+    async with stoppable(app, models) as (where, _):
+        yield where
+
+
+@asynccontextmanager
+async def stoppable(app: ASGIApp, models: Models, grace: float = 0.0) -> AsyncGenerator[tuple[str, Server]]:
+    server = Server(uvicorn_config(app, Settings(max_body_bytes=100_000)), models, grace=grace)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0)
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        yield f"127.0.0.1:{listener.getsockname()[1]}", server
         server.should_exit = True
         await task
 
@@ -213,6 +219,30 @@ async def test_a_client_that_leaves_frees_its_slot(generate: bool):
         await raw.close()
         while health().running != 0:  # noqa: ASYNC110
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("grace", "tokens", "last"), [(60.0, 200, "incomplete"), (0.0, 20_000, "failed")])
+async def test_what_is_answered_when_the_server_stops_is_told_and_the_rest_is_closed(
+    grace: float, tokens: int, last: str
+):
+    models = build_models(Settings(), SystemClock())
+    story = {"type": "response.create", "model": "tiny", "input": "Hi", "max_output_tokens": tokens, "ignore_eos": True}
+    async with stoppable(create_app(models), models, grace) as (where, server):
+        async with raw_connection(where) as busy, raw_connection(where) as idle:
+            for _ in range(2):
+                await busy.send(json.dumps(story))
+            while "delta" not in json.loads(await busy.recv())["type"]:
+                pass
+            server.should_exit = True
+            with pytest.raises(ConnectionClosed):
+                await idle.recv()
+            told: list[str] = []
+            with pytest.raises(ConnectionClosed):
+                while True:
+                    told.append(json.loads(await busy.recv())["type"])
+        assert (idle.close_code, busy.close_code) == (1012, 1012)
+        assert told[-1] == f"response.{last}"
+        assert "response.created" not in told
 
 
 async def test_a_frame_over_the_cap_ends_the_connection():

@@ -34,6 +34,10 @@ log = logging.getLogger("dragoman.access")
 WAITING = 8
 """Frames that may wait for those before them; together they may be as large as one body."""
 LIMIT = "websocket_connection_limit_reached"
+FINISH = "dragoman.finish"
+"""The type of a message by which a server that stops asks a connection to end: at once, or when its answer does."""
+RESTART = 1012
+"""Why it ends then. Clients connect again after that."""
 
 
 class ResponsesSocket:
@@ -86,17 +90,20 @@ class Connection:
         self._http, self._receive, self._send = http, receive, send
         self._heard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._gone = asyncio.Event()
+        self._is_last = False
         self._waiting = 0
         self._memory: Past | None = None
 
     async def __call__(self) -> None:
-        """Until the client leaves, talks too much at once, or has been connected for too long."""
+        """Until the client leaves, talks too much at once, or has been connected for too long, or the server stops."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._http.service.options.socket_lifetime
         hearing = loop.create_task(self._hear())
         try:
-            while (data := await self._next(until)) is not None:
+            while not self._is_last and (data := await self._next(until)) is not None:
                 await self._answer(data)
+            if self._is_last:
+                await self._say({"type": "websocket.close", "code": RESTART})
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
@@ -104,6 +111,10 @@ class Connection:
     async def _hear(self) -> None:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
+                if message["type"] == FINISH:
+                    self._is_last = True
+                    self._heard.put_nowait(None)
+                    continue
                 data = message.get("bytes") or (message.get("text") or "").encode()
                 self._waiting += len(data)
                 most = self._http.service.options.max_body_bytes
@@ -130,6 +141,7 @@ class Connection:
                 async with asyncio.timeout(self._http.service.options.patience.stall):
                     await self._tell_error(error)
                     await self._say({"type": "websocket.close", "code": 1000})
+            self._leave()
             return None
 
     async def _answer(self, data: bytes) -> None:
