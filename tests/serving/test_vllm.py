@@ -16,17 +16,22 @@ from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
+from dragoman.store import MemoryStore, Store
 
 CHAT: list[dict[str, Any]] = [{"role": "user", "content": "Count to 12."}]
 
 
 @asynccontextmanager
 async def serving(
-    model: str = "tiny", offloading: Path | None = None, dtype: Literal["auto", "float32"] = "auto", **options: Any
+    model: str = "tiny",
+    offloading: Path | None = None,
+    dtype: Literal["auto", "float32"] = "auto",
+    store: Store | None = None,
+    **options: Any,
 ) -> AsyncGenerator[httpx2.AsyncClient]:
     directory = None if offloading is None else str(offloading)
     models = build_models(Settings(model=model, dtype=dtype, kv_offloading_dir=directory), SystemClock())
-    app = create_app(models, options=ServingOptions(**options))
+    app = create_app(models, options=ServingOptions(**options), store=store)
     await models.start()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client:
         yield client
@@ -134,6 +139,51 @@ async def test_an_explained_prompt_is_the_prompt(http: httpx2.AsyncClient):
     assert told["previous"] is None, "nothing was generated yet"
     messages = await post(http, "/v1/messages/explain", messages=CHAT, max_tokens=5)
     assert messages["tokens"] == told["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1}),
+        ("/v1/completions", {"prompt": "Hello there", "max_tokens": 1}),
+        ("/v1/messages", {"model": "tiny", "messages": CHAT, "max_tokens": 1}),
+        ("/v1/responses", {"model": "tiny", "input": "Hello there", "max_output_tokens": 1}),
+        ("/inference/v1/generate", {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 1}}),
+        ("/generate", {"text": "Hello there", "sampling_params": {"max_new_tokens": 1}}),
+        ("/generate", {"inputs": "Hello there", "parameters": {"max_new_tokens": 1}}),
+    ],
+)
+async def test_in_each_dialect_the_prompt_that_is_explained_is_the_one_that_is_answered(
+    http: httpx2.AsyncClient, path: str, body: dict[str, object]
+):
+    told = await post(http, f"{path}/explain", **body)
+    await post(http, path, **body)
+    again = await post(http, f"{path}/explain", **body)
+    assert again["previous"]["common_tokens"] == again["previous"]["previous_tokens"] == told["prompt_tokens"] > 0
+    assert again["tokens"] == told["tokens"]
+
+
+async def test_a_response_is_explained_with_all_that_comes_before_it():
+    async with serving(explain=True, store=MemoryStore()) as http:
+        first = await post(http, "/v1/responses", model="tiny", input="Count to 12.", max_output_tokens=4)
+        turn = {"model": "tiny", "input": "Go on.", "previous_response_id": first["id"], "max_output_tokens": 1}
+        told = await post(http, "/v1/responses/explain", **turn)
+        second = await post(http, "/v1/responses", **turn)
+        missing = await http.post("/v1/responses/explain", json={**turn, "previous_response_id": "resp_none"})
+    assert "Count to 12." in told["prompt"]
+    assert told["previous"]["at"] is None
+    assert told["prompt_tokens"] == second["usage"]["input_tokens"]
+    assert missing.json()["error"]["code"] == "previous_response_not_found"
+
+
+async def test_a_message_is_explained_with_the_thread_that_it_continues():
+    async with serving(explain=True, store=MemoryStore()) as http:
+        asked = {"model": "tiny", "max_tokens": 4}
+        first = await post(http, "/v1/messages", **asked, messages=CHAT, thread={"type": "create"})
+        turn = {"type": "continue", "previous_message_id": first["id"]}
+        told = await post(http, "/v1/messages/explain", **asked, messages=[CHAT[0] | {"content": "On."}], thread=turn)
+    assert "Count to 12." in told["prompt"]
+    assert told["prompt"].count("On.") == 1
 
 
 async def test_it_tells_where_the_prompt_parts_from_the_turn_before(http: httpx2.AsyncClient):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from ..core.errors import NotFound, Unsupported
-from ..dialects.anthropic import read_messages
 from ..dialects.base import Call, ReaderOptions
 from ..dialects.chat import read_chat
 from ..dialects.completions import read_completions
 from ..dialects.explain import Difference, Explained, explanation
-from ..dialects.generate import rendering
+from ..dialects.generate import read_generate, rendering
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.prepare import TokenJob
 from ..pipeline.recent import common
@@ -18,8 +17,12 @@ from .answer import Answer
 from .auth import Access
 from .endpoint import Handler, Http, Whole
 from .generate import Admitted, new_header, prepare_call, read_call
+from .responses.count import read_continued
+from .sglang import read_either
+from .threads import read_conversation
 
-Read = Callable[[bytes, ReaderOptions], Call]
+Read = Callable[[Http], Awaitable[Call]]
+"""What is asked, with all that comes before it."""
 
 SHOWN = 16
 """Tokens of each prompt that are shown where two part."""
@@ -58,16 +61,30 @@ def explained(read: Read) -> Handler:
 
 
 def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """Of a response, whose input may lie in the store, nothing is explained."""
-    readers: dict[str, Read] = {
-        "/v1/chat/completions": read_chat,
-        "/v1/completions": read_completions,
-        "/v1/messages": read_messages,
+    """Beneath each route that generates. Those that are TGI's alone take the bodies of /generate."""
+    chat, completions = _by(read_chat), _by(read_completions)
+    reading: dict[str, Read] = {
+        "/v1/chat/completions": chat,
+        "/v1/completions": completions,
+        "/v1/responses": read_continued,
+        "/v1/messages": _conversation,
+        "/inference/v1/generate": _by(read_generate),
+        "/generate": read_either,
     }
-    table: dict[str, Handler] = {f"{path}/explain": explained(read) for path, read in readers.items()}
-    table["/v1/chat/completions/render"] = rendered(read_chat)
-    table["/v1/completions/render"] = rendered(read_completions, several=True)
+    table: dict[str, Handler] = {f"{path}/explain": explained(read) for path, read in reading.items()}
+    table["/v1/chat/completions/render"] = rendered(chat)
+    table["/v1/completions/render"] = rendered(completions, several=True)
     return {path: (Access.USER, {"POST": handler}) for path, handler in table.items()}
+
+
+def _by(read: Callable[[bytes, ReaderOptions], Call]) -> Read:
+    """Of a dialect whose bodies have everything in them."""
+    return lambda http: read_call(http, read)
+
+
+async def _conversation(http: Http) -> Call:
+    call, _ = await read_conversation(http)
+    return call
 
 
 def _require(http: Http) -> None:
@@ -77,7 +94,7 @@ def _require(http: Http) -> None:
 
 async def _prepared(http: Http, read: Read) -> tuple[Call, Admitted, ServedModel, tuple[TokenJob, ...]]:
     """All that is done before the engine is asked, and nothing after it. Raises RequestError."""
-    call = await read_call(http, read)
+    call = await read(http)
     header = new_header(http, call)
     admitted = await prepare_call(http, call, header)
     await admitted.run.batches.aclose()

@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError, Unsupported
+from ..dialects.base import Call
 from ..dialects.sglang import read_sglang
-from ..dialects.tgi import speaks_tgi
+from ..dialects.tgi import read_tgi, speaks_tgi
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from .answer import Answer
 from .auth import Access
@@ -50,6 +51,12 @@ async def generate(http: Http) -> Whole | Answer | Refusal:
     if await off_the_loop(speaks_tgi, body):
         return await generate_as_tgi(http, body)
     return await generated(http, await read_body(http, body, read_sglang))
+
+
+async def read_either(http: Http) -> Call:
+    """What is asked on that path, whoever asks it. Raises RequestError."""
+    body = await http.json()
+    return await read_body(http, body, read_tgi if await off_the_loop(speaks_tgi, body) else read_sglang)
 
 
 TRANSFERS = (

@@ -14,7 +14,7 @@ from ..dialects.anthropic.threads import (
     turn_with_answer,
     whole_body,
 )
-from ..dialects.base import Writer
+from ..dialects.base import Call, Writer
 from ..store import Key, Put, Store
 from .answer import Answer
 from .endpoint import Http, Whole
@@ -26,14 +26,19 @@ THREAD = "thread"
 
 async def create(http: Http) -> Whole | Answer:
     """A message. What a thread continues is read before, what it adds is kept before the last event leaves."""
-    body, order = await whole_conversation(http, await http.json())
-    call = await read_body(http, body, read_messages)
+    call, order = await read_conversation(http)
     admitted = await admit_call(http, call, new_header(http, call))
     batches = admitted.run.batches
     if order is not None:
         # A writer of its own: what has been streamed is of no concern to what is kept.
         batches = keeping(batches, _keeper(http, order, call.writer(admitted.header), admitted.header.created))
     return answer(http, call.writer(admitted.header), admitted, batches, stream=call.stream)
+
+
+async def read_conversation(http: Http) -> tuple[Call, ThreadOrder | None]:
+    """The call, with all that comes before it, and what it asked of a memory. Raises as `whole_conversation`."""
+    body, order = await whole_conversation(http, await http.json())
+    return await read_body(http, body, read_messages), order
 
 
 async def whole_conversation(http: Http, body: bytes) -> tuple[bytes, ThreadOrder | None]:
