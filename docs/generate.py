@@ -34,6 +34,7 @@ from dragoman.parsers.objects import Objects
 from dragoman.pipeline.admission import Terms, check
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Field, Settings
+from dragoman.settings.heeded import HEEDED_BY
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -118,7 +119,9 @@ def settings() -> Iterable[str]:
         flag = "MODEL" if field.name == "model" else field.flag
         if field.default is True:
             flag = field.off_flag
-        yield f"| `{flag}` | `{field.variable}` | {_default(field)} | {_cell(field.option.help)} |"
+        engines = HEEDED_BY.get(field.name)
+        whose = "" if engines is None else f" *({', '.join(engines)})*"
+        yield f"| `{flag}` | `{field.variable}` | {_default(field)} | {_cell(field.option.help)}{whose} |"
 
 
 def _default(field: Field) -> str:

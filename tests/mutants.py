@@ -53,6 +53,14 @@ LLAMACPP = "tests/engines/llamacpp"
 SIMULATOR, RECORDING = "tests/engines/simulator", "tests/recording"
 
 MUTANTS = (
+    # Settings.
+    Mutant(
+        "an option that the engine does not know is ignored in silence (all servers with one list of options)",
+        "launch/models.py",
+        "    _mind(settings, told(settings), *kinds)\n",
+        "",
+        ("tests/launch/test_heeded.py",),
+    ),
     # Grammars.
     Mutant(
         "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",

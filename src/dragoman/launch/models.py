@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.errors import DragomanError
 from ..pipeline.models import Models, Offer, ServedModel
 from ..serving.clock import Clock
-from ..settings import ModelEntry, Settings, SettingsError
+from ..settings import ModelEntry, Settings, SettingsError, told, unheeded
 from .directory import Kind, engine_of
+
+log = logging.getLogger(__name__)
+
+_OF_A_PLACE = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
@@ -16,6 +22,33 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if not settings.models.entries:
         return Models([_built(settings, clock)])
     return Models([_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory)
+
+
+def mind_unheeded(settings: Settings) -> None:
+    """Say which settings are told in vain: none of the engines heeds them. Under `--strict` that is a SettingsError, as
+    a parameter of a request is refused that would be ignored.
+    """
+    entries = settings.models.entries
+    kinds = [_kind(settings.of(entry).model) for entry in entries] or [_kind(settings.model)]
+    _mind(settings, told(settings), *kinds)
+    for entry, kind in zip(entries, kinds, strict=False):
+        _mind(settings, dict(entry.told), kind)
+    for instance in settings.instances.each:
+        _mind(settings, dict(instance.told), *kinds)
+
+
+def _kind(model: str) -> str:
+    try:
+        return meant(model)[0]
+    except ValueError as error:
+        raise SettingsError(f"cannot serve {model}: {error}") from error
+
+
+def _mind(settings: Settings, names: Iterable[str], *kinds: str) -> None:
+    for sentence in unheeded(names, *kinds):
+        if settings.strict:
+            raise SettingsError(sentence)
+        log.warning(sentence)
 
 
 def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | Offer:
@@ -66,9 +99,23 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     return model
 
 
+def meant(model: str) -> tuple[str, str]:
+    """The engine that MODEL means, by its name, and what that is told. Raises ValueError as `engine_of`."""
+    kind, _, rest = model.partition(":")
+    if kind in ("scripted", "sim") or (kind in _OF_A_PLACE and rest) or model == "tiny":
+        return kind, rest
+    if kind in ("http", "https"):
+        return "upstream", model
+    if model.endswith(".gguf"):
+        return "llamacpp", model
+    if (Path(model) / "config.json").is_file():
+        return engine_of(Path(model)), model
+    return kind, rest
+
+
 def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
     """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
-    kind, _, rest = settings.model.partition(":")
+    kind, rest = meant(settings.model)
     match kind:
         case "scripted":
             from .scripted import build_scripted  # noqa: PLC0415 - see above
@@ -78,18 +125,16 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             from .simulator import build_simulator  # noqa: PLC0415 - see above
 
             return build_simulator(settings, clock, rest)
-        case "http" | "https":
+        case "upstream":
             from .upstream import build_upstream  # noqa: PLC0415 - see above
 
-            return build_upstream(settings, clock, settings.model)
+            return build_upstream(settings, clock, rest)
         case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
             return _in_directory(kind, settings, clock, rest)
         case "llamacpp" if rest:
-            return _in_file(settings, clock, rest)
-        case _ if settings.model.endswith(".gguf"):
-            return _in_file(settings, clock, settings.model)
-        case _ if (Path(settings.model) / "config.json").is_file():
-            return _in_directory(engine_of(Path(settings.model)), settings, clock, settings.model)
+            from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
+
+            return build_llamacpp(settings, clock, rest)
         case "vllm" if rest:
             from .vllm import build_vllm  # noqa: PLC0415 - see above
 
@@ -102,12 +147,6 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             from .plugin import build_installed  # noqa: PLC0415 - see above
 
             return build_installed(settings, clock, kind, rest)
-
-
-def _in_file(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
-
-    return build_llamacpp(settings, clock, path)
 
 
 def _in_directory(kind: Kind, settings: Settings, clock: Clock, path: str) -> ServedModel:

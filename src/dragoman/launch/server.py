@@ -35,7 +35,7 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .door import Door
-from .models import build_models
+from .models import build_models, mind_unheeded
 from .secret import secret_key
 from .store import build_store, try_out
 from .timetable import Doors, SeenFrom
@@ -56,6 +56,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     if settings.log_level == "info":
         # It tells of every request to an engine that is asked over a socket; ours are told of already.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
+    mind_unheeded(settings)
     # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
     secret = secret_key(settings, os.environ) or secrets.token_bytes(32)
     told = _spread(settings)

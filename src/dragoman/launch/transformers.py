@@ -16,7 +16,11 @@ def build_transformers(settings: Settings, clock: Clock, path: str) -> ServedMod
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
     options = transformers.LoadOptions(
-        settings.dtype, settings.device, settings.trust_remote_code, settings.quantization
+        settings.dtype,
+        settings.device,
+        settings.trust_remote_code,
+        settings.quantization,
+        settings.attention_backend,
     )
     files = block_files(settings, directory, "transformers")
     loaded = transformers.load(directory, limits(settings), options, files)

@@ -3,6 +3,7 @@
 from .definition import Settings
 from .fields import FIELDS, PREFIX, Field
 from .generation import GenerationConfig
+from .heeded import told, unheeded
 from .option import Option, Secret, SettingsError
 from .parts import Instance, Instances, ModelEntries, ModelEntry
 from .sources import hint, is_loopback, load
@@ -26,4 +27,6 @@ __all__ = [
     "kept_key",
     "load",
     "state_directory",
+    "told",
+    "unheeded",
 ]

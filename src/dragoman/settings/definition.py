@@ -85,6 +85,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             "eight (`torchao`). Weights that are quantised already need no word.",
         ),
     ] = None
+    attention_backend: Annotated[
+        Literal["auto", "flash", "efficient", "cudnn", "math"],
+        Option(
+            "Model",
+            "Which of torch's kernels computes the attention of a transformers model; `auto` lets torch choose for "
+            "each step. One that cannot compute this model here is refused when it is loaded.",
+        ),
+    ] = "auto"
     trust_remote_code: Annotated[
         bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
     ] = False

@@ -71,6 +71,30 @@ def generated(model: Any, prompt: list[int], count: int) -> list[int]:
     return made[0, len(prompt) :].tolist()
 
 
+@pytest.mark.parametrize("backend", ["flash", "math"])
+def test_the_kernel_that_was_asked_for_computes_and_no_other(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[tuple[bool, bool, bool]] = []
+    compute = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*given: Any, **more: Any) -> Any:
+        cuda = torch.backends.cuda
+        allowed.append((cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()))
+        return compute(*given, **more)
+
+    prompt = list(range(3, 43))
+    expected = generated(network("llama"), prompt, 8)
+    model, _ = page(network("llama"), backend)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    asked = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
+    assert list(alone(model, asked).tokens) == expected
+    assert set(allowed) == {(backend == "flash", backend == "math", False)}
+
+
+def test_a_kernel_that_cannot_compute_here_is_refused_when_the_model_is_loaded() -> None:
+    with pytest.raises(EngineError, match="cannot be batched"):
+        page(network("llama"), "efficient")
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: str) -> None:
     rng = np.random.default_rng(3)

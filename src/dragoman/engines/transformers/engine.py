@@ -39,7 +39,7 @@ def load(directory: Path, limits: EngineLimits, options: LoadOptions, files: Blo
     EngineError.
     """
     network = load_network(directory, options)
-    model, bytes_per_token = page(network)
+    model, bytes_per_token = page(network, options.attention_backend)
     vision = open_eyes(model, network, directory, options) if sees(network.config) else None
     config = limits.config(
         max_positions=model.max_positions,
@@ -54,9 +54,9 @@ def load(directory: Path, limits: EngineLimits, options: LoadOptions, files: Blo
     return Loaded(engine, adapters, vision)
 
 
-def page(network: Network) -> tuple[TransformersModel, int]:
+def page(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
     """The network with its attention replaced, and the bytes that it keeps of a token. Raises EngineError."""
-    model = TransformersModel(network)
+    model = TransformersModel(network, attention_backend)
     expected = _by_itself(network, trial(model.vocab))
     register()
     kept: list[Pool] = []

@@ -18,7 +18,7 @@ from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
 from .lora import LoraLayers
-from .paged import Pool, Step
+from .paged import Kernels, Pool, Step, kernels
 from .quantizing import is_quantized, quantized_loading
 from .renewal import free_accelerator, places_of, staged_weights
 from .sight import TransformersSight
@@ -30,13 +30,14 @@ Floats = NDArray[np.float32]
 class LoadOptions(Struct, frozen=True):
     """dtype: `auto` is what the checkpoint says, on a CPU without bfloat16 float32. device: `auto` takes an
     accelerator where there is one. trust_remote_code: run the Python that lies with the model. quantization: how to
-    quantise its weights while they are loaded, see `quantizing`.
+    quantise its weights while they are loaded, see `quantizing`. attention_backend: as in `paged.kernels`.
     """
 
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
     quantization: str | None = None
+    attention_backend: str = "auto"
 
 
 class TransformersModel:
@@ -45,8 +46,8 @@ class TransformersModel:
     sight: what it sees with, once that has been tried.
     """
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, attention_backend: str = "auto") -> None:
+        self._network, self._kernels = network, kernels(attention_backend)
         self.lora = LoraLayers(network)
         self.sight: TransformersSight | None = None
         config = network.config.get_text_config()
@@ -90,14 +91,23 @@ class TransformersModel:
         return discard
 
     def runner(self, num_blocks: int) -> TransformersRunner:
-        return TransformersRunner(self._network, Pool(num_blocks, self._network.device), self.lora, self.sight)
+        pool = Pool(num_blocks, self._network.device)
+        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.sight)
 
 
 class TransformersRunner:
     """As `batching.Runner`."""
 
-    def __init__(self, network: Network, pool: Pool, lora: LoraLayers, sight: TransformersSight | None = None) -> None:
-        self._network, self.pool, self._lora, self._sight = network, pool, lora, sight
+    def __init__(
+        self,
+        network: Network,
+        pool: Pool,
+        kernels: Kernels,
+        lora: LoraLayers,
+        sight: TransformersSight | None = None,
+    ) -> None:
+        self._network, self.pool, self._kernels = network, pool, kernels
+        self._lora, self._sight = lora, sight
 
     def close(self) -> None:
         self.pool = Pool(0, self._network.device)
@@ -106,7 +116,7 @@ class TransformersRunner:
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
         rows = sorted(_wanted(chunks))
         new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._kernels():
             self.pool.wipe(new)
             self._lora.use(chunks)
             step = Step(chunks, self.pool, self._network.device)

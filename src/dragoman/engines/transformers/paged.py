@@ -7,7 +7,11 @@ the library under NAME (https://huggingface.co/docs/transformers/attention_inter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeAlias
 
 from ...core.errors import EngineError
 from ..batching import BLOCK_SIZE, Chunk
@@ -15,6 +19,9 @@ from .backend import Device, Network, Tensor, library, safetensors, torch
 
 NAME = "dragoman_paged"
 _PARTS = ("keys", "values")
+
+Kernels: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""While it is entered only the kernels of somebody's choice compute attention."""
 
 
 class Pool:
@@ -168,6 +175,18 @@ def attend(
             out = _by_hand(asked, known, told, mask, scale, softcap, s_aux)
         mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
     return mixed[None], None
+
+
+def kernels(backend: str) -> Kernels:
+    """Lets only this one of torch's kernels compute; `auto` is torch's own choice for each step.
+
+    Capped scores and sinks are no kernel's work, see `_by_hand`.
+    """
+    if backend == "auto":
+        return nullcontext
+    named = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
+    choice: Any = import_module("torch.nn.attention")
+    return partial(choice.sdpa_kernel, getattr(choice.SDPBackend, named[backend]))
 
 
 def _by_hand(

@@ -1,0 +1,91 @@
+"""What is set in vain is said, and the table of who heeds what is what the engines are really built from."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.launch.models import build, meant, mind_unheeded
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError, load, told
+from dragoman.settings.heeded import ENGINES, HEEDED_BY
+
+BUILT: dict[str, dict[str, Any]] = {
+    "tiny": {"kv_offloading_dir": "kv"},
+    "scripted": {},
+    "sim": {},
+    "upstream": {"upstream_kind": "openai", "upstream_model": "m", "model": "http://127.0.0.1:9/v1"},
+}
+"""Engines that are built without a library or a model of their own, and what makes them look at every setting."""
+ELSEWHERE = {"instances", "dtype", "device"}
+"""Heeded before an engine is built, or a part of the name of what is kept in files."""
+
+
+def read_by(engine: str) -> set[str]:
+    """The settings that are looked at while the engine is built."""
+    seen: set[str] = set()
+
+    class Watched(Settings, frozen=True, kw_only=True):
+        def __getattribute__(self, name: str) -> Any:
+            if name in HEEDED_BY:
+                seen.add(name)
+            return super().__getattribute__(name)
+
+    given: dict[str, Any] = {"model": engine, **BUILT[engine]}
+    build(Watched(**given), SystemClock())
+    return seen
+
+
+@pytest.mark.parametrize("engine", BUILT)
+def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    declared = {name for name, engines in HEEDED_BY.items() if engine in engines}
+    # Read of every engine, to refuse them by name.
+    looked_at = read_by(engine) - {"lora_modules"} | (declared & {"lora_modules"})
+    assert looked_at - ELSEWHERE == declared - ELSEWHERE
+
+
+def test_what_is_meant_is_known_by_the_name_that_the_table_has() -> None:
+    names = ("tiny", "scripted", "sim:x", "http://a/v1", "m.gguf", "vllm:x", "mlx:x", "transformers:x", "encoder:x")
+    assert {meant(name)[0] for name in names} == ENGINES
+
+
+def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
+    with caplog.at_level(logging.WARNING):
+        mind_unheeded(load(given, {}))
+    return [record.message.partition(";")[0] for record in caplog.records]
+
+
+def test_what_no_engine_heeds_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert vain(caplog, model="tiny", quantization="torchao") == ["--quantization is for transformers"]
+
+
+def test_a_switch_that_is_off_is_called_by_what_turns_it_off(caplog: pytest.LogCaptureFixture) -> None:
+    assert vain(caplog, model="scripted", enable_prefix_caching=False)[0].startswith(
+        "--no-enable-prefix-caching is for"
+    )
+
+
+def test_what_is_as_by_default_needs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(load({"model": "tiny", "quantization": None, "dtype": "auto"}, {})) == set()
+    assert vain(caplog, model="tiny", dtype="auto") == []
+
+
+@pytest.mark.parametrize("model", ["python:a:b", "some-plugin:x"])
+def test_engines_of_others_may_heed_anything(model: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert vain(caplog, model=model, quantization="torchao") == []
+
+
+def test_of_several_models_one_is_enough_but_each_answers_for_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    models = {"a": {"model": "tiny", "directives": True}, "b": "scripted"}
+    assert vain(caplog, models=msgspec.json.encode(models).decode(), directives=True, max_num_seqs="4") == [
+        "--directives is for scripted and sim"
+    ]
+
+
+def test_strict_refuses_it() -> None:
+    with pytest.raises(SettingsError, match="tiny would ignore it"):
+        mind_unheeded(load({"model": "tiny", "gpu_layers": "3", "strict": True}, {}))
