@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from random import Random
@@ -133,6 +134,8 @@ def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, t
         if isinstance(tool, FunctionTool):
             value = json.loads(part.arguments, parse_float=finite)
             jsonschema_rs.validate(json.loads(tool.parameters or "{}"), value)
+        elif tool.definition is not None:
+            assert re.fullmatch(tool.definition, part.arguments, re.DOTALL), (answer, part)
     return True
 
 
@@ -161,6 +164,14 @@ def test_every_family_comes_to_an_end(name: str):
     tools = [FunctionTool("f", None, json.dumps(schema)), FunctionTool("any"), CustomTool("patch")]
     for tokens in (True, False):
         assert any(check(name, tools, seed, tokens=tokens) for seed in range(12))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("pattern", ['[ab]{2,5}|"c\\\\?"', r"(x|y)+ \$"])
+def test_a_custom_tool_is_given_what_matches_its_pattern(name: str, pattern: str):
+    tools = [CustomTool("patch", None, "regex", pattern)]
+    for tokens in (True, False):
+        assert any([check(name, tools, seed, tokens=tokens) for seed in range(12)])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

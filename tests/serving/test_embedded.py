@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -31,6 +32,11 @@ CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength":
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}
 CLOCK = {"type": "function", "function": {"name": "get_time", "parameters": CITY}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+
+
+def custom(syntax: str, definition: str) -> dict[str, Any]:
+    grammar = {"syntax": syntax, "definition": definition}
+    return {"type": "custom", "custom": {"name": "write", "format": {"type": "grammar", "grammar": grammar}}}
 
 
 def user(text: str) -> list[Any]:
@@ -130,6 +136,24 @@ async def test_a_tool_call_validates_against_its_schema(client: httpx2.AsyncClie
         assert call["function"]["name"] == "get_weather"
         jsonschema_rs.validate(CITY, json.loads(call["function"]["arguments"]))
     assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("mode", ["required", "auto"])
+async def test_a_custom_tool_gets_what_matches_its_regex(client: httpx2.AsyncClient, mode: str) -> None:
+    tool = custom("regex", "ab[cd]{3}|x")
+    asked = {"messages": user("How is the weather in Rome?"), "tools": [tool], "tool_choice": mode, "temperature": 1.5}
+    answers = [await whole(client, **asked, seed=seed) for seed in range(4)]
+    calls = [call for answer in answers for call in answer["choices"][0]["message"].get("tool_calls", [])]
+    assert calls or mode == "auto"
+    assert all(re.fullmatch("ab[cd]{3}|x", call["custom"]["input"]) for call in calls), calls
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_grammar_that_is_only_told_is_warned_of(client: httpx2.AsyncClient) -> None:
+    asked = {"messages": user("Hello"), "tools": [custom("lark", 'start: "a"')], "max_tokens": 5}
+    answer = await client.post("/v1/chat/completions", json=asked)
+    assert "tools[0].custom.format is not enforced" in answer.headers["x-dragoman-warnings"]
 
 
 @pytest.mark.asyncio(loop_scope="module")

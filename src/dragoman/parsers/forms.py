@@ -82,10 +82,26 @@ def free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText
 
 def _whole(pattern: str) -> str:
     """The pattern of a schema holds for a part of the string; this one for all of it."""
-    inner = pattern.removeprefix("^").removesuffix("$")
-    if len(pattern) - len(inner) == 2 and "|" not in inner:
-        return inner
+    top = _top_level(pattern)
+    if top.get(0) == "^" and top.get(len(pattern) - 1) == "$" and "|" not in top.values():
+        return pattern[1:-1]
     return f"(?s:.*)(?:{pattern})(?s:.*)"
+
+
+def _top_level(pattern: str) -> dict[int, str]:
+    """The characters, by their places, that stand in no group and in no class, and are not escaped."""
+    found: dict[int, str] = {}
+    depth, escaped, inside = 0, False, False
+    for place, char in enumerate(pattern):
+        if escaped or char == "\\":
+            escaped = not escaped
+        elif inside or char == "[":
+            inside = char != "]"
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif depth == 0:
+            found[place] = char
+    return found
 
 
 def plain(word: str, marks: Sequence[str]) -> str:

@@ -9,11 +9,6 @@ from ..core.message import CustomTool, Tool
 from .forms import check_size
 from .values import Json, decode, encode, resolve, schema_types
 
-ONE_STRING = (
-    '{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
-)
-"""The schema of a custom tool's arguments."""
-
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = (
     *("allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
@@ -52,7 +47,17 @@ class Parameters(Struct, frozen=True):
 
 def schema_of(tool: Tool) -> str | None:
     """The JSON Schema of the arguments; None for any object."""
-    return ONE_STRING if isinstance(tool, CustomTool) else tool.parameters
+    return _one_string(tool) if isinstance(tool, CustomTool) else tool.parameters
+
+
+def _one_string(tool: CustomTool) -> str:
+    """A custom tool takes its text under `input`. A pattern holds for all of it; a grammar no schema can say."""
+    text: dict[str, Json] = {"type": "string"}
+    if tool.syntax == "regex" and tool.definition is not None:
+        text["pattern"] = f"^(?:{tool.definition})$"
+    return encode(
+        {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    )
 
 
 def parameters(tool: Tool) -> Parameters:

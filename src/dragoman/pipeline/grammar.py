@@ -60,7 +60,7 @@ def _calls(
 def _form(format: ToolFormat, backend: TokenBackend, tool: Tool, index: int, warnings: list[str]) -> CallForm:
     param = f"tools[{index}].function.parameters"
     if isinstance(tool, CustomTool):
-        return CallForm(_pieces(format, tool, f"tools[{index}].custom"), f"tools[{index}].custom", True)
+        return _custom_form(format, tool, f"tools[{index}].custom", warnings)
     if tool.parameters is None:
         return CallForm(_pieces(format, tool, param), param, bool(tool.strict))
     try:
@@ -75,6 +75,13 @@ def _form(format: ToolFormat, backend: TokenBackend, tool: Tool, index: int, war
         loose = FunctionTool(tool.name, tool.description, None, tool.strict)
         return CallForm(_pieces(format, loose, param), param, False)
     return form
+
+
+def _custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
+    """A pattern holds inside a JSON string too; how a grammar would have to be escaped there nobody can say."""
+    if tool.syntax == "lark":
+        warnings.append(f"{param}.format is not enforced: only a regex can be; the model is told of the grammar")
+    return CallForm(_pieces(format, tool, param), param, True)
 
 
 def _pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[Piece, ...]:

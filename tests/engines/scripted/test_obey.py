@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dragoman.core.errors import EngineError, Unsupported
-from dragoman.core.message import FunctionTool, ToolChoice
+from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 from dragoman.core.request import (
     Choices,
     ContextFree,
@@ -32,6 +32,7 @@ def doubling(times: int) -> str:
 
 
 STRICT = FunctionTool("f", parameters='{"type": "object", "required": ["a"]}', strict=True)
+LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x"),))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ STRICT = FunctionTool("f", parameters='{"type": "object", "required": ["a"]}', s
         ([Call("f"), Call("f")], chat(tools=["f"], parallel_tool_calls=False), "2 tool calls at once"),
         ([Call("f")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "does not follow the schema"),
         ([Call("f", "{")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "must be JSON"),
+        ([Call("c", "abc")], GenerateRequest("m", LETTERS), "does not follow the schema"),
         ([Call("f")], GenerateRequest("m", "plain"), "plain prompt"),
         ([Say("no")], chat(constraint=JsonObject()), "must be JSON"),
         ([Say("[]")], chat(constraint=JsonObject()), "does not follow"),
@@ -81,6 +83,7 @@ async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], req
     [
         ([Call("f", '{"a": 1}')], GenerateRequest("m", Conversation((user("hi"),), (STRICT,)))),
         ([Call("f", "{broken")], chat(tools=["f"])),
+        ([Call("c", "abba")], GenerateRequest("m", LETTERS)),
         ([Call("f"), Call("f")], chat(tools=["f"])),
         ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=JsonObject())),
         ([Say('{"a": "x"}')], chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}'))),

@@ -12,7 +12,7 @@ _HONOURED = (
     ("max_completion_tokens", "goes before max_tokens"),
     ("logprobs", ""),
     ("top_logprobs", "0 to 20, needs logprobs; -1 is refused"),
-    ("tools", "function and custom; hosted tools are left out with a warning"),
+    ("tools", "function and custom, whose regex is enforced; lark and hosted tools give a warning"),
     ("tool_choice", "all forms"),
     ("parallel_tool_calls", ""),
     ("functions", "legacy; the answer then has function_call"),

@@ -29,7 +29,7 @@ _OWN = (
         "key. The others belong to "
         "hosted tools and change nothing",
     ),
-    ("tools", "function, custom and namespace; hosted tools are left out with a warning"),
+    ("tools", "function, namespace and custom, whose regex is enforced; lark and hosted tools give a warning"),
     ("tool_choice", "all forms; a hosted tool is refused"),
     ("parallel_tool_calls", ""),
     ("max_tool_calls", "bounds hosted tools' calls, of which there are none"),

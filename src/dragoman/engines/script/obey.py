@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from ...core.errors import Unsupported
-from ...core.message import FunctionTool
+from ...core.message import CustomTool, FunctionTool
 from ...core.request import Choices, Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema
 from .schema import SchemaError
 from .schema import check as check_schema
@@ -51,6 +53,9 @@ def _check_calls(calls: list[Call], prompt: Conversation) -> None:
         tool = tools[call.name]
         if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
             _check_json(joined(call.arguments), tool.parameters, f"The arguments of {call.name!r}")
+        elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
+            schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
+            _check_json(json.dumps(joined(call.arguments)), schema, f"The input of {call.name!r}")
     if len(calls) > 1 and not prompt.parallel_tool_calls:
         raise Unsupported(
             f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
