@@ -179,6 +179,27 @@ MUTANTS = (
         ("tests/serving/responses/test_socket.py",),
     ),
     Mutant(
+        "what an edit saves is counted though less than `clear_at_least` is saved",
+        "pipeline/editing.py",
+        "if saved < (edit.at_least",
+        "if saved <= 0 * (edit.at_least",
+        ("tests/pipeline/test_editing.py",),
+    ),
+    Mutant(
+        "results of tools that are excluded from clearing are cleared",
+        "pipeline/editing.py",
+        "if names.get(id) not in edit.exclude}",
+        "}",
+        ("tests/pipeline/test_editing.py",),
+    ),
+    Mutant(
+        "a stream does not tell which edits were made, and the whole answer does",
+        "dialects/anthropic/writer.py",
+        "                self._edited = event.edited\n",
+        "",
+        ("tests/laws/test_anthropic.py",),
+    ),
+    Mutant(
         "two instances of a process publish their events on one port",
         "launch/instances.py",
         "        ranks += one.data_parallel_size\n",

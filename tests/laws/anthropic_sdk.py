@@ -7,6 +7,7 @@ from collections.abc import Callable
 import anthropic
 import httpx2
 from anthropic.types import Message
+from anthropic.types.beta import BetaMessage
 
 Answer = Callable[[httpx2.Request], httpx2.Response]
 
@@ -32,5 +33,17 @@ class AnthropicSdk:
         self._stream = stream
         with self._client.messages.stream(
             model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
+        ) as events:
+            return events.get_final_message()
+
+    def edited_message(self, stream: bytes) -> BetaMessage:
+        """The same, as who asks for edits of the conversation has it."""
+        self._stream = stream
+        with self._client.beta.messages.stream(
+            model="m",
+            max_tokens=9,
+            messages=[{"role": "user", "content": "hi"}],
+            betas=["context-management-2025-06-27"],
+            context_management={"edits": []},
         ) as events:
             return events.get_final_message()

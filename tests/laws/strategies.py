@@ -14,6 +14,8 @@ from msgspec import Struct
 from dragoman.core.events import (
     Alternative,
     ChoiceFinished,
+    Cleared,
+    Edited,
     Event,
     Finished,
     FinishReason,
@@ -84,6 +86,11 @@ class Kinds(Struct, frozen=True):
 ANYTHING = Kinds()
 
 
+edited = st.lists(st.builds(Edited, st.sampled_from(Cleared), st.integers(1, 9), st.integers(1, 999)), max_size=2).map(
+    tuple
+)
+
+
 @st.composite
 def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
     prompts = draw(st.integers(1, kinds.max_prompts))
@@ -100,7 +107,7 @@ def cases(draw: DrawFn, kinds: Kinds = ANYTHING) -> Case:
         draw(st.none() | st.integers(0, prompt)),
         draw(st.none() | st.integers(0, 9)),
     )
-    started = Started(prompt, usage.cached, len(queues), prompts)
+    started = Started(prompt, usage.cached, len(queues), prompts, draw(edited))
     events: tuple[Event, ...] = (started, *merged, Finished(usage))
     return Case(_told_whole(events), events)
 
@@ -159,7 +166,7 @@ def _told_whole(events: tuple[Event, ...]) -> Reply:
         assert isinstance(end, ChoiceFinished)
         choices.append(Choice(tuple(parts), end.reason, end.stop, end.tokens, weights=end.weights))
     prompts: list[PromptTokens | None] = [event for event in middle if isinstance(event, PromptTokens)]
-    return Reply(tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts))
+    return Reply(tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts), started.edited)
 
 
 def _append(parts: list[Part], event: Event) -> None:

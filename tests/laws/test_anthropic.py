@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
+from anthropic.types.beta import BetaMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -52,6 +53,7 @@ views = st.builds(
     max_tokens=st.sampled_from((None, 0, 5)),
     omit_thinking=st.booleans(),
     sign=st.sampled_from((unsigned, signed)),
+    tells_edits=st.booleans(),
 )
 # What a model may take for JSON.
 PIECES = (
@@ -105,7 +107,8 @@ def without_nulls(value: Any) -> Any:
 
 @given(one_answer, views)
 def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case, view: MessagesView):
-    streamed = sdk.message(written(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
+    read = sdk.edited_message if view.tells_edits else sdk.message
+    streamed = read(written(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
     whole = MessagesWriter(HEADER, view).full(case.reply)
     assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole))
 
@@ -162,6 +165,7 @@ def test_the_grammar_of_the_wire_is_kept_by_any_call(events: tuple[Event, ...]):
 
 @given(one_answer, views)
 def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: MessagesView):
+    BetaMessage.model_validate_json(MessagesWriter(HEADER, view).full(case.reply), strict=True)
     Message.model_validate_json(MessagesWriter(HEADER, view).full(case.reply), strict=True)
     any_event: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
     for event in grammar.check_stream(written(MessagesWriter(HEADER, view), case.events)):

@@ -97,6 +97,48 @@ async def test_counted_tokens_are_the_usage_of_the_call(embedded: httpx2.AsyncCl
     assert counted.json()["input_tokens"] == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
+EDITED: Any = {
+    "model": "tiny",
+    "messages": [
+        *HI,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is 1. " * 20}]},
+    ],
+    "tools": TOOLS,
+    "betas": ["context-management-2025-06-27"],
+    "context_management": {
+        "edits": [
+            {"type": "clear_thinking_20251015"},
+            {
+                "type": "clear_tool_uses_20250919",
+                "trigger": {"type": "tool_uses", "value": 0},
+                "keep": {"type": "tool_uses", "value": 0},
+            },
+        ]
+    },
+}
+
+
+async def test_what_is_cleared_of_a_conversation_is_told_streamed_and_whole_and_counted(
+    embedded: httpx2.AsyncClient,
+) -> None:
+    client: Any = anthropic.AsyncAnthropic(api_key="none", base_url="http://localhost", http_client=embedded)
+    counted = await client.beta.messages.count_tokens(**EDITED)
+    uncut = await client.beta.messages.count_tokens(**EDITED | {"context_management": {"edits": []}})
+    whole = await client.beta.messages.create(**EDITED, max_tokens=5)
+    async with client.beta.messages.stream(**EDITED, max_tokens=5) as stream:
+        streamed = await stream.get_final_message()
+    assert whole.context_management == streamed.context_management
+    (edit,) = whole.context_management.applied_edits
+    assert edit.type == "clear_tool_uses_20250919"
+    assert edit.cleared_tool_uses == 1
+    assert edit.cleared_input_tokens == uncut.input_tokens - counted.input_tokens > 0
+    for count in (counted, uncut):
+        assert count.context_management.original_input_tokens == uncut.input_tokens
+    usage = whole.usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+
+
 async def test_the_same_conversation_has_the_same_prompt_in_both_dialects(embedded: httpx2.AsyncClient) -> None:
     chat = {"messages": [{"role": "system", "content": "Be brief."}, *HI], "max_tokens": 1}
     messages = {"system": "Be brief.", "messages": HI, "max_tokens": 1}

@@ -72,16 +72,33 @@ class FinishReason(StrEnum):
     """Ended from outside (an administrator's abort, shutdown); the answer is incomplete."""
 
 
+class Cleared(StrEnum):
+    RESULTS = "results"
+    REASONING = "reasoning"
+
+
+class Edited(Struct, frozen=True):
+    """An edit that was made to a conversation, see `request.Edit`.
+
+    count: of results, or of turns whose reasoning was cleared. tokens: by which the prompt is shorter.
+    """
+
+    cleared: Cleared
+    count: int
+    tokens: int
+
+
 class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
-    Choice c belongs to prompt c // (choices / prompts).
+    Choice c belongs to prompt c // (choices / prompts). edited: in the order in which they were made.
     """
 
     prompt_tokens: int
     cached_tokens: int | None = None
     choices: int = 1
     prompts: int = 1
+    edited: tuple[Edited, ...] = ()
 
 
 class PromptTokens(Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from .events import (
     ChoiceFinished,
+    Edited,
     Event,
     Finished,
     FinishReason,
@@ -61,11 +62,12 @@ class Choice(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """prompts: the PromptTokens of each prompt, None where they were not asked for."""
+    """prompts: the PromptTokens of each prompt, None where they were not asked for. edited: as in `Started`."""
 
     choices: tuple[Choice, ...]
     usage: Usage
     prompts: tuple[PromptTokens | None, ...] = (None,)
+    edited: tuple[Edited, ...] = ()
 
     @property
     def kv_transfer_params(self) -> str | None:
@@ -98,6 +100,7 @@ class Fold:
         self._ends: list[ChoiceFinished | None] = []
         self._prompts: list[PromptTokens | None] = []
         self._usage = Usage(0, 0)
+        self._edited: tuple[Edited, ...] = ()
 
     def feed(self, event: Event) -> None:
         match event:
@@ -119,11 +122,12 @@ class Fold:
                 self._usage = usage
             case PromptTokens():
                 self._prompts[event.prompt] = event
-            case Started(prompt_tokens, cached, choices, prompts):
+            case Started(prompt_tokens, cached, choices, prompts, edited):
                 self._parts = [[] for _ in range(choices)]
                 self._ends = [None] * choices
                 self._prompts = [None] * prompts
                 self._usage = Usage(prompt_tokens, 0, cached)
+                self._edited = edited
 
     def _append(self, choice: int, kind: type[Part], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
@@ -139,7 +143,7 @@ class Fold:
     def reply(self) -> Reply:
         """The answer so far. A choice that has not ended yet says ABORT."""
         choices = tuple(self._choice(parts, end) for parts, end in zip(self._parts, self._ends, strict=True))
-        return Reply(choices, self._usage, tuple(self._prompts))
+        return Reply(choices, self._usage, tuple(self._prompts), self._edited)
 
     @staticmethod
     def _choice(parts: list[_Open], end: ChoiceFinished | None) -> Choice:

@@ -35,9 +35,35 @@ class TemplateOptions(Struct, frozen=True):
     continue_final_message: bool = False
 
 
+class ClearResults(Struct, frozen=True, tag=True):
+    """Of tools' results all but the last `keep` give way to a placeholder, once the prompt has more tokens than
+    `above_tokens`, or, where that is told, the conversation more results than `above_uses`.
+
+    at_least: tokens that must be saved by it. exclude: tools whose results stay. inputs: tools whose calls are cleared
+    with their results; None is all of them.
+    """
+
+    above_tokens: int
+    above_uses: int | None = None
+    keep: int = 0
+    at_least: int = 1
+    exclude: frozenset[str] = frozenset()
+    inputs: frozenset[str] | None = frozenset()
+
+
+class ClearReasoning(Struct, frozen=True, tag=True):
+    """What was thought is left out, save in the last `keep` turns of the assistant in which it thought."""
+
+    keep: int
+
+
+Edit = ClearResults | ClearReasoning
+
+
 class Conversation(Struct, frozen=True):
     """drop_oldest: where it does not fit the context, whole turns are left out, rather than all of it refused.
 
+    edits: what of it may be cleared before it is rendered, one after the other.
     said: ids that were sampled in earlier turns, see `prompts.spelling`: what they spell is spelled so again.
     """
 
@@ -48,6 +74,7 @@ class Conversation(Struct, frozen=True):
     reasoning: ReasoningOptions = ReasoningOptions()
     template: TemplateOptions = TemplateOptions()
     drop_oldest: bool = False
+    edits: tuple[Edit, ...] = ()
     said: tuple[tuple[int, ...], ...] = ()
 
 

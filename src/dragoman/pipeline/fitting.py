@@ -1,4 +1,7 @@
-"""Leaves out the oldest of a conversation that does not fit its model, in whole turns, and counts what it left out."""
+"""Leaves out the oldest of a conversation that does not fit its model, in whole turns, and counts what it left out.
+
+What its request has cleared before that is gone already.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import msgspec
 from ..core.message import Message, Role, ToolCall, ToolResult
 from ..core.request import Conversation, GenerateRequest
 from .admission import Terms
+from .editing import edited_prompt
 from .models import TokenBackend
 from .prompting import Prompted, prompt_of
 
@@ -22,7 +26,7 @@ async def prompt_that_fits(backend: TokenBackend, request: GenerateRequest, term
 
     If all that may go does not suffice it still does not fit. Raises what `prompt_of` does.
     """
-    prompted = await prompt_of(backend, request, terms)
+    request, prompted = await edited_prompt(backend, request, terms)
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or not prompt.drop_oldest:
         return prompted
@@ -35,7 +39,7 @@ async def prompt_that_fits(backend: TokenBackend, request: GenerateRequest, term
     async def without(count: int) -> Prompted:
         gone = {index for turn in turns[:count] for index in turn}
         shorter = await prompt_of(backend, _without(request, prompt, gone), terms)
-        return msgspec.structs.replace(shorter, dropped=len(gone))
+        return msgspec.structs.replace(shorter, dropped=len(gone), edited=prompted.edited)
 
     fewest, most = 1, len(turns)
     while fewest < most:

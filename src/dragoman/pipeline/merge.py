@@ -99,6 +99,7 @@ class _Table:
             _sum([each.cached_tokens for each in started]),
             sum(each.choices for each in started),
             len(started),
+            tuple(edit for each in started for edit in each.edited),
         )
         return [whole, *(self._renumber(index, event) for index, event in held)]
 

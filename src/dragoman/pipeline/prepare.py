@@ -12,6 +12,7 @@ import msgspec
 from ..constraints.matcher import Compiled
 from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
+from ..core.events import Edited
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext
 from ..core.vision import ShownImage
@@ -35,7 +36,7 @@ NO_IDS: frozenset[int] = frozenset()
 class TokenJob:
     """One prompt for an engine of tokens; a TokenRequest and a strand for each choice, all with the same prompt.
 
-    nothing_to_say: max_tokens was 0. keep: control tokens whose text the parsers need.
+    nothing_to_say: max_tokens was 0. keep: control tokens whose text the parsers need. edited: as in `Started`.
     """
 
     engine: TokenEngine
@@ -49,6 +50,7 @@ class TokenJob:
     keep: frozenset[int]
     skip_special: bool
     strands: tuple[Strand, ...]
+    edited: tuple[Edited, ...] = ()
 
     @property
     def scored(self) -> bool:
@@ -81,6 +83,8 @@ async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, in
     if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine makes its own prompts")
+        if isinstance(request.prompt, Conversation) and request.prompt.edits:
+            warnings.append("context_management is ignored: this model's engine makes its own prompts")
         return _event_job(model, backend.engine, request, terms), warnings
     preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
     return await preparation.job(), warnings
@@ -153,6 +157,7 @@ class _TokenPreparation:
             keep=self.model.markers,
             skip_special=not request.special_tokens_in_text,
             strands=self._strands(prompted, len(requests)),
+            edited=prompted.edited,
         )
 
     def _max_tokens(self, prompt: int) -> int:

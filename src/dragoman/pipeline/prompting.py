@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from ..core.errors import RequestError, Unsupported
+from ..core.events import Edited
 from ..core.message import Text
 from ..core.request import Conversation, GenerateRequest
 from ..core.vision import ReadImage, Vision
@@ -29,7 +30,8 @@ INLINE = 4096
 class Prompted(msgspec.Struct, frozen=True):
     """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain.
 
-    dropped: how many messages were left out, see `fitting`. images: in their order, made ready but not placed.
+    dropped: how many messages were left out, see `fitting`. edited: see `editing`. images: in their order, made ready
+    but not placed.
     """
 
     ids: tuple[int, ...]
@@ -38,6 +40,7 @@ class Prompted(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
     dropped: int = 0
     images: tuple[ReadImage, ...] = ()
+    edited: tuple[Edited, ...] = ()
 
 
 async def prompt_of(backend: TokenBackend, request: GenerateRequest, terms: Terms) -> Prompted:

@@ -84,7 +84,7 @@ class TokenRun:
         self._started = True
         self._cached = cached
         job = self._job
-        started = Started(len(job.prompt), cached, len(job.requests))
+        started = Started(len(job.prompt), cached, len(job.requests), edited=job.edited)
         out: list[Event] = [started]
         if job.return_prompt and not job.scored:
             out.append(self._prompt([None] * len(job.prompt)))

@@ -7,14 +7,16 @@ import msgspec
 
 from .. import __version__
 from ..core.errors import RequestError, Unsupported
+from ..core.request import GenerateRequest
 from ..dialects.anthropic import count_tokens_answer, read_count_tokens
 from ..dialects.models import ModelCard, model_list, model_object
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
+from ..pipeline.editing import edited_prompt
 from ..pipeline.models import Place, ServedModel, TokenBackend, is_pattern
 from ..pipeline.prompting import framed, render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
-from .generate import reading, refuse_unknown, terms
+from .generate import reading, refuse_unknown, terms, what_is_ignored
 from .threads import whole_conversation
 
 
@@ -82,13 +84,15 @@ async def count_tokens(http: Http) -> Whole | Answer:
     """Exactly what the prompt of the same call would be."""
     body, _ = await whole_conversation(http, await http.json())
     call = read_count_tokens(body, reading(http))
-    refuse_unknown(call.unknown, strict=http.service.options.strict)
+    warnings = what_is_ignored(call, strict=http.service.options.strict)
     model = await http.service.models.ready(call.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
     talk = await http.service.media.in_conversation(http, model, call.conversation)
-    rendered, _ = await render_conversation(model.backend, talk, terms(http, http.id))
-    return Whole(count_tokens_answer(len(rendered.ids)))
+    request = GenerateRequest(model.name, talk, add_special_tokens=False)
+    _, prompted = await edited_prompt(model.backend, request, terms(http, http.id))
+    original = len(prompted.ids) + sum(edit.tokens for edit in prompted.edited)
+    return Whole(count_tokens_answer(len(prompted.ids), original if call.tells_edits else None), warnings=warnings)
 
 
 async def detokenize(http: Http) -> Whole | Answer:

@@ -17,7 +17,10 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
 from dragoman.core.request import (
+    ClearReasoning,
+    ClearResults,
     Conversation,
+    Edit,
     Extras,
     JsonSchema,
     Limits,
@@ -226,11 +229,66 @@ def test_threads_are_refused():
     assert messages(thread=None).warnings == ()
 
 
-def test_edits_of_the_conversation_are_not_made_and_this_is_said():
-    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-    assert messages(context_management=keep).warnings == ()
-    clear = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}]}
-    assert len(messages(context_management=clear).warnings) == 2
+USES, TURNS = {"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}
+ALL = frozenset({"search", "read"})
+
+
+@pytest.mark.parametrize(
+    ("edit", "read"),
+    [
+        (USES, (ClearResults(100_000, keep=3),)),
+        (
+            {
+                **USES,
+                "trigger": {"type": "input_tokens", "value": 30_000},
+                "keep": {"type": "tool_uses", "value": 0},
+                "clear_at_least": {"type": "input_tokens", "value": 5_000},
+                "exclude_tools": ["search", "read"],
+                "clear_tool_inputs": True,
+            },
+            (ClearResults(30_000, at_least=5_000, exclude=ALL, inputs=None),),
+        ),
+        (
+            {**USES, "trigger": {"type": "tool_uses", "value": 5}, "clear_tool_inputs": ["search", "read"]},
+            (ClearResults(100_000, above_uses=5, keep=3, inputs=ALL),),
+        ),
+        ({**USES, "clear_tool_inputs": False, "exclude_tools": None}, (ClearResults(100_000, keep=3),)),
+        (TURNS, (ClearReasoning(1),)),
+        ({**TURNS, "keep": {"type": "thinking_turns", "value": 2}}, (ClearReasoning(2),)),
+        ({**TURNS, "keep": "all"}, ()),
+        ({**TURNS, "keep": {"type": "all"}}, ()),
+    ],
+)
+def test_edits_of_the_conversation_are_read(edit: dict[str, object], read: tuple[Edit, ...]):
+    asked = messages(context_management={"edits": [edit]})
+    prompt = asked.requests[0].prompt
+    assert isinstance(prompt, Conversation)
+    assert (prompt.edits, asked.warnings) == (read, ())
+
+
+def test_an_edit_that_is_not_known_is_not_made_and_this_is_said():
+    compact = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
+    (warning,) = messages(context_management={"edits": [TURNS, compact]}).warnings
+    assert warning == "context_management.edits[1]: compact_20260112 is not made here"
+
+
+@pytest.mark.parametrize(
+    ("edit", "param"),
+    [
+        ({**USES, "trigger": {"type": "tokens", "value": 1}}, "trigger.type"),
+        ({**USES, "trigger": {"type": "tool_uses"}}, "trigger.value"),
+        ({**USES, "keep": {"type": "thinking_turns", "value": 1}}, "keep.type"),
+        ({**USES, "keep": "all"}, "keep"),
+        ({**USES, "keep": {"type": "tool_uses", "value": -1}}, "keep"),
+        ({**USES, "clear_at_least": {"type": "tool_uses", "value": 1}}, "clear_at_least.type"),
+        ({**TURNS, "keep": {"type": "thinking_turns", "value": 0}}, "keep.value"),
+        ({**TURNS, "keep": {"type": "thinking_turns"}}, "keep.value"),
+        ({**TURNS, "exclude_tools": []}, None),
+    ],
+)
+def test_an_edit_that_cannot_be_is_refused_by_name(edit: dict[str, object], param: str | None):
+    at = "context_management.edits[0]"
+    assert refusal(context_management={"edits": [edit]}).param == (f"{at}.{param}" if param else at)
 
 
 def test_a_model_has_to_be_named_where_there_is_no_default():

@@ -19,5 +19,7 @@ __all__ = [
 ]
 
 
-def count_tokens_answer(tokens: int) -> bytes:
-    return b'{"input_tokens":%d}' % tokens
+def count_tokens_answer(tokens: int, original: int | None = None) -> bytes:
+    """original: what it was before the conversation was edited, where that is to be told."""
+    told = b"" if original is None else b',"context_management":{"original_input_tokens":%d}' % original
+    return b'{"input_tokens":%d%s}' % (tokens, told)

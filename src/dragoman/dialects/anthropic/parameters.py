@@ -35,7 +35,10 @@ _PROMPTING = (
     ),
     ("output_config", "effort, and format json_schema"),
     ("output_format", "the old name of output_config.format"),
-    ("context_management", "edits are not made: a warning, save for clear_thinking that keeps all"),
+    (
+        "context_management",
+        "clear_tool_uses_20250919 and clear_thinking_20251015; others give a warning and are not made",
+    ),
     (
         "thread",
         "create and continue; where nothing is kept, a 400 that makes the official SDK send the whole conversation",

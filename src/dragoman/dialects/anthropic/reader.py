@@ -16,12 +16,13 @@ from ..envelope import AnswerId
 from ..fields import model_of, stop_strings
 from ..sealing import Purpose, Sealing
 from ..thinking import thinking_switch
+from .edits import read_edits
 from .errors import ThreadUnsupported
 from .messages import History, read_history, wants_citations
 from .parameters import COUNT_TOKENS, MESSAGES
 from .thoughts import Thoughts
 from .tools import Toolbox
-from .wire import Edit, MessagesBody, OutputFormat, Prompting
+from .wire import MessagesBody, OutputFormat, Prompting
 from .writer import MessagesView, MessagesWriter
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -31,10 +32,11 @@ _BODY, _PROMPTING = Shape(MessagesBody), Shape(Prompting)
 
 
 class CountCall(Struct, frozen=True):
-    """What is to be counted. warnings, unknown: as in `Call`."""
+    """What is to be counted. tells_edits: the answer says what it was before edits. warnings, unknown: as in `Call`."""
 
     model: str
     conversation: Conversation
+    tells_edits: bool = False
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -49,7 +51,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> Call:
         one_of(body.service_tier, ("auto", "standard_only"), "service_tier")
     conversation = _conversation(prompting, options, warnings)
     request = _request(body, prompting, conversation, options)
-    view = _view(request.limits.max_tokens, _omits_thinking(prompting), options.sealing)
+    view = _view(request.limits.max_tokens, prompting, options.sealing)
     id = AnswerId(ID_PREFIX, body.request_id)
 
     def writer(header: Header) -> MessagesWriter:
@@ -64,7 +66,8 @@ def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
     prompting = parsed.read(_PROMPTING)
     warnings, unknown = COUNT_TOKENS.judge(parsed.others(_PROMPTING.names))
     conversation = _conversation(prompting, options, warnings)
-    return CountCall(model_of(prompting.model, options), conversation, tuple(warnings), unknown)
+    tells_edits = prompting.context_management is not None
+    return CountCall(model_of(prompting.model, options), conversation, tells_edits, tuple(warnings), unknown)
 
 
 def _conversation(body: Prompting, options: ReaderOptions, warnings: list[str]) -> Conversation:
@@ -72,8 +75,6 @@ def _conversation(body: Prompting, options: ReaderOptions, warnings: list[str]) 
         raise ThreadUnsupported
     toolbox = Toolbox(body.tools or (), warnings)
     toolbox.change(body.messages)
-    for i, edit in enumerate(body.context_management.edits or () if body.context_management else ()):
-        _judge_edit(edit, f"context_management.edits[{i}]", warnings)
     if wants_citations(body.messages):
         warnings.append("citations: answers cite nothing here")
     history = read_history(
@@ -92,14 +93,8 @@ def _conversation(body: Prompting, options: ReaderOptions, warnings: list[str]) 
             add_generation_prompt=not history.prefilled,
             continue_final_message=history.prefilled,
         ),
+        edits=read_edits(body.context_management, warnings),
     )
-
-
-def _judge_edit(edit: Edit, at: str, warnings: list[str]) -> None:
-    """What past thinking a model sees is its template's business; the rest of a conversation is left as it is."""
-    keeps_all = json_value(edit.keep, f"{at}.keep") in ("all", {"type": "all"})
-    if not (edit.type.startswith("clear_thinking_") and keeps_all):
-        warnings.append(f"{at}: the conversation is not edited")
 
 
 def _reasoning(body: Prompting, history: History) -> ReasoningOptions:
@@ -136,12 +131,13 @@ def _omits_thinking(body: Prompting) -> bool:
     return display is not None and one_of(display, ("summarized", "omitted"), "thinking.display") == "omitted"
 
 
-def _view(max_tokens: int | None, omits_thinking: bool, sealing: Sealing | None) -> MessagesView:
+def _view(max_tokens: int | None, body: Prompting, sealing: Sealing | None) -> MessagesView:
     """A thought that is withheld is sealed in its signature, so that the model has it again in the next turn."""
+    omits_thinking, tells_edits = _omits_thinking(body), body.context_management is not None
     if sealing is None:
-        return MessagesView(max_tokens, omits_thinking)
+        return MessagesView(max_tokens, omits_thinking, tells_edits=tells_edits)
     sign = partial(sealing.seal, Purpose.REASONING) if omits_thinking else sealing.sign
-    return MessagesView(max_tokens, omits_thinking, sign)
+    return MessagesView(max_tokens, omits_thinking, sign, tells_edits)
 
 
 def _request(

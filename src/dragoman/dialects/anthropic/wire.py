@@ -97,13 +97,24 @@ class WireMessage(Struct, frozen=True):
     output_config: OutputConfig | None = None
 
 
-class Edit(Struct, frozen=True):
+class Measure(Struct, frozen=True):
+    """type: what is counted."""
+
     type: str
+    value: Annotated[int, Meta(ge=0)] | None = None
+
+
+class WireEdit(Struct, frozen=True):
+    type: str
+    trigger: Measure | None = None
     keep: Raw = Raw()
+    clear_at_least: Measure | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | list[str] | None = None
 
 
 class ContextManagement(Struct, frozen=True):
-    edits: list[Edit] | None = None
+    edits: list[WireEdit] | None = None
 
 
 class Prompting(Struct, frozen=True, kw_only=True):

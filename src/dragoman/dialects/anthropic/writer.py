@@ -8,7 +8,7 @@ empty opens no block. Knows neither HTTP nor where events come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ from ...core.errors import DragomanError
 from ...core.events import (
     ChoiceFinished,
     Delta,
+    Edited,
     Event,
     Finished,
     FinishReason,
@@ -32,6 +33,7 @@ from ...core.message import Reasoning, Refusal, ToolCall
 from ...core.reply import Choice, Part, Reply
 from ..base import Header
 from ..text import json_field, line_safe, number, printable, quoted, quoted_or_null
+from .edits import applied_edits
 from .errors import anthropic_error
 from .tool_input import ToolInput
 
@@ -49,11 +51,13 @@ class MessagesView(Struct, frozen=True):
 
     max_tokens: what it set, None for the rest of the context; an answer that had to end with fewer has filled the
     context. omit_thinking: thoughts show their signature alone. sign: makes the signature of a whole thought.
+    tells_edits: say what was cleared of the conversation.
     """
 
     max_tokens: int | None = 0
     omit_thinking: bool = False
     sign: Callable[[str], str] = unsigned
+    tells_edits: bool = False
 
 
 DEFAULT_VIEW = MessagesView()
@@ -126,6 +130,7 @@ class MessagesWriter:
         self._text: _TextBlock | None = None
         self._called = self._refused = False
         self._end: ChoiceFinished | None = None
+        self._edited: tuple[Edited, ...] = ()
 
     @property
     def end(self) -> bytes:
@@ -152,13 +157,15 @@ class MessagesWriter:
         refused = any(isinstance(part, Refusal) for part in parts)
         stop = self._stop(choice.reason, choice.stop, choice.called_tools, refused, usage)
         content = b",".join(self._content(parts, choice))
-        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s}' % (
-            self._head, content, stop, _usage(usage), json_field("kv_transfer_params", reply.kv_transfer_params),
+        return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
+            self._head, content, stop, _usage(usage), self._edits(reply.edited),
+            json_field("kv_transfer_params", reply.kv_transfer_params),
         )  # fmt: skip
 
     def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case Started():
+                self._edited = event.edited
                 return self._start(event)
             case ChoiceFinished():
                 self._end = event
@@ -194,8 +201,13 @@ class MessagesWriter:
         end = self._end or ChoiceFinished(0, FinishReason.ABORT)
         stop = self._stop(end.reason, end.stop, self._called, self._refused, usage)
         transfer = json_field("kv_transfer_params", end.kv_transfer_params)
-        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s}' % (stop, _usage(usage), transfer)
+        payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s%s}' % (
+            stop, _usage(usage), self._edits(self._edited), transfer,
+        )  # fmt: skip
         return _event(b"message_delta", payload) + MESSAGE_STOP
+
+    def _edits(self, edited: Sequence[Edited]) -> bytes:
+        return b',"context_management":' + applied_edits(edited) if self._view.tells_edits else b""
 
     def _say(self, text: str) -> bytes:
         if not text:
