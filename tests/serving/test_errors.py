@@ -67,6 +67,24 @@ async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
     checked(await house(HELLO).get("/nope"), 404)
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
+        ("/v1/completions/models", "/v1/models"),
+        ("/v1/models/", "/v1/models"),
+        ("/v1/threads/t/messages", None),
+        ("/", None),
+    ],
+)
+async def test_a_wrong_base_url_is_told_the_route(path: str, meant: str | None) -> None:
+    message = checked(await house(HELLO).get(path), 404)["message"]
+    assert message.endswith(f"Did you mean {meant}?") if meant else "mean" not in message
+
+
 async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
     checked(await house(HELLO).get("/v1/completions"), 405)
 

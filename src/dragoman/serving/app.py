@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
 from starlette.routing import Route, Router
@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from .. import __version__
 from ..dialects.anthropic import anthropic_error, anthropic_status
+from ..dialects.anthropic.files import names_anthropic
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
@@ -20,10 +21,21 @@ from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from . import batches, files, listening, message_batches, reading, steering, stored_chat, threads, utility, weights
+from . import (
+    anthropic_files,
+    batches,
+    listening,
+    message_batches,
+    reading,
+    steering,
+    stored_chat,
+    threads,
+    utility,
+    weights,
+)
 from .auth import Access, Keyring
 from .clock import Clock, Ids, RandomIds, SystemClock
-from .endpoint import Endpoint, Envelope, Handler, not_found
+from .endpoint import Endpoint, Envelope, EnvelopeOf, Handler, not_found
 from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
@@ -70,7 +82,7 @@ def routes(meters: Meters, http_meter: HttpMeter) -> Table:
         "/health": (public, {"GET": utility.health}),
         "/ping": (public, {"GET": utility.health, "POST": utility.health}),
         "/version": (public, {"GET": utility.version}),
-        **files.routes(),
+        **anthropic_files.routes(),
         **message_batches.routes(),
         **steering.routes(),
         **listening.routes(),
@@ -135,21 +147,24 @@ def create_app(
     router = Router(
         [Route(endpoint.path, endpoint) for endpoint in endpoints],
         redirect_slashes=False,
-        default=not_found(service, envelope),
+        default=not_found(service, envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path]),
         lifespan=lifespan(service, (clean, batches.chore(perform, room), message_batches.chore(perform, room))),
     )
     exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
     return Application(router, exact, {"/v1/responses": ResponsesSocket(service, envelope)})
 
 
-def _envelopes(profile: Profile) -> Callable[[str], Envelope]:
-    """The path decides whose error it is: a 404 beneath /v1/messages is Anthropic's."""
+_OPENAI = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
+
+
+def _envelopes(profile: Profile) -> EnvelopeOf:
+    """The path decides whose error it is, a 404 beneath /v1/messages is Anthropic's; where it does not, the headers."""
     openai = Envelope(lambda error, _: openai_error(error, profile), lambda error: error.status)
     responses = Envelope(lambda error, _: responses_error(error, profile), lambda error: error.status)
     anthropic = Envelope(anthropic_error, anthropic_status)
 
-    def of(path: str) -> Envelope:
-        if path.startswith("/v1/messages"):
+    def of(path: str, headers: Mapping[str, str]) -> Envelope:
+        if path.startswith("/v1/messages") or (names_anthropic(headers) and not path.startswith(_OPENAI)):
             return anthropic
         if path in TGI_ROUTES:
             return TGI_ENVELOPE

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
+from ..dialects.body import echo
 from .answer import Answer, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, read_body
@@ -32,6 +33,10 @@ class Envelope:
 
     body: Callable[[DragomanError, str], bytes]
     status: Callable[[DragomanError], int]
+
+
+EnvelopeOf = Callable[[str, Mapping[str, str]], Envelope]
+"""By the path, and the headers of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class Endpoint:
         access: Access,
         handlers: Mapping[str, Handler],
         service: Service,
-        envelope: Callable[[str], Envelope],
+        envelope: EnvelopeOf,
     ) -> None:
         self.path, self.access, self.handlers = path, access, handlers
         self._service, self._envelope = service, envelope
@@ -152,7 +157,7 @@ class Endpoint:
         return await handler(replace(http, caller=caller))
 
 
-def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable[[str], Envelope]) -> Http:
+def http_of(scope: Scope, receive: Receive, service: Service, envelope: EnvelopeOf) -> Http:
     """The request as it came; nobody knows yet whose it is."""
     headers = Headers(scope=scope)
     return Http(
@@ -162,7 +167,7 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Callable
         scope.get("path_params", {}),
         _request_id(headers, service),
         service.clock.monotonic(),
-        envelope(scope["path"]),
+        envelope(scope["path"], headers),
         receive,
         scope.get("query_string", b""),
         scope["path"],
@@ -200,14 +205,29 @@ async def deliver(http: Http, made: Made, receive: Receive, send: Send, *, body:
     return await _send_whole(send, made.status, head, made.body if body else b"", length=len(made.body))
 
 
-def not_found(service: Service, envelope: Callable[[str], Envelope]) -> Endpoint:
+def not_found(service: Service, envelope: EnvelopeOf, known: Sequence[str]) -> Endpoint:
     """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
 
-    async def refuse(_: Http) -> Whole | Answer:
-        raise NotFound("No such route. See the documentation for those that this server has.")
+    async def refuse(http: Http) -> Whole | Answer:
+        meant = _meant(http.path.rstrip("/"), known)
+        hint = "See the documentation for those that there are." if meant is None else f"Did you mean {meant}?"
+        raise NotFound(f"No such route: {echo(http.path)}. {hint}")
 
     methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
     return Endpoint("*", Access.USER, dict.fromkeys(methods, refuse), service, envelope)
+
+
+def _meant(path: str, known: Sequence[str]) -> str | None:
+    """Of these routes the one of a client whose base URL lacks its end, or has it twice, or is a whole route."""
+    tails = {route.removeprefix("/v1"): route for route in known}
+    return next(
+        (
+            route
+            for tail, route in tails.items()
+            if path == tail or path.endswith(route) or (path.endswith(tail) and path.removesuffix(tail) in known)
+        ),
+        None,
+    )
 
 
 def header_text(text: str) -> bytes:

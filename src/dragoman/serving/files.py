@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import BinaryIO
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import BinaryIO, NamedTuple
 
 import anyio.to_thread
 import msgspec
+from msgspec import UNSET, UnsetType
 from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -29,6 +31,7 @@ PIECE = 512 * 1024
 """Bytes that are written and read at a time."""
 _BATCH_TTL = 30 * 86400
 _MOST_LISTED = 10_000
+_UNNAMED = b'; filename=""'
 
 OCTETS = (b"content-type", b"application/octet-stream")
 
@@ -41,29 +44,44 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     }
 
 
+class Description(NamedTuple):
+    """What an upload is to be. seconds: after which it expires. mime_type: where its vendor tells it."""
+
+    prefix: str
+    name: str
+    purpose: str
+    seconds: int | None
+    mime_type: str | UnsetType = UNSET
+
+
 async def upload(http: Http) -> Whole | Answer:
-    """The pieces are written while nobody sees the file; it is there when it is whole."""
+    return Whole(msgspec.json.encode(await kept(http, _described)))
+
+
+async def kept(http: Http, describe: Callable[[FormData], Description]) -> File:
+    """An upload. The pieces are written while nobody sees the file; it is there when it is whole."""
     store = store_of(http)
     form = await _form(http)
     try:
-        content, name, purpose, seconds = _fields(form)
+        told = describe(form)
         created = int(http.service.clock.now())
         file = File(
-            id=http.service.ids.new("file-"),
+            id=http.service.ids.new(told.prefix),
             bytes=0,
             created_at=created,
-            filename=name,
-            purpose=purpose,
-            expires_at=None if seconds is None else created + seconds,
+            filename=told.name,
+            purpose=told.purpose,
+            expires_at=None if told.seconds is None else created + told.seconds,
+            mime_type=told.mime_type,
         )
         put = putting(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
-        size = await _write(store, put.key, content)
+        size = await _write(store, put.key, content_of(form).file)
     finally:
         await form.close()
-    told = msgspec.json.encode(msgspec.structs.replace(file, bytes=size))
-    await store.commit(Replace(put.key, PROCESSED, told))
-    return Whole(told)
+    whole = msgspec.structs.replace(file, bytes=size)
+    await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(whole)))
+    return whole
 
 
 def putting(owner: str, file: File, state: str, run: str | None = None) -> Put:
@@ -79,9 +97,26 @@ async def _form(http: Http) -> FormData:
     if http.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("A file is taken as it is, without a Content-Encoding.")
     try:
-        return await MultiPartParser(http.headers, _received(http), max_files=1, max_fields=8).parse()
+        return await _FormParser(http.headers, _received(http), max_files=1, max_fields=8).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
         raise RequestError("The body is not a valid form of one file and its fields.") from error
+
+
+class _FormParser(MultiPartParser):
+    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none."""
+
+    _told = b""
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._told += data[start:end]
+        super().on_header_value(data, start, end)
+
+    def on_header_end(self) -> None:
+        _, options = parse_options_header(self._told)
+        if options.get(b"name") == b"file" and b"filename" not in options:
+            super().on_header_value(_UNNAMED, 0, len(_UNNAMED))
+        self._told = b""
+        super().on_header_end()
 
 
 async def _received(http: Http) -> AsyncGenerator[bytes]:
@@ -98,20 +133,30 @@ async def _received(http: Http) -> AsyncGenerator[bytes]:
             return
 
 
-def _fields(form: FormData) -> tuple[BinaryIO, str, str, int | None]:
-    """The content, its name and purpose, and after how many seconds it expires."""
-    file, said = form.get("file"), {name: text for name, text in form.multi_items() if isinstance(text, str)}
+def content_of(form: FormData) -> UploadFile:
+    """Raises RequestError where there is none."""
+    file = form.get("file")
     if not isinstance(file, UploadFile):
         raise missing("file")
-    purpose = purpose_of(said.get("purpose"))
-    anchor, seconds = said.get("expires_after[anchor]"), said.get("expires_after[seconds]")
+    return file
+
+
+def said(form: FormData) -> Mapping[str, str]:
+    """The fields beside the file."""
+    return {name: text for name, text in form.multi_items() if isinstance(text, str)}
+
+
+def _described(form: FormData) -> Description:
+    file, fields = content_of(form), said(form)
+    purpose = purpose_of(fields.get("purpose"))
+    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if seconds is None:
         expiry = _BATCH_TTL if purpose == "batch" else None
     elif anchor != "created_at":
         raise invalid("expires_after.anchor", "expected 'created_at'")
     else:
         expiry = expiry_seconds(seconds)
-    return file.file, (file.filename or "upload")[:512], purpose, expiry
+    return Description("file-", (file.filename or "upload")[:512], purpose, expiry)
 
 
 async def _write(store: Store, key: Key, content: BinaryIO) -> int:
@@ -127,7 +172,7 @@ async def _write(store: Store, key: Key, content: BinaryIO) -> int:
 
 
 async def show(http: Http) -> Whole | Answer:
-    return Whole((await _record(http)).body)
+    return Whole((await whole(http)).body)
 
 
 async def list_files(http: Http) -> Whole | Answer:
@@ -135,25 +180,27 @@ async def list_files(http: Http) -> Whole | Answer:
     purpose = http.query.get("purpose")
 
     def matches(record: Record) -> bool:
-        if record.state != PROCESSED:
-            return False
-        return purpose is None or msgspec.json.decode(record.body, type=File).purpose == purpose
+        return is_whole(record) and (purpose is None or msgspec.json.decode(record.body, type=File).purpose == purpose)
 
     return Whole(await list_records(store_of(http), http.caller.owner, FILE, asked, matches))
 
 
 async def delete(http: Http) -> Whole | Answer:
-    """Of several at once one succeeds."""
+    return Whole(deleted(await removed(http), FILE))
+
+
+async def removed(http: Http) -> str:
+    """The id of the file that was there. Of several at once one succeeds."""
     key = _key(http)
     try:
         await store_of(http).commit(Delete(key, states=frozenset({PROCESSED})))
     except Refused:
         raise no_such_file(key.id) from None
-    return Whole(deleted(key.id, FILE))
+    return key.id
 
 
 async def content(http: Http) -> Whole | Answer:
-    record = await _record(http)
+    record = await whole(http)
     file = msgspec.json.decode(record.body, type=File)
     length = (b"content-length", str(file.bytes).encode())
     return ReplayedAnswer(
@@ -210,7 +257,11 @@ async def clear(store: Store) -> None:
 async def find(store: Store, owner: str, id: str) -> File | None:
     """None for one that is not there, or not whole yet."""
     record = await store.get(Key(owner, FILE, id))
-    return None if record is None or record.state != PROCESSED else msgspec.json.decode(record.body, type=File)
+    return None if record is None or not is_whole(record) else msgspec.json.decode(record.body, type=File)
+
+
+def is_whole(record: Record) -> bool:
+    return record.state == PROCESSED
 
 
 def no_such_file(id: str) -> NotFound:
@@ -221,8 +272,9 @@ def _key(http: Http) -> Key:
     return Key(http.caller.owner, FILE, http.path_params["file"])
 
 
-async def _record(http: Http) -> Record:
+async def whole(http: Http) -> Record:
+    """The record of the file that the path names. Raises NotFound."""
     record = await store_of(http).get(_key(http))
-    if record is None or record.state != PROCESSED:
+    if record is None or not is_whole(record):
         raise no_such_file(http.path_params["file"])
     return record

@@ -147,7 +147,7 @@ async def _uploaded(party: Party, id: str, at: str) -> tuple[Inline, str]:
             code="image_too_large",
         )
     data = b"".join([piece async for piece in files.pieces(store, Key(owner, files.FILE, id))])
-    return Inline(data, mimetypes.guess_type(found.filename)[0]), found.filename
+    return Inline(data, found.mime_type or mimetypes.guess_type(found.filename)[0]), found.filename
 
 
 def _media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:

@@ -23,7 +23,7 @@ from ..dialects.anthropic.batches import (
     timestamp,
     unanswered,
 )
-from ..dialects.body import echo, invalid
+from ..dialects.body import echo
 from ..store import NOBODY, Append, Delete, Entry, Item, Key, Put, Record, Refused, Replace, Store
 from .answer import Answer, ReplayedAnswer
 from .auth import Access
@@ -33,7 +33,7 @@ from .generate import off_the_loop, refuse_unknown
 from .jobs import Held, Jobs, Task
 from .perform import Performed, Performer
 from .service import Service
-from .stored import store_of
+from .stored import newest_first, store_of
 
 MESSAGE_BATCH = "message_batch"
 REQUESTS, RESULTS = "requests", "results"
@@ -87,17 +87,8 @@ async def show(http: Http) -> Whole | Answer:
 
 async def list_batches(http: Http) -> Whole | Answer:
     asked = read_listing(*(http.query.get(name) for name in ("limit", "after_id", "before_id")))
-    store, owner = store_of(http), http.caller.owner
-    cursor: int | None = None
-    if (id := asked.after or asked.before) is not None:
-        at = await store.get(Key(owner, MESSAGE_BATCH, id))
-        if at is None:
-            raise invalid("after_id" if asked.after else "before_id", f"there is no {echo(id)} in this list")
-        cursor = at.position
-    newest_first = asked.before is None
-    found = await store.page(owner, MESSAGE_BATCH, after=cursor, limit=asked.limit + 1, descending=newest_first)
-    rows = [(record.key.id, record.body) for record in found[: asked.limit]]
-    return Whole(listed(rows if newest_first else rows[::-1], has_more=len(found) > asked.limit))
+    found, has_more = await newest_first(store_of(http), http.caller.owner, MESSAGE_BATCH, asked)
+    return Whole(listed([(record.key.id, record.body) for record in found], has_more=has_more))
 
 
 async def cancel(http: Http) -> Whole | Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from .auth import Caller
-from .endpoint import Envelope, Handler, Http, deliver, make
+from .endpoint import EnvelopeOf, Handler, Http, deliver, make
 from .service import Service
 
 
@@ -30,7 +30,7 @@ class Performer:
 
     service: Service
     handlers: Mapping[str, Handler]
-    envelope: Callable[[str], Envelope]
+    envelope: EnvelopeOf
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> Performed:
         """Never raises for what the request does: that is its status. Cancelling it frees the engine."""
@@ -42,7 +42,7 @@ class Performer:
             {},
             self.service.ids.new("req_"),
             self.service.clock.monotonic(),
-            self.envelope(path),
+            self.envelope(path, {}),
             exchange.receive,
             b"",
             path,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..core.errors import Unsupported
+from ..dialects.anthropic.batches import Listing
+from ..dialects.body import echo, invalid
 from ..dialects.pages import Paging, no_such_row, page
 from ..store import Key, Record, Store
 
@@ -32,12 +34,42 @@ async def list_records(
         if cursor is None:
             raise no_such_row(asked.after)
         after = cursor.position
+    found = await _found(store, owner, kind, after, asked.limit, asked.descending, matches)
+    rows = [(record.key.id, record.body) for record in found[: asked.limit]]
+    return page(rows, has_more=len(found) > asked.limit)
+
+
+async def newest_first(
+    store: Store, owner: str, kind: str, asked: Listing, matches: Callable[[Record], bool] = lambda _: True
+) -> tuple[list[Record], bool]:
+    """The page of those that match, as Anthropic has lists, and whether there are more. Raises RequestError."""
+    position: int | None = None
+    if (id := asked.after or asked.before) is not None:
+        cursor = await store.get(Key(owner, kind, id))
+        if cursor is None:
+            raise invalid("after_id" if asked.after else "before_id", f"there is no {echo(id)} in this list")
+        position = cursor.position
+    descending = asked.before is None
+    found = await _found(store, owner, kind, position, asked.limit, descending, matches)
+    rows = found[: asked.limit]
+    return rows if descending else rows[::-1], len(found) > asked.limit
+
+
+async def _found(
+    store: Store,
+    owner: str,
+    kind: str,
+    after: int | None,
+    limit: int,
+    descending: bool,
+    matches: Callable[[Record], bool],
+) -> list[Record]:
+    """More than `limit` where there are more."""
     found: list[Record] = []
-    while len(found) <= asked.limit:
-        step = await store.page(owner, kind, after=after, limit=_STEP, descending=asked.descending)
+    while len(found) <= limit:
+        step = await store.page(owner, kind, after=after, limit=_STEP, descending=descending)
         found += filter(matches, step)
         if len(step) < _STEP:
             break
         after = step[-1].position
-    rows = [(record.key.id, record.body) for record in found[: asked.limit]]
-    return page(rows, has_more=len(found) > asked.limit)
+    return found

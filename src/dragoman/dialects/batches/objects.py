@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 
 
 class File(Struct, frozen=True, kw_only=True):
-    """bytes: its size. expires_at, created_at: Unix seconds."""
+    """bytes: its size. expires_at, created_at: Unix seconds. mime_type: as it was uploaded by Anthropic's API, which
+    tells it.
+    """
 
     id: str
     bytes: int
@@ -22,6 +24,7 @@ class File(Struct, frozen=True, kw_only=True):
     object: str = "file"
     status: str = "processed"
     status_details: str | None = None
+    mime_type: str | UnsetType = UNSET
 
 
 class BatchError(Struct, frozen=True, kw_only=True):

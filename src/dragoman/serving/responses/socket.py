@@ -22,7 +22,7 @@ from ...core.events import ChoiceFinished, Event, FinishReason
 from ...dialects.responses.frame import Wish, error_frame, frames, read_frame
 from ..answer import Batches, GeneratedAnswer, RawHeaders, unexpected
 from ..auth import Access
-from ..endpoint import Envelope, Http, http_of
+from ..endpoint import EnvelopeOf, Http, http_of
 from ..generate import LARGE_BODY, patience_for, reading
 from ..host import check_host, check_origin
 from ..service import Service
@@ -45,7 +45,7 @@ class ResponsesSocket:
 
     access = Access.USER
 
-    def __init__(self, service: Service, envelope: Callable[[str], Envelope]) -> None:
+    def __init__(self, service: Service, envelope: EnvelopeOf) -> None:
         self._service, self._envelope = service, envelope
         self._open = 0
 

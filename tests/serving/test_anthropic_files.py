@@ -1,0 +1,97 @@
+"""Anthropic's files, with the official SDK: the same files as OpenAI's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import anthropic
+import pytest
+
+from tests.serving.house import house
+from tests.serving.test_message_batches import sdk
+from tests.serving.working import working
+
+VERSION = {"anthropic-version": "2023-06-01"}
+NOW = datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+async def test_a_file_comes_back_as_it_was():
+    async with working() as server:
+        files = sdk(server).files
+        file = await files.upload(file=("notes/a.txt", b"hello", "text/markdown"), expires_in_seconds=7200)
+        assert (file.type, file.filename, file.mime_type, file.size_bytes) == ("file", "a.txt", "text/markdown", 5)
+        assert (file.created_at, file.expires_at) == (NOW, datetime.fromtimestamp(1_700_007_200, UTC))
+        assert await files.retrieve_metadata(file.id) == file
+        assert await (await files.download(file.id)).read() == b"hello"
+        deleted = await files.delete(file.id)
+        assert (deleted.id, deleted.type) == (file.id, "file_deleted")
+        for ask in (files.retrieve_metadata, files.download, files.delete):
+            with pytest.raises(anthropic.NotFoundError, match="No such File object"):
+                await ask(file.id)
+
+
+async def test_files_are_listed_newest_first():
+    async with working() as server:
+        files = sdk(server).files
+        made = [(await files.upload(file=(f"{number}.txt", b"x"))).id for number in range(5)]
+        assert [file.id async for file in files.list(limit=2)] == made[::-1]
+        assert [file.id for file in (await files.list(ids=[made[3], "file_none", made[1]])).data] == [made[3], made[1]]
+        older = (await server.get(f"/v1/files?limit=2&after_id={made[3]}", VERSION)).json()
+        assert [file["id"] for file in older["data"]] == [older["first_id"], older["last_id"]] == [made[2], made[1]]
+        newer = (await server.get(f"/v1/files?limit=2&before_id={made[1]}", VERSION)).json()
+        assert ([file["id"] for file in newer["data"]], newer["has_more"]) == ([made[3], made[2]], True)
+
+
+async def test_either_vendors_clients_see_the_same_files():
+    async with working(engine={"directives": True}) as server:
+        theirs, ours = sdk(server), server.openai()
+        uploaded = await theirs.files.upload(file=("a", b"hello", "text/plain"))
+        other = await ours.files.create(file=("b.pdf", b"%PDF"), purpose="user_data")
+        assert [file.id async for file in ours.files.list()] == [other.id, uploaded.id]
+        assert (await theirs.files.retrieve_metadata(other.id)).mime_type == "application/pdf"
+        assert (await ours.files.content(uploaded.id)).content == b"hello"
+
+
+async def test_a_message_reads_what_was_uploaded():
+    async with working(engine={"directives": True}) as server:
+        client = sdk(server)
+        file = await client.files.upload(file=("a.pdf", b"%PDF-1.4", "application/pdf"))
+        document = {"type": "document", "source": {"type": "file", "file_id": file.id}}
+        content = [document, {"type": "text", "text": "[[say seen]]"}]
+        asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
+        assert (await server.post("/v1/messages", asked)).json()["content"][0]["text"] == "seen"
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("limit=0", "limit: expected an integer"),
+        ("page=page_x&after_id=y", "page: it excludes"),
+        ("page=page_none", "there is no"),
+        ("ids[]=a&limit=2", "ids: it excludes"),
+        ("&".join(f"ids[]={number}" for number in range(101)), "ids: expected at most 100"),
+    ],
+)
+async def test_a_list_that_cannot_be_is_refused_in_their_envelope(query: str, why: str):
+    async with working() as server:
+        refused = await server.get(f"/v1/files?{query}", VERSION)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert why in refused.json()["error"]["message"]
+
+
+async def test_an_upload_needs_a_file_but_no_name_for_it():
+    async with working() as server:
+        assert (await sdk(server).files.upload(file=b"\xff")).filename == "unnamed.bin"
+        with pytest.raises(anthropic.BadRequestError, match="expires_in_seconds: expected from 3600"):
+            await sdk(server).files.upload(file=b"x", expires_in_seconds=60)
+        async with server.http() as client:
+            refused = await client.post("/v1/files", files={"other": b"x"}, headers=VERSION)
+        assert refused.json()["error"]["message"].startswith("file: Field required")
+
+
+async def test_on_shared_paths_an_error_is_that_of_who_asks():
+    server = house()
+    for path in ("/v1/models/none", "/v1/nowhere", "/v1/v1/messages"):
+        assert (await server.get(path, VERSION)).json()["type"] == "error"
+        assert "type" not in (await server.get(path)).json()
+    assert "type" not in (await server.post("/v1/chat/completions", {}, VERSION)).json()
