@@ -25,7 +25,7 @@ from dragoman.core.request import Choices, GenerateRequest, JsonSchema, Limits, 
 from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
 from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
-from dragoman.launch import Server, build_models, uvicorn_config
+from dragoman.launch import Parting, Server, build_models, uvicorn_config
 from dragoman.launch.rollout import serve_executor
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.run import admit
@@ -88,7 +88,11 @@ async def upstream() -> AsyncGenerator[Models]:
     """The embedded model behind a server of its own, on a real socket."""
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)
-    server = Server(uvicorn_config(create_app(behind, options=options), Settings(log_level="error")), behind, grace=0.0)
+    server = Server(
+        uvicorn_config(create_app(behind, options=options), Settings(log_level="error")),
+        behind,
+        parting=Parting(timeout=0.0),
+    )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -16,7 +16,7 @@ import pytest_asyncio
 from dragoman.core.errors import RequestError
 from dragoman.launch.door import Door
 from dragoman.launch.instances import ByPort, spread
-from dragoman.launch.server import Server, assembled, uvicorn_config
+from dragoman.launch.server import Parting, Server, assembled, uvicorn_config
 from dragoman.launch.timetable import Doors, SeenFrom, changes
 from dragoman.serving.listening import Order
 from dragoman.settings import load
@@ -87,7 +87,7 @@ async def fleet() -> AsyncGenerator[Fleet]:
     sockets = [door.open() for door in doors.each]
     ports = [door.port for door in doors.each]
     app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
-    server = Server(uvicorn_config(app, told), *(one.models for one in each), grace=0.0, doors=doors)
+    server = Server(uvicorn_config(app, told), *(one.models for one in each), parting=Parting(timeout=0.0), doors=doors)
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.core.engine import Health
-from dragoman.launch import Server, build_models, uvicorn_config
+from dragoman.launch import Parting, Server, build_models, uvicorn_config
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -54,7 +54,7 @@ class Served:
 async def served() -> AsyncGenerator[Served]:
     settings = Settings(max_num_seqs=2)
     models = build_models(settings, SystemClock())
-    server = Server(uvicorn_config(create_app(models), settings), models, grace=0.0)
+    server = Server(uvicorn_config(create_app(models), settings), models, parting=Parting(timeout=0.0))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -110,16 +110,6 @@ async def test_a_queued_stream_hears_that_it_is_waited_for(served: Served) -> No
     for writer in (queued, *(writer for _, writer in talking)):
         writer.close()
     await served.until(running=0)
-
-
-async def test_what_runs_when_the_server_stops_gets_its_dialects_terminal_error(served: Served) -> None:
-    reader, writer = await served.raw({**ENDLESS, "stream": True})
-    await served.until(running=1)
-    served.server.should_exit = True
-    said = await reader.read(-1)
-    writer.close()
-    assert b'data: {"error":' in said[-400:]
-    assert b"[DONE]" not in said
 
 
 async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served) -> None:

@@ -16,7 +16,7 @@ from huggingface_hub.errors import ValidationError
 
 from dragoman.conformance import tgi as grammar
 from dragoman.engines.scripted import Entry, Fail, Say
-from dragoman.launch import Server, build_models, uvicorn_config
+from dragoman.launch import Parting, Server, build_models, uvicorn_config
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -42,7 +42,7 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 async def address() -> AsyncGenerator[str]:
     settings = Settings()
     models = build_models(settings, SystemClock())
-    server = Server(uvicorn_config(create_app(models), settings), models, grace=0.0)
+    server = Server(uvicorn_config(create_app(models), settings), models, parting=Parting(timeout=0.0))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,6 +39,9 @@ from .models import build_models, mind_unheeded
 from .secret import secret_key
 from .store import build_store, try_out
 from .timetable import Doors, SeenFrom
+
+TICK = 0.1
+"""Seconds between two looks at whether what ran has come to its end; uvicorn's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
         from .instances import ByPort  # noqa: PLC0415 - as below
 
         app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
-    server = Server(uvicorn_config(app, settings), *(one.models for one in each), doors=doors)
+    parting = Parting(settings.shutdown_timeout, settings.shutdown_grace)
+    server = Server(uvicorn_config(app, settings), *(one.models for one in each), parting=parting, doors=doors)
     exit_in_peace(server)
     greetings = [greeting(one.settings, one.models, port) for one, port in zip(each, ports, strict=True)]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
@@ -121,27 +125,43 @@ def open_request_log(path: str) -> RequestLog:
 
 
 def exit_in_peace(server: uvicorn.Server) -> None:
-    """uvicorn raises the signal that ended it again when it is done; being asked to stop is no failure. Whoever asks
-    before uvicorn listens is heard as well: it starts and ends.
+    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends."""
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, server.handle_exit)
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How a server ends, in seconds. timeout: for which what runs goes on. grace: for which it can at least be reached,
+    so that whoever sends requests to it sees that it is not ready before nobody is there.
     """
 
-    def heard(_number: int, _frame: FrameType | None) -> None:
-        server.should_exit = True
-
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, heard)
+    timeout: float = 8.0
+    grace: float = 0.0
 
 
 class Server(uvicorn.Server):
-    """When it is told to stop, what runs goes on for `grace` seconds; what runs then is ended by its dialect's own
-    terminal error, and not by a closed connection.
+    """When it is told to stop it is not ready any more, and still answers: new work is told to come again, what runs
+    goes on. What runs for too long is ended by its dialect's own terminal error, and not by a closed connection.
     """
 
-    def __init__(self, config: uvicorn.Config, *models: Models, grace: float = 8.0, doors: Doors | None = None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *models: Models, parting: Parting | None = None, doors: Doors | None = None
+    ) -> None:
         """doors: whose sockets it accepts from, in their order; without any it accepts from what it is given."""
         super().__init__(config)
-        self._models, self._grace = models, grace
+        self._models, self._parting = models, parting or Parting()
         self._doors = doors or Doors(())
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - so it is named in uvicorn
+        """Once: as above. Again: without waiting for anybody. A third time: without cleaning up either.
+
+        uvicorn itself raises the signals again when it is done, so that a server that was asked to stop would have failed.
+        """
+        if self.force_exit:
+            os._exit(1)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -154,13 +174,33 @@ class Server(uvicorn.Server):
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._doors.close()
+        for models in self._models:
+            models.close()
         ending = asyncio.create_task(self._end())
+        await self._part(ending)
+        self._doors.close()
         await super().shutdown(sockets)
         ending.cancel()
 
+    async def _part(self, ending: asyncio.Task[None]) -> None:
+        """Return when it may stop listening."""
+        now = asyncio.get_running_loop().time
+        began, running = now(), tuple(self.server_state.tasks)
+        # Whoever has a connection and says nothing on it has to come by a new one, and will see how things are.
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+        while not self.force_exit:
+            if now() - began >= self._parting.grace and (ending.done() or not self._works(running)):
+                return
+            await asyncio.sleep(TICK)
+
+    def _works(self, running: Sequence[asyncio.Task[None]]) -> bool:
+        """On what clients wait for, or on what runs without them."""
+        states = (engine.health() for models in self._models for model in models for engine in model.engines)
+        return not all(task.done() for task in running) or any(state.running or state.waiting for state in states)
+
     async def _end(self) -> None:
-        await asyncio.sleep(self._grace)
+        await asyncio.sleep(self._parting.timeout)
         await asyncio.gather(*(models.stop() for models in self._models))
 
 
@@ -180,7 +220,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         server_header=False,
         # Nobody here asks who the client of a proxy was.
         proxy_headers=False,
-        timeout_graceful_shutdown=10,
+        # What is not said by then is not heard: all has come to its end before.
+        timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ..core.errors import EngineError, ModelNotFound, RequestError
+from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
 from .residence import Offer, Place, State
 from .served import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
@@ -55,6 +55,8 @@ class Models:
         self._by_name = {name: place for name, place in reversed(names) if not is_pattern(name)}
         self._moving = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
+        self.closed = False
+        """Nothing new is let in: the process is about to end."""
         self._looking: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -99,6 +101,8 @@ class Models:
         Unless it is held (`admit` does that) it may be let go as soon as the caller waits for anything.
         """
         place = self.place(name)
+        if self.closed:
+            raise Overloaded("The server is stopping; try again.")
         if place.state in (State.UNLOADED, State.LEAVING):
             loading = self._loads.get(place.name)
             if loading is None:
@@ -130,6 +134,10 @@ class Models:
             if place.model is not None:
                 await place.start()
         self._looking = [asyncio.create_task(self._look(place)) for place in self._places]
+
+    def close(self) -> None:
+        """What is here goes on; for all else there is no model any more. It cannot be opened again."""
+        self.closed = True
 
     async def stop(self) -> None:
         tasks = [*self._looking, *self._loads.values()]

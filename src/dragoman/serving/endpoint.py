@@ -84,6 +84,9 @@ class Http:
         ]
         if warnings:
             head.append((b"x-dragoman-warnings", header_text("; ".join(warnings))))
+        if self.service.models.closed:
+            # Whoever comes again had better come to another server.
+            head.append((b"connection", b"close"))
         return head
 
     def refusal(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:

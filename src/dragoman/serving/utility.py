@@ -118,6 +118,8 @@ def _no_tokenizer() -> Unsupported:
 
 async def health(http: Http) -> Whole | Answer:
     """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
+    if http.service.models.closed:
+        return Whole(msgspec.json.encode({"reason": "the server is stopping"}), 503)
     for model in http.service.models:
         for engine in model.engines:
             state = engine.health()

@@ -134,6 +134,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     keepalive_interval: Annotated[
         float, Option("Server", "Seconds of silence after which a stream gets a sign of life.", least=0.05, most=3600)
     ] = 5.0
+    shutdown_timeout: Annotated[
+        float,
+        Option(
+            "Server",
+            "Seconds for which what runs goes on when the server is told to stop; then it is ended with an error.",
+            least=0,
+            most=86400,
+        ),
+    ] = 8.0
+    shutdown_grace: Annotated[
+        float,
+        Option(
+            "Server",
+            "Seconds for which a server that is told to stop can still be reached, also if nothing runs: it says that "
+            "it is not ready, so that a load balancer sends nothing more.",
+            least=0,
+            most=3600,
+        ),
+    ] = 0.0
     api_key: Annotated[
         tuple[Secret, ...], Option("Access", "A key that requests must carry. Can be repeated: each of them will do.")
     ] = ()

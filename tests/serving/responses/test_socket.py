@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.engines.scripted import Entry, Fail, Say, Script, ScriptedEngine, Think
-from dragoman.launch import Server, build_models, uvicorn_config
+from dragoman.launch import Parting, Server, build_models, uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -49,7 +49,7 @@ async def serving(app: ASGIApp, models: Models) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def stoppable(app: ASGIApp, models: Models, grace: float = 0.0) -> AsyncGenerator[tuple[str, Server]]:
-    server = Server(uvicorn_config(app, Settings(max_body_bytes=100_000)), models, grace=grace)
+    server = Server(uvicorn_config(app, Settings(max_body_bytes=100_000)), models, parting=Parting(timeout=grace))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))

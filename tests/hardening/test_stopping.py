@@ -1,0 +1,182 @@
+"""A server that is told to stop (SIGTERM): uvicorn alone closes its listener at once, cuts what runs and exits by signal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine, Wait
+from dragoman.launch import Parting, Server, uvicorn_config
+from dragoman.pipeline.models import EventBackend, Models, ServedModel
+from dragoman.serving.app import create_app
+from dragoman.settings import Settings
+from tests.serving.house import tokenizer
+
+HI = [{"role": "user", "content": "hi"}]
+ASKED: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HI},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": HI, "max_tokens": 50},
+}
+FAILED = {
+    "/v1/chat/completions": b'data: {"error":',
+    "/v1/completions": b'data: {"error":',
+    "/v1/responses": b"event: response.failed",
+    "/v1/messages": b"event: error",
+}
+DONE = dict(zip(ASKED, (b"[DONE]", b"[DONE]", b"response.completed", b"message_stop"), strict=True))
+
+
+class Stopped:
+    """A server whose answers wait in their midst for `go_on`."""
+
+    def __init__(self, parting: Parting) -> None:
+        self.go_on = asyncio.Event()
+        script = Script((Entry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
+        self.engine = ScriptedEngine(script, tokenizer=tokenizer(), sleep=self._wait)
+        self.models = Models([ServedModel("m", EventBackend(self.engine, tokenizer()), 4096, 1)])
+        self.server = Server(uvicorn_config(create_app(self.models), Settings()), self.models, parting=parting)
+        self.where = ""
+
+    async def _wait(self, _seconds: float) -> None:
+        await self.go_on.wait()
+
+    def client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(base_url=self.where, trust_env=False, timeout=60)
+
+    async def stream(self, path: str) -> bytes:
+        async with self.client() as client:
+            return (await client.post(path, json={"model": "m", **ASKED[path], "stream": True})).content
+
+    async def until_running(self, count: int) -> None:
+        while self.engine.running != count:  # noqa: ASYNC110 - the engine has no event for it
+            await asyncio.sleep(0)
+
+    async def tell_to_stop(self) -> None:
+        self.server.handle_exit(signal.SIGTERM, None)
+        while not self.models.closed:  # noqa: ASYNC110 - nor has uvicorn
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def stopped(parting: Parting) -> AsyncGenerator[tuple[Stopped, asyncio.Task[None]]]:
+    one = Stopped(parting)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        one.where = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        task = asyncio.create_task(one.server.serve(sockets=[listener]))
+        while not one.server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        yield one, task
+        one.go_on.set()
+        one.server.should_exit = True
+        await task
+
+
+async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
+    async with stopped(Parting(timeout=600.0)) as (house, task):
+        running = asyncio.create_task(house.stream("/v1/chat/completions"))
+        await house.until_running(1)
+        await house.tell_to_stop()
+        async with house.client() as client:
+            health = await client.get("/health")
+            assert (health.status_code, health.headers["connection"]) == (503, "close")
+            for path, body in ASKED.items():
+                refused = await client.post(path, json={"model": "m", **body})
+                anthropic = path == "/v1/messages"
+                assert refused.status_code == (529 if anthropic else 503)
+                assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+                said = refused.json()
+                assert said.get("type") == ("error" if anthropic else None)
+                assert "stopping" in said["error"]["message"]
+        assert house.engine.running == 1
+        house.go_on.set()
+        assert (await running).endswith(b"data: [DONE]\n\n")
+        await task
+        async with house.client() as client:
+            with pytest.raises(httpx2.ConnectError):
+                await client.get("/health")
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
+    async with stopped(Parting(timeout=0.0)) as (house, task):
+        running = asyncio.create_task(house.stream(path))
+        await house.until_running(1)
+        await house.tell_to_stop()
+        said = await running
+        await task
+    assert FAILED[path] in said
+    assert DONE[path] not in said
+
+
+async def test_a_second_signal_waits_for_nobody():
+    async with stopped(Parting(timeout=600.0, grace=600.0)) as (house, task):
+        running = asyncio.create_task(house.stream("/v1/chat/completions"))
+        await house.until_running(1)
+        await house.tell_to_stop()
+        house.server.handle_exit(signal.SIGTERM, None)
+        await task
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_with_a_grace_an_idle_server_can_still_be_reached():
+    async with stopped(Parting(grace=600.0)) as (house, task):
+        await house.tell_to_stop()
+        async with house.client() as client:
+            assert (await client.get("/health")).status_code == 503
+        assert not task.done()
+        house.server.handle_exit(signal.SIGTERM, None)
+
+
+async def test_what_was_kept_can_be_read_meanwhile():
+    """Only new work is refused."""
+    async with stopped(Parting(grace=600.0)) as (house, _):
+        await house.tell_to_stop()
+        async with house.client() as client:
+            assert (await client.get("/v1/models")).status_code == 200
+        house.server.handle_exit(signal.SIGTERM, None)
+
+
+def test_the_process_ends_with_0(tmp_path: Path):
+    script = tmp_path / "replies.yaml"
+    script.write_text(json.dumps([{"reply": [{"text": "One "}, {"delay": 600}, {"text": "two."}], "repeat": True}]))
+    arguments = (f"scripted:{script}", "--port", "0", "--store", "none", "--shutdown-timeout", "600")
+    command = (sys.executable, "-m", "dragoman", "serve", *arguments)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        where = server.stdout.readline().partition(" on ")[2].split()[0]
+        body = json.dumps({"messages": HI, "stream": True}).encode()
+        request = urllib.request.Request(  # noqa: S310
+            f"{where}/v1/chat/completions", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            assert answer.readline().startswith(b"data:")
+            server.send_signal(signal.SIGTERM)
+            while True:
+                try:
+                    urllib.request.urlopen(f"{where}/health").close()  # noqa: S310
+                except urllib.error.HTTPError as error:
+                    assert error.code == 503
+                    error.close()
+                    break
+            server.send_signal(signal.SIGTERM)
+            try:
+                assert server.wait(30) == 0
+            finally:
+                server.kill()
