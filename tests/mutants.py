@@ -153,9 +153,23 @@ MUTANTS = (
     Mutant(
         "who asks a server to stop before it listens is not heard",
         "launch/server.py",
-        "        server.should_exit = True\n",
-        "        return\n",
+        "        signal.signal(asked, server.handle_exit)\n",
+        "        signal.signal(asked, signal.SIG_IGN)\n",
         ("tests/cli/test_cli.py",),
+    ),
+    Mutant(
+        "a server that is stopping takes new work, which is then cut",
+        "pipeline/models.py",
+        "        if self.closed:\n",
+        "        if not self._places:\n",
+        ("tests/hardening/test_stopping.py",),
+    ),
+    Mutant(
+        "a server that is told to stop closes its door at once (uvicorn)",
+        "launch/server.py",
+        "        await self._part(ending)\n",
+        "",
+        ("tests/hardening/test_stopping.py",),
     ),
     Mutant(
         "a port that is closed goes on in the kernel's queue: whoever connects waits instead of being refused",

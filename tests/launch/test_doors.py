@@ -16,7 +16,8 @@ import pytest_asyncio
 from dragoman.core.errors import RequestError
 from dragoman.launch.door import Door
 from dragoman.launch.instances import ByPort, spread
-from dragoman.launch.server import Parting, Server, assembled, uvicorn_config
+from dragoman.launch.parting import Parting
+from dragoman.launch.server import Server, assembled, uvicorn_config
 from dragoman.launch.timetable import Doors, SeenFrom, changes
 from dragoman.serving.listening import Order
 from dragoman.settings import load

@@ -4,6 +4,7 @@ The only layer that knows all the others. One module for each kind of engine, im
 """
 
 from .models import build_models
-from .server import Parting, Server, greeting, run, serving_options, uvicorn_config
+from .parting import Parting
+from .server import Server, greeting, run, serving_options, uvicorn_config
 
 __all__ = ["Parting", "Server", "build_models", "greeting", "run", "serving_options", "uvicorn_config"]

@@ -36,6 +36,7 @@ from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .door import Door
 from .models import build_models, mind_unheeded
+from .parting import Lasting, Parting
 from .secret import secret_key
 from .store import build_store, try_out
 from .timetable import Doors, SeenFrom
@@ -130,16 +131,6 @@ def exit_in_peace(server: uvicorn.Server) -> None:
         signal.signal(asked, server.handle_exit)
 
 
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """How a server ends, in seconds. timeout: for which what runs goes on. grace: for which it can at least be reached,
-    so that whoever sends requests to it sees that it is not ready before nobody is there.
-    """
-
-    timeout: float = 8.0
-    grace: float = 0.0
-
-
 class Server(uvicorn.Server):
     """When it is told to stop it is not ready any more, and still answers: new work is told to come again, what runs
     goes on. What runs for too long is ended by its dialect's own terminal error, and not by a closed connection.
@@ -156,7 +147,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - so it is named in uvicorn
         """Once: as above. Again: without waiting for anybody. A third time: without cleaning up either.
 
-        uvicorn itself raises the signals again when it is done, so that a server that was asked to stop would have failed.
+        uvicorn itself raises the signals again when it is done: being asked to stop would look like a failure.
         """
         if self.force_exit:
             os._exit(1)
@@ -186,9 +177,11 @@ class Server(uvicorn.Server):
         """Return when it may stop listening."""
         now = asyncio.get_running_loop().time
         began, running = now(), tuple(self.server_state.tasks)
-        # Whoever has a connection and says nothing on it has to come by a new one, and will see how things are.
+        # The others hear with their next answer that it was the last one. Closing one now would lose a request that is
+        # under way on it.
         for connection in tuple(self.server_state.connections):
-            connection.shutdown()
+            if isinstance(connection, Lasting):
+                connection.shutdown()
         while not self.force_exit:
             if now() - began >= self._parting.grace and (ending.done() or not self._works(running)):
                 return

@@ -7,9 +7,10 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from ..serving.responses.socket import FINISH
+from .parting import Lasting
 
 
-class WebSocket(WebSocketsSansIOProtocol):
+class WebSocket(WebSocketsSansIOProtocol, Lasting):
     """uvicorn itself closes one at once when the server stops, in the midst of an answer."""
 
     close_timeout: float
