@@ -75,9 +75,9 @@ async def test_trap_17_an_unknown_route_is_a_404_in_the_envelope() -> None:
         ("/api/v1/chat/completions", "/v1/chat/completions"),
         ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
         ("/v1/completions/models", "/v1/models"),
-        ("/v1/models/", "/v1/models"),
+        ("/v1/completions/", "/v1/completions"),
         ("/v1/threads/t/messages", None),
-        ("/", None),
+        ("/v1", None),
     ],
 )
 async def test_a_wrong_base_url_is_told_the_route(path: str, meant: str | None) -> None:
