@@ -1,0 +1,158 @@
+"""A request's line and headers, by llhttp in its strict mode, and what follows from them. Pure.
+
+Nothing is taken that two servers could read differently (request smuggling): a body has one length, given once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+
+import httptools
+from msgspec import Struct
+
+from .body import Body, Chunked, Counted
+from .refused import Refused
+
+END = b"\r\n\r\n"
+
+_FOUL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
+"""What no head may have in it, wherever it stands."""
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+_COMMON = (
+    b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
+    b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
+    b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade", b"user-agent",
+    b"anthropic-beta", b"anthropic-version", b"x-api-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-request-id",
+    b"x-stainless-arch", b"x-stainless-async", b"x-stainless-lang", b"x-stainless-os", b"x-stainless-package-version",
+    b"x-stainless-read-timeout", b"x-stainless-retry-count", b"x-stainless-runtime",
+    b"x-stainless-runtime-version", b"x-stainless-timeout",
+)  # fmt: skip
+_SHARED: Mapping[bytes, bytes] = {name: name for name in _COMMON}
+"""Names that every other request has: one object for all of them."""
+
+
+class Head(Struct, frozen=True):
+    """version: "1.0" or "1.1". path: as it came, without the query. headers: names in lower case.
+
+    body: None where there is none. keeps_alive: the client would ask more. expects_continue: it waits for a word
+    before it sends the body. upgrade: the protocol that it would rather speak, in lower case.
+    """
+
+    method: str
+    version: str
+    path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: Body | None
+    keeps_alive: bool
+    expects_continue: bool
+    upgrade: bytes | None
+
+    def written(self) -> bytes:
+        """As it would come over the wire, but for the names of headers."""
+        target = self.path + (b"?" + self.query if self.query else b"")
+        lines = [b"%b: %b\r\n" % pair for pair in self.headers]
+        first = f"{self.method} ".encode(), target, f" HTTP/{self.version}\r\n".encode()
+        return b"".join((*first, *lines, b"\r\n"))
+
+
+class _Heard:
+    """What the parser says. Its methods are called as httptools names them."""
+
+    __slots__ = ("headers", "is_complete", "url")
+
+    def __init__(self) -> None:
+        self.url, self.is_complete = b"", False
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self.headers.append((_SHARED.get(name, name), value.rstrip(b"\t ")))
+
+    def on_headers_complete(self) -> None:
+        self.is_complete = True
+
+
+def read_head(data: bytes, limit: int) -> Head:
+    """Of all of a head's bytes, up to and with `END`. limit: how many headers there may be. Raises Refused."""
+    heard, parser = _parse(data)
+    if not heard.is_complete:
+        raise _malformed()
+    version = sys.intern(parser.get_http_version())
+    if version not in ("1.0", "1.1"):
+        raise Refused(505, "This server speaks HTTP/1.1.")
+    if len(heard.headers) > limit:
+        raise Refused(431, f"The request has more than the {limit} headers that are allowed.")
+    method = sys.intern(parser.get_method().decode("ascii"))
+    if method == "CONNECT":
+        raise Refused(405, "This server is no proxy.")
+    path, query = _target(heard.url)
+    wishes = {wish.strip().lower() for value in _all(heard.headers, b"connection") for wish in value.split(b",")}
+    return Head(
+        method,
+        version,
+        path,
+        query,
+        heard.headers,
+        _body(heard.headers, version),
+        version == "1.1" and b"close" not in wishes,
+        version == "1.1" and any(each.lower() == b"100-continue" for each in _all(heard.headers, b"expect")),
+        next((value.lower() for value in _all(heard.headers, b"upgrade") if b"upgrade" in wishes), None),
+    )
+
+
+def check_beginning(data: bytes, known: int) -> None:
+    """Of a head whose end has not come: raise Refused if it will never be one. known: bytes that were checked."""
+    if _FOUL.search(data, max(0, known - 1)) is not None:
+        _parse(data)
+        raise _malformed()
+
+
+def _parse(data: bytes) -> tuple[_Heard, httptools.HttpRequestParser]:
+    heard = _Heard()
+    parser = httptools.HttpRequestParser(heard)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise _malformed(str(error)) from error
+    return heard, parser
+
+
+def _malformed(why: str = "") -> Refused:
+    """why: llhttp's word."""
+    return Refused(400, f"The request is not well-formed HTTP/1.1{': ' if why else ''}{why}.")
+
+
+def _target(url: bytes) -> tuple[bytes, bytes]:
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserError as error:
+        raise _malformed("Invalid request target") from error
+    return parsed.path or b"/", parsed.query or b""
+
+
+def _all(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    return [value for each, value in headers if each == name]
+
+
+def _body(headers: list[tuple[bytes, bytes]], version: str) -> Body | None:
+    """llhttp refuses most of this too; what a request's end is must not hang on its version."""
+    codings, lengths = _all(headers, b"transfer-encoding"), _all(headers, b"content-length")
+    if codings:
+        if lengths or len(codings) > 1 or version == "1.0":
+            raise _malformed("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
+        if codings[0].lower() != b"chunked":
+            raise Refused(501, "The only transfer coding that this server takes is `chunked`.")
+        return Chunked()
+    if not lengths:
+        return None
+    if len(lengths) > 1 or _LENGTH.fullmatch(lengths[0]) is None:
+        raise _malformed("Invalid Content-Length")
+    return Counted(int(lengths[0])) if int(lengths[0]) else None

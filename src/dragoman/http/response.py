@@ -1,0 +1,152 @@
+"""How a response is written: its head, and how its body shows where it ends. Pure.
+
+An application that breaks what it said itself (a length, a header) gets a RuntimeError, and the client no false end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+
+from msgspec import Struct
+
+_FIELDS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+_STATUS_LINES: Mapping[int, bytes] = {status: _status_line(status) for status in range(200, 600)}
+
+
+class InChunks:
+    """Of a length that nobody knows yet."""
+
+    __slots__ = ()
+
+    def frame(self, body: bytes, more: bool) -> bytes:
+        """What goes out for this piece. more: another may follow."""
+        if more:
+            return b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+
+
+class OfLength:
+    __slots__ = ("_left",)
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    def frame(self, body: bytes, more: bool) -> bytes:
+        """Raises RuntimeError."""
+        self._left -= len(body)
+        if self._left < 0:
+            raise RuntimeError("Response content longer than Content-Length")
+        if self._left and not more:
+            raise RuntimeError("Response content shorter than Content-Length")
+        return body
+
+
+class UntilClose:
+    """Towards HTTP/1.0, which knows no chunks."""
+
+    __slots__ = ()
+
+    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+        return body
+
+
+class Bodiless:
+    """To HEAD, whose body is that of a GET left out."""
+
+    __slots__ = ()
+
+    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+        return b""
+
+
+class Empty:
+    """Of a status that has no body."""
+
+    __slots__ = ()
+
+    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+        """Raises RuntimeError."""
+        if body:
+            raise RuntimeError("Response content where its status allows none")
+        return b""
+
+
+# These know nothing of a response: one does for all.
+_IN_CHUNKS, _UNTIL_CLOSE, _BODILESS, _EMPTY = InChunks(), UntilClose(), Bodiless(), Empty()
+
+Framing = InChunks | OfLength | UntilClose | Bodiless | Empty
+
+
+class Opening(Struct, frozen=True):
+    """head: bytes to be written. keeps_alive: as the application would have it, too."""
+
+    head: bytes
+    framing: Framing
+    keeps_alive: bool
+
+
+def open_response(
+    status: int,
+    fields: Iterable[tuple[bytes, bytes]],
+    common: bytes,
+    *,
+    method: str,
+    version: str,
+    keeps_alive: bool,
+) -> Opening:
+    """common: header lines that every response has. method, version: of the request. Raises RuntimeError."""
+    if status not in _STATUS_LINES:
+        raise RuntimeError(f"{status} is no status of a response")
+    lines: list[bytes] = []
+    length: int | None = None
+    for given, value in fields:
+        name = given.lower()
+        if name == b"connection":
+            keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(b",")
+        elif name == b"content-length":
+            if length is not None or not value.isdigit():
+                raise RuntimeError("A response's Content-Length is no number, or there are several")
+            length = int(value)
+            lines.append(b"%b: %b\r\n" % (name, value))
+        elif name != b"transfer-encoding":
+            # How the body is framed is the server's own matter.
+            lines.append(b"%b: %b\r\n" % (name, value))
+    block = b"".join(lines)
+    if block.count(b"\r\n") != len(lines) or _FIELDS.fullmatch(block) is None:
+        raise RuntimeError("A response's header is malformed")
+    framing = _framing(status, method, version, length)
+    if isinstance(framing, InChunks):
+        block += b"transfer-encoding: chunked\r\n"
+    keeps_alive = keeps_alive and not isinstance(framing, UntilClose)
+    ending = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
+    return Opening(b"".join((_STATUS_LINES[status], common, block, ending)), framing, keeps_alive)
+
+
+def _framing(status: int, method: str, version: str, length: int | None) -> Framing:
+    if method == "HEAD":
+        return _BODILESS
+    if status in (204, 304):
+        return _EMPTY
+    if length is not None:
+        return OfLength(length)
+    return _IN_CHUNKS if version == "1.1" else _UNTIL_CLOSE
+
+
+def plain(status: int, words: str, common: bytes) -> bytes:
+    """A whole response of the server's own, after which it closes."""
+    body = words.encode()
+    fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+    opening = open_response(status, fields, common, method="GET", version="1.1", keeps_alive=False)
+    return opening.head + body

@@ -1,0 +1,95 @@
+"""One timer for many."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.http.deadlines import Deadlines
+
+
+class Clockwork(asyncio.AbstractEventLoop):
+    """As much of a loop as timers need, on a time of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self.set = 0
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **_: Any) -> asyncio.TimerHandle:
+        self.set += 1
+        heapq.heappush(self._timers, (when, self.set, callback))
+        return asyncio.TimerHandle(when, callback, args, self)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def pass_to(self, then: float) -> None:
+        while self._timers and self._timers[0][0] <= then:
+            self.now, _, callback = heapq.heappop(self._timers)
+            callback()
+        self.now = then
+
+
+def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
+    loop, late = Clockwork(), list[tuple[str, float]]()
+    deadlines = Deadlines[str](loop, 10, lambda who: late.append((who, loop.now)))
+    deadlines.begin("a")
+    loop.pass_to(3)
+    deadlines.begin("b")
+    deadlines.begin("c")
+    loop.pass_to(5)
+    deadlines.end("b")
+    deadlines.end("nobody")
+    loop.pass_to(9)
+    deadlines.begin("a")
+    loop.pass_to(100)
+    assert late == [("c", 13), ("a", 19)]
+    deadlines.begin("a")
+    loop.pass_to(200)
+    assert late[2:] == [("a", 110)]
+
+
+def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
+    loop, late = Clockwork(), list[str]()
+
+    def is_late(who: str) -> None:
+        late.append(who)
+        deadlines.end("b")
+        if len(late) < 3:
+            deadlines.begin(who)
+
+    deadlines = Deadlines[str](loop, 10, is_late)
+    deadlines.begin("a")
+    deadlines.begin("b")
+    loop.pass_to(100)
+    assert late == ["a", "a", "a"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd"), st.booleans()), max_size=40))
+def test_it_is_as_if_each_had_a_timer_of_its_own(steps: list[tuple[int, str, bool]]) -> None:
+    loop, late, due = Clockwork(), set[tuple[str, float]](), dict[str, float]()
+    deadlines = Deadlines[str](loop, 7, lambda who: late.add((who, loop.now)))
+    expected = set[tuple[str, float]]()
+    for seconds, who, begins in [*steps, (100, "", False)]:
+        loop.pass_to(loop.now + seconds)
+        for each, when in list(due.items()):
+            if when <= loop.now:
+                expected.add((each, when))
+                del due[each]
+        if begins:
+            deadlines.begin(who)
+            due[who] = loop.now + 7
+        else:
+            deadlines.end(who)
+            due.pop(who, None)
+    assert late == expected
+    assert loop.set <= len(steps) * 2

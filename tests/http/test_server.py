@@ -1,0 +1,220 @@
+"""Beneath uvicorn's server: what it keeps doing, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.types import ASGIApp, Receive, Scope, Send
+from websockets.asyncio.client import connect
+
+from dragoman.http.server import Http11
+from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
+
+CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, listener: socket.socket | None, **options: Any) -> AsyncGenerator[uvicorn.Server]:
+    make: Any = Http11()
+    settings = {"log_config": None, "log_level": "critical", "proxy_headers": False, "access_log": False}
+    server = uvicorn.Server(uvicorn.Config(app, http=make, **settings, **options))
+    running = asyncio.create_task(server.serve(None if listener is None else [listener]))
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0)
+    yield server
+    server.should_exit = True
+    await running
+
+
+def listening(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
+    listener = socket.socket(family)
+    listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+    return listener
+
+
+async def said_by(app: ASGIApp, listener: socket.socket, **options: Any) -> bytes:
+    async with served(app, listener, lifespan="off", **options):
+        reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+        writer.write(CLOSE)
+        said = await reader.read(-1)
+        writer.close()
+    return said
+
+
+async def test_answers_are_dated_as_uvicorn_is_told() -> None:
+    [dated] = answers(await said_by(stream, listening()))
+    age = datetime.datetime.now(datetime.UTC) - parsedate_to_datetime(dated.headers["date"])
+    assert abs(age.total_seconds()) < 60
+    assert dated.headers["server"] == "uvicorn"
+    [plain] = answers(await said_by(stream, listening(), date_header=False, server_header=False))
+    assert not {"date", "server"} & plain.headers.keys()
+
+
+async def test_what_starting_left_is_in_the_state_of_every_request() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            scope["state"]["model"] = "m"
+            while True:
+                kind = (await receive())["type"]
+                await send({"type": f"{kind}.complete"})
+                if kind == "lifespan.shutdown":
+                    return
+        seen.append(dict(scope["state"]))
+        scope["state"]["model"] = "another"
+        await stream(scope, receive, send)
+
+    with listening() as listener:
+        async with served(app, listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(GET + CLOSE)
+            await reader.read(-1)
+            writer.close()
+    assert seen == [{"model": "m"}, {"model": "m"}]
+
+
+async def test_ipv6() -> None:
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await stream(scope, receive, send)
+
+    try:
+        listener = listening(socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    port = listener.getsockname()[1]
+    assert answers(await said_by(app, listener))[0].status == 200
+    assert (seen[0]["server"], seen[0]["client"][0], len(seen[0]["client"])) == (("::1", port), "::1", 2)
+
+
+async def test_a_socket_file(tmp_path: Path) -> None:
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await stream(scope, receive, send)
+
+    path = str(tmp_path / "s")
+    async with served(app, None, uds=path, lifespan="off"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(CLOSE)
+        assert answers(await reader.read(-1))[0].status == 200
+        writer.close()
+    assert (seen[0]["server"], seen[0]["client"]) == ((path, None), None)
+
+
+def certified(folder: Path) -> Path:
+    """A key and a certificate for this machine, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    own = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = folder / "both.pem"
+    path.write_bytes(own + certificate.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+async def test_tls(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["scheme"])
+        await echo(scope, receive, send)
+
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with listening() as listener:
+        async with served(app, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))):
+            reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
+            writer.write(b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n" + b"x" * 1_000_000 + CLOSE)
+            said = await reader.read(-1)
+            writer.close()
+            assert [each.status for each in answers(said)] == [200, 200]
+            reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
+            writer.write(b"nonsense\r\n\r\n")
+            assert [each.status for each in answers(await reader.read(-1))] == [400]
+            writer.close()
+    assert seen == ["https", "https"]
+
+
+async def test_a_websocket_is_handed_over_with_all_that_came() -> None:
+    heard: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await stream(scope, receive, send)
+            return
+        heard.append((scope["path"], scope["query_string"], dict(scope["headers"])[b"host"]))
+        await receive()
+        await send({"type": "websocket.accept"})
+        heard.append((await receive())["text"])
+        await send({"type": "websocket.send", "text": "hello"})
+        await receive()
+
+    with listening() as listener:
+        async with served(app, listener, lifespan="off") as server:
+            where = f"localhost:{listener.getsockname()[1]}"
+            async with connect(f"ws://{where}/socket?x=y", sock=socket.create_connection(listener.getsockname())) as ws:
+                await ws.send("hi")
+                assert await ws.recv() == "hello"
+                assert len(server.server_state.connections) == 1
+            # The first frame comes with the request, masked by nothing: "hi".
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            upgrade = b"connection: keep-alive, Upgrade\r\nupgrade: WebSocket\r\nsec-websocket-version: 13\r\n"
+            key = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            writer.write(GET + b"GET /socket " + HEAD + upgrade + key + b"\x81\x82\0\0\0\0hi")
+            said = await reader.readuntil(b"hello")
+            writer.close()
+    assert b"HTTP/1.1 101 " in said
+    assert heard == [("/socket", b"x=y", where.encode()), "hi", ("/socket", b"", b"h"), "hi"]
+
+
+async def test_a_server_that_ends_answers_what_runs_and_closes() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        await send(start())
+        await send(piece(b"begun", more=True))
+        begun.set()
+        await go.wait()
+        await send(piece(b" and done"))
+
+    with listening() as listener:
+        async with served(app, listener, lifespan="off") as server:
+            idle = await asyncio.open_connection(*listener.getsockname())
+            busy = await asyncio.open_connection(*listener.getsockname())
+            busy[1].write(GET * 2)
+            await begun.wait()
+            server.should_exit = True
+            assert await idle[0].read(-1) == b""
+            go.set()
+            said = await busy[0].read(-1)
+            for _, writer in (idle, busy):
+                writer.close()
+    assert [answer.body for answer in answers(said)] == [b"begun and done"]

@@ -1,0 +1,160 @@
+"""An ASGI application behind this server's connections on a real port, and clients that write bytes as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from dragoman.http.limits import Limits
+from dragoman.http.server import Http11
+
+HEAD = b"HTTP/1.1\r\nhost: h\r\n"
+GET = b"GET / " + HEAD + b"\r\n"
+
+
+class Wire(NamedTuple):
+    """state: uvicorn's, of the server."""
+
+    port: int
+    state: ServerState
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, *packets: bytes) -> bytes:
+        """Everything that is answered, until the server closes."""
+        reader, writer = await self.connect()
+        for packet in packets:
+            writer.write(packet)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            said = await reader.read(-1)
+        writer.close()
+        return said
+
+    async def over(self) -> None:
+        """Until nobody is connected and nothing runs; the test's own limit ends it."""
+        while self.state.connections or self.state.tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp, limits: Limits | None = None, *, idle: float = 5, theirs: bool = False, **options: Any
+) -> AsyncGenerator[Wire]:
+    """idle: seconds between requests. theirs: by uvicorn's own protocol instead. options: of `uvicorn.Config`."""
+    make: Any = HttpToolsProtocol if theirs else Http11(limits)
+    config = uvicorn.Config(
+        app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False, access_log=False,
+        timeout_keep_alive=cast(int, idle), **options,
+    )  # fmt: skip
+    config.load()
+    state = ServerState()
+
+    def connection() -> asyncio.Protocol:
+        return make(config=config, server_state=state, app_state={})
+
+    listening = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    wire = Wire(listening.sockets[0].getsockname()[1], state)
+    try:
+        yield wire
+    finally:
+        listening.close()
+        for one in list(state.connections):
+            one.shutdown()
+        for task in list(state.tasks):
+            task.cancel()
+        await wire.over()
+
+
+async def body_of(receive: Receive) -> bytes:
+    pieces: list[bytes] = []
+    while True:
+        message = await receive()
+        assert message["type"] == "http.request", "the client left"
+        pieces.append(message["body"])
+        if not message["more_body"]:
+            return b"".join(pieces)
+
+
+def start(status: int = 200, *headers: tuple[bytes, bytes]) -> Message:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def piece(body: bytes = b"", *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """What came, as JSON, of a length that is told."""
+    body = await body_of(receive)
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]]
+    came = [
+        scope["method"],
+        scope["raw_path"].decode(),
+        scope["query_string"].decode(),
+        headers,
+        body.decode("latin-1"),
+    ]
+    said = json.dumps(came).encode()
+    await send(start(200, (b"content-length", str(len(said)).encode())))
+    await send(piece(said))
+
+
+async def stream(_: Scope, receive: Receive, send: Send) -> None:
+    """Two pieces, of a length that is not told."""
+    await body_of(receive)
+    await send(start(200, (b"content-type", b"text/event-stream")))
+    await send(piece(b"data: 1\n\n", more=True))
+    await send(piece(b"data: 2\n\n"))
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def answers(data: bytes, *methods: str) -> list[Answer]:
+    """The responses in it, one after the other. methods: of the requests, GET where not told."""
+    found: list[Answer] = []
+    while data:
+        head, end, data = data.partition(b"\r\n\r\n")
+        assert end, f"no end of headers in {head!r}"
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines)
+        assert len(headers) == len(lines), f"a header twice in {head!r}"
+        status = int(first.split(" ")[1])
+        method = methods[len(found)] if len(found) < len(methods) else "GET"
+        body = b""
+        if status >= 200 and status not in (204, 304) and method != "HEAD":
+            body, data = _body(headers, data)
+        found.append(Answer(status, headers, body))
+    return found
+
+
+def _body(headers: dict[str, str], data: bytes) -> tuple[bytes, bytes]:
+    if "content-length" in headers:
+        length = int(headers["content-length"])
+        assert len(data) >= length, "the body ends before its length"
+        return data[:length], data[length:]
+    if headers.get("transfer-encoding") != "chunked":
+        return data, b""
+    pieces: list[bytes] = []
+    while True:
+        size, end, data = data.partition(b"\r\n")
+        assert end, "the chunks have no end"
+        length = int(size, 16)
+        pieces.append(data[:length])
+        assert data[length : length + 2] == b"\r\n", "a chunk has no end"
+        data = data[length + 2 :]
+        if not length:
+            return b"".join(pieces), data
