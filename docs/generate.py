@@ -27,10 +27,12 @@ from dragoman.engines.llamacpp.capabilities import capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
 from dragoman.engines.vllm.facts import Facts
 from dragoman.launch import build_models
+from dragoman.parsers.call_families import CALLS
 from dragoman.parsers.either import Either
-from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, THOUGHTS, Signs
+from dragoman.parsers.families import HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, Signs
 from dragoman.parsers.headed import Headed
 from dragoman.parsers.objects import Objects
+from dragoman.parsers.thought_families import THOUGHTS
 from dragoman.pipeline.admission import Terms, check
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import FIELDS, Field, Settings

@@ -20,7 +20,8 @@ from dragoman.core.engine import Matcher
 from dragoman.core.events import TextDelta
 from dragoman.core.message import CustomTool, FunctionTool, ToolCall
 from dragoman.core.syntax import FreeText, Many, Maybe, OneOf, Piece, Verbatim
-from dragoman.parsers.families import CALLS, HARMONY_CALLS
+from dragoman.parsers.call_families import CALLS
+from dragoman.parsers.families import HARMONY_CALLS
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import allowed, text

@@ -13,7 +13,9 @@ from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.core.reply import Choice
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
-from dragoman.parsers.families import CALLS, HARMONY_CALLS, HARMONY_THOUGHTS, THOUGHTS
+from dragoman.parsers.call_families import CALLS
+from dragoman.parsers.families import HARMONY_CALLS, HARMONY_THOUGHTS
+from dragoman.parsers.thought_families import THOUGHTS
 
 from .goldens import TOOLS, Case, Said, golden, names
 from .running import context, fold, parse, tool_format

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dragoman.core.events import FinishReason, TextDelta, Token
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
-from dragoman.parsers.families import CALLS, THOUGHTS
+from dragoman.parsers.call_families import CALLS
+from dragoman.parsers.thought_families import THOUGHTS
 
 from .goldens import TOOLS, golden
 from .running import END, PATCH, context, cut, deltas, fold, parse, regroup, shape, tool_format

@@ -13,22 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ..core.errors import RequestError
 from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
 from ..core.syntax import FreeText, JsonValue, Many, Maybe, OneOf, Piece, ThoughtSyntax, Verbatim
+from . import given
 from .closing import closed
-from .schema import MOST_INTERSECTED, Json, Schema, parse_schema
-
-MOST_REGEX = 4 * 1024
-MOST_GRAMMAR = 64 * 1024
-MOST_RULES = 2_000
+from .schema import Json, Schema, parse_schema
 
 _FREE = "/(?s:.*)/"
 _STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """As json.dumps writes. A weak model would pad blanks to the limit if it could."""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
-_LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
-"""Comments, strings and regular expressions, in which the others mean nothing; inline schemas; intersections."""
 _MARK = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
 
 
@@ -125,7 +119,7 @@ class _Writer:
 
     def answer(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> Grammar:
         if isinstance(body, ContextFree) and calls is None and thought is None:
-            text = _context_free(body, body_param)
+            text = given.context_free(body, body_param)
             return Grammar(text, ((body_param, text),))
         start = self._after_thought(thought, self._said(body, body_param, calls, thought))
         rules = (f"{own}: {expression}" for expression, own in self._rules.items())
@@ -231,7 +225,7 @@ class _Writer:
         head, token, rest = self._split(text.end)
         if head:
             token, rest = "", text.end[len(head) :]
-        inside = "/(?s:.*)/" if text.pattern is None else f"/{_regex(text.pattern, param)[1:-1]}/"
+        inside = "/(?s:.*)/" if text.pattern is None else f"/{given.regex(text.pattern, param)[1:-1]}/"
         if text.least or text.most is not None:
             most = "" if text.most is None else text.most
             inside += f" & /(?s:.{{{text.least},{most}}})/"
@@ -254,12 +248,12 @@ class _Writer:
             case JsonSchema(schema, strict):
                 return self._schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):
-                regex = self._alone(_regex(pattern, param), param)
+                regex = self._alone(given.regex(pattern, param), param)
                 return self._rule("BODY", self._but_no_thought(regex, thought))
             case Choices(options):
-                return self._alone(_choices(options, param), param)
+                return self._alone(given.choices(options, param), param)
             case ContextFree():
-                text = _context_free(body, param)
+                text = given.context_free(body, param)
                 self._parts.append((param, text))
                 self._nested.append({"name": "grammar", "lark_grammar": text})
                 return "@grammar"
@@ -335,71 +329,3 @@ def _of_object(schema: Schema) -> Schema:
     if isinstance(schema, dict) and not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}:
         return {"type": "object", **schema}
     return schema
-
-
-def _regex(pattern: str, param: str) -> str:
-    import llguidance  # noqa: PLC0415 (loaded when it is needed)
-
-    if len(pattern.encode("utf-8", "surrogatepass")) > MOST_REGEX:
-        raise RequestError(f"The regular expression is longer than {MOST_REGEX // 1024} KiB.", param=param)
-    return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
-
-
-def _choices(options: Sequence[str], param: str) -> str:
-    if not options:
-        raise RequestError("There is nothing to choose from.", param=param)
-    if sum(map(len, options)) > MOST_GRAMMAR:
-        raise RequestError(f"The choices are larger than {MOST_GRAMMAR // 1024} KiB.", param=param)
-    return "(" + " | ".join(map(_literal, dict.fromkeys(options))) + ")"
-
-
-def _context_free(grammar: ContextFree, param: str) -> str:
-    text = grammar.definition
-    if len(text.encode("utf-8", "surrogatepass")) > MOST_GRAMMAR:
-        raise RequestError(f"The grammar is larger than {MOST_GRAMMAR // 1024} KiB.", param=param)
-    match grammar.syntax:
-        case "lark":
-            _check_lark(text, param)
-            return text
-        case "gbnf":
-            return _from_gbnf(text, param)
-        case other:
-            raise RequestError(f"Unknown grammar syntax {other!r}; lark and gbnf are known.", param=param)
-
-
-def _check_lark(text: str, param: str) -> None:
-    """What llguidance does not bound by itself: intersections, and schemas within the grammar."""
-    intersections = 0
-    found = _LARK_LEXEME.search(text)
-    while found is not None:
-        end = found.end()
-        if found[0] == "&":
-            intersections += 1
-        elif found[0] == "%json":
-            end = _check_inline(text, end, param)
-        found = _LARK_LEXEME.search(text, end)
-    if intersections > MOST_INTERSECTED:
-        raise RequestError(f"The grammar intersects more than {MOST_INTERSECTED} terminals.", param=param)
-
-
-def _check_inline(text: str, start: int, param: str) -> int:
-    """Check the schema that begins there; where it ends."""
-    try:
-        schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
-    except (ValueError, RecursionError) as error:
-        raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
-    parse_schema(json.dumps(schema), param)
-    return len(text) - len(text[start:].lstrip()) + length
-
-
-def _from_gbnf(text: str, param: str) -> str:
-    from llguidance import gbnf_to_lark  # noqa: PLC0415
-
-    if text.count("::=") > MOST_RULES:
-        raise RequestError(f"The grammar has more than {MOST_RULES} rules.", param=param)
-    try:
-        return gbnf_to_lark.gbnf_to_lark(text)
-    except RecursionError as error:
-        raise RequestError("The grammar is nested too deeply.", param=param) from error
-    except Exception as error:  # the converter raises bare Exception, and IndexError at a cut end
-        raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error

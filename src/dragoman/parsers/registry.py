@@ -14,20 +14,13 @@ from typing import TypeVar
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
 from .base import chain
-from .families import (
-    CALLS,
-    HARMONY_CALLS,
-    HARMONY_SIGNS,
-    HARMONY_THOUGHTS,
-    THOUGHTS,
-    CallFamily,
-    Signs,
-    ThoughtFamily,
-)
+from .call_families import CALLS
+from .families import HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, CallFamily, Signs, ThoughtFamily
 from .frame import FramedFormat
 from .harmony import HarmonyFormat
 from .response_template import ResponseTemplateFormat
 from .think import KeptThinkFormat, ThinkFormat
+from .thought_families import THOUGHTS
 
 GROUP = "dragoman.parsers"
 NONE = "none"
