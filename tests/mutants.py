@@ -809,8 +809,8 @@ MUTANTS = (
     Mutant(
         "errors before the first token arrive inside a 200 stream",
         "serving/answer.py",
-        "feed, send, now = self._writer.feed, self._send, self._now\n",
-        "feed, send, now = self._writer.feed, self._send, self._now\n        await self._begin()\n",
+        "        writer, send = self._writer, self._send\n",
+        "        writer, send = self._writer, self._send\n        await self._begin()\n",
         (SERVING,),
     ),
     # What is stored.
@@ -849,8 +849,15 @@ MUTANTS = (
     Mutant(
         "the engine keeps running after the client left (LightLLM's middleware)",
         "serving/answer.py",
-        "leaving.add_done_callback(ends)",
-        "pass",
+        "        watch(self._give_up)\n",
+        "",
+        ("tests/serving/test_leaving.py",),
+    ),
+    Mutant(
+        "whatever cancels a request is taken for its client's leaving, and a server that stops does not end it",
+        "serving/answer.py",
+        "            if not self._cancelled or self._task is None or self._task.uncancel():\n                raise\n",
+        "            pass\n",
         ("tests/serving/test_leaving.py",),
     ),
     Mutant(

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.engines.scripted import Entry, Say, Wait
-from dragoman.serving.answer import Patience
+from dragoman.http.leaving import EXTENSION, watch_of
+from dragoman.serving.body import ClientGone
+from dragoman.serving.leaving import telling, unless_gone
+from dragoman.serving.patience import Patience
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house, scope
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
+@pytest.fixture(params=["asgi", "extension"])
+def extended(request: pytest.FixtureRequest) -> bool:
+    """Whether the server tells of leaving by our extension, or as any other."""
+    return request.param == "extension"
+
+
 class Line:
     """The two ends of one connection, as ASGI has them."""
 
-    def __init__(self, ask: dict[str, Any]) -> None:
+    def __init__(self, ask: dict[str, Any], extended: bool = False) -> None:
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
         self.news = asyncio.Event()
         self.inbox.put_nowait({"type": "http.request", "body": json.dumps(ask).encode(), "more_body": False})
+        self._extended = extended
+        self._callback: Callable[[], object] | None = None
 
     def leave(self) -> None:
         self.inbox.put_nowait({"type": "http.disconnect"})
+        if self._callback is not None:
+            asyncio.get_running_loop().call_soon(self._callback)
+
+    def watch(self, callback: Callable[[], object] | None, /) -> None:
+        self._callback = callback
+
+    def scope(self, path: str) -> Scope:
+        return {**scope(path), "extensions": {EXTENSION: self.watch} if self._extended else {}}
 
     async def send(self, message: Message) -> None:
         self.sent.append(message)
@@ -52,17 +73,19 @@ class Asleep:
 
 def talk(it: House, line: Line) -> asyncio.Task[None]:
     async def run() -> None:
-        await it.app(scope("/v1/chat/completions"), line.inbox.get, line.send)
+        await it.app(line.scope("/v1/chat/completions"), line.inbox.get, line.send)
 
     return asyncio.create_task(run())
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("said", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
-async def test_leaving_closes_the_engine_before_and_while_it_speaks(streamed: bool, said: tuple[Any, ...]) -> None:
+async def test_leaving_closes_the_engine_before_and_while_it_speaks(
+    streamed: bool, said: tuple[Any, ...], extended: bool
+) -> None:
     sleep = Asleep()
     it = house(Entry(said), sleep=sleep)
-    line = Line({**ASK, "stream": streamed})
+    line = Line({**ASK, "stream": streamed}, extended)
     task = talk(it, line)
     await sleep.begun.wait()
     line.leave()
@@ -70,10 +93,10 @@ async def test_leaving_closes_the_engine_before_and_while_it_speaks(streamed: bo
     assert (it.engine.closed_early, it.engine.running) == (1, 0)
 
 
-async def test_leaving_with_several_prompts_closes_all_of_them() -> None:
+async def test_leaving_with_several_prompts_closes_all_of_them(extended: bool) -> None:
     sleep = Asleep()
     it = house(Entry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
-    line = Line({"model": "m", "prompt": ["a", "b", "c"]})
+    line = Line({"model": "m", "prompt": ["a", "b", "c"]}, extended)
     task = asyncio.create_task(_run(it, line, "/v1/completions"))
     await sleep.begun.wait()
     line.leave()
@@ -82,14 +105,14 @@ async def test_leaving_with_several_prompts_closes_all_of_them() -> None:
 
 
 async def _run(it: House, line: Line, path: str) -> None:
-    await it.app(scope(path), line.inbox.get, line.send)
+    await it.app(line.scope(path), line.inbox.get, line.send)
 
 
-async def test_headers_and_comments_go_out_while_the_engine_is_silent() -> None:
+async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: bool) -> None:
     sleep = Asleep()
     patience = Patience(headers=0.001, keepalive=0.001)
     it = house(Entry((Wait(9.0), Say("late"))), options=ServingOptions(patience=patience), sleep=sleep)
-    line = Line({**ASK, "stream": True})
+    line = Line({**ASK, "stream": True}, extended)
     task = talk(it, line)
     await line.until(b": keepalive\n\n: keepalive\n\n")
     assert line.sent[0]["status"] == 200
@@ -97,26 +120,62 @@ async def test_headers_and_comments_go_out_while_the_engine_is_silent() -> None:
     await asyncio.wait_for(task, 10)
 
 
-async def test_a_client_that_never_reads_is_given_up() -> None:
+async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
     patience = Patience(headers=0.001, keepalive=0.001, stall=0.002)
     it = house(Entry((Say("Hello there"), Say(" again"))), options=ServingOptions(patience=patience))
-    line = Line({**ASK, "stream": True})
+    line = Line({**ASK, "stream": True}, extended)
 
     async def deaf(message: Message) -> None:
         line.sent.append(message)
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    await asyncio.wait_for(it.app(scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
+    await asyncio.wait_for(it.app(line.scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
     assert it.engine.running == 0
     assert len(line.sent) == 2
 
 
-async def test_a_client_that_leaves_in_its_body_asks_nothing() -> None:
+async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> None:
     it = house(Entry((Say("Hello"),)))
-    line = Line(ASK)
+    line = Line(ASK, extended)
     line.inbox.get_nowait()
     line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
     line.leave()
     await asyncio.wait_for(talk(it, line), 10)
     assert (it.engine.calls, line.sent) == (0, [])
+
+
+async def test_vectors_that_nobody_waits_for_are_not_made(extended: bool) -> None:
+    line, begun, ended = Line(ASK, extended), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        watch = watch_of(scope)
+        assert watch is not None
+        await unless_gone(watch, work())
+
+    asked = line.scope("/v1/embeddings")
+    task = asyncio.ensure_future((app if extended else partial(telling, app))(asked, line.inbox.get, line.send))
+    await begun.wait()
+    line.leave()
+    with pytest.raises(ClientGone):
+        await asyncio.wait_for(task, 10)
+    assert ended.is_set()
+
+
+async def test_a_server_that_ends_a_request_is_not_taken_for_its_client(extended: bool) -> None:
+    sleep = Asleep()
+    it = house(Entry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
+    task = talk(it, Line({**ASK, "stream": True}, extended))
+    await sleep.begun.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+    assert (it.engine.closed_early, it.engine.running) == (1, 0)

@@ -26,11 +26,11 @@ from uvicorn.server import ServerState
 from ..dialects.base import Profile
 from ..dialects.sealing import Check
 from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
-from ..serving.answer import Patience
 from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
 from ..serving.listening import Listening
 from ..serving.media import Media, MediaOptions
+from ..serving.patience import Patience
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError

@@ -249,6 +249,13 @@ class Kept(AsyncGenerator[list[Event]]):
     async def athrow(self, *exception: Any) -> list[Event]:  # noqa: ANN401 - as the generator protocol has it
         return await self._step(self._batches.athrow(*exception))
 
+    async def aclose(self) -> None:
+        """Also when it is over already, which the inherited one takes for a generator that goes on."""
+        try:
+            await self._batches.aclose()
+        finally:
+            self._release()
+
     async def _step(self, step: Awaitable[list[Event]]) -> list[Event]:
         try:
             return await step

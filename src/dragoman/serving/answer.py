@@ -12,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from msgspec import Struct
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from ..core.errors import ConnectionCut, DragomanError, EngineError
 from ..core.events import Event
 from ..core.reply import Fold
 from ..dialects.base import Writer
-from .leaving import until_gone
+from ..http.leaving import Watch
+from .patience import Lookout
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +32,7 @@ Batches = AsyncGenerator[list[Event]]
 RawHeaders = list[tuple[bytes, bytes]]
 
 
-class Patience(Struct, frozen=True):
-    """Seconds. headers: how long a stream's headers wait for Started, that a refusal may still be an HTTP status.
-
-    admitted: the same where only overload or failure can refuse any more. keepalive: longest silence.
-    stall: how long one write may take before the client counts as gone.
-    """
-
-    headers: float = 2.0
-    admitted: float = 0.05
-    keepalive: float = 5.0
-    stall: float = 60.0
-
-
-class Outcome(Struct):
+class Outcome(Struct, frozen=True):
     """What became of an answer, for those who count. status 499 is a client that left before its headers. length: bytes
     of a body that was sent as a whole.
     """
@@ -73,101 +61,139 @@ class Frame(Protocol):
     def error(self, error: DragomanError) -> bytes: ...
 
 
+class Opening(Struct, frozen=True):
+    """What an answer needs until its headers are out, and not for longer.
+
+    wait: seconds that a stream's headers wait for the first event. refuse: renders an error that comes before them:
+    (status, headers, body).
+    """
+
+    headers: RawHeaders
+    wait: float
+    refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]]
+
+
 class Answer(ABC):
-    """Sends one answer. `refuse` renders an error that comes before the headers: (status, headers, body)."""
+    """Sends one answer, once, in the task of its request. source: what it is made of; closed in the end."""
+
+    __slots__ = (
+        "_cancelled",
+        "_error",
+        "_frame",
+        "_is_writing",
+        "_length",
+        "_lookout",
+        "_looks",
+        "_opening",
+        "_pulse",
+        "_send",
+        "_source",
+        "_status",
+        "_stream",
+        "_task",
+        "_timer",
+    )
 
     def __init__(
-        self,
-        frame: Frame,
-        *,
-        stream: bool,
-        headers: RawHeaders,
-        refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
-        patience: Patience,
+        self, source: AsyncGenerator[object], frame: Frame, opening: Opening, lookout: Lookout, *, stream: bool
     ) -> None:
-        self._frame, self._stream = frame, stream
-        self._headers, self._refuse, self._patience = headers, refuse, patience
-        self._begun = False
-        self._writing_since: float | None = None
-        self._last_write = 0.0
+        self._source, self._frame, self._stream = source, frame, stream
+        self._opening: Opening | None = opening
+        self._lookout = lookout
+        self._looks, self._is_writing = 0, False
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._pulse: asyncio.Task[None] | None = None
-        self.outcome = Outcome()
+        self._status, self._length, self._cancelled = 499, 0, False
+        self._error: DragomanError | None = None
 
     @abstractmethod
-    async def _produce(self) -> None:
+    def _produce(self) -> Awaitable[None]:
         """Write the whole answer, up to its end. Raises what ends it in another way."""
 
-    async def __call__(self, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        self._send, self._now = send, loop.time
-        over: asyncio.Future[None] = loop.create_future()
-        # A task of its own: a token then wakes three coroutines, and not the whole chain down from the server.
-        self._running = loop.create_task(self._run())
-        leaving = loop.create_task(until_gone(receive))
-        # As `asyncio.wait` for the first of them, which takes a kilobyte for as long as a stream runs.
-        ends = _ending(over)
-        self._running.add_done_callback(ends)
-        leaving.add_done_callback(ends)
-        self._timer = loop.call_later(self._patience.headers, self._look) if self._stream else None
+    async def __call__(self, watch: Watch, send: Send) -> Outcome:
+        """watch: tells that the client has left, which cancels what is being done for it here."""
+        self._send, self._task = send, asyncio.current_task()
+        watch(self._give_up)
+        if self._stream and self._opening is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._opening.wait, self._show_life)
         try:
-            await over
-            self.outcome.cancelled |= not self._running.done()
+            try:
+                await self._produce()
+            except Exception as error:
+                # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
+                with suppress(DragomanError, OSError):
+                    await self._fail(error if isinstance(error, DragomanError) else unexpected(error))
+        except asyncio.CancelledError:
+            # Only a cancellation of our own ends here, as with asyncio.timeout.
+            if not self._cancelled or self._task is None or self._task.uncancel():
+                raise
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            await _end(self._running, leaving, self._pulse)
+            self._task = None
+            watch(None)
+            await self._settle()
+        return Outcome(self._status, self._length, self._error, self._cancelled)
 
-    async def _run(self) -> None:
-        try:
-            await self._produce()
-        except DragomanError as error:
-            await self._fail(error)
-        except Exception as error:
-            await self._fail(unexpected(error))
+    def _give_up(self) -> None:
+        """The client has left, or reads no more."""
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def _settle(self) -> None:
+        """Nothing outlives its request."""
+        self._lookout.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.gather(self._pulse, return_exceptions=True)
+        await self._source.aclose()
 
     async def _fail(self, error: DragomanError) -> None:
-        self.outcome.error = error
-        if self._begun and isinstance(error, ConnectionCut):
+        self._error = error
+        if self._opening is not None:
+            await self._whole(*self._opening.refuse(error))
+        elif isinstance(error, ConnectionCut):
             # The server closes a connection whose response is not complete.
-            self.outcome.cancelled = True
-        elif self._begun:
-            await self._write(self._frame.error(error), more=False)
+            self._cancelled = True
         else:
-            await self._whole(*self._refuse(error))
+            await self._write(self._frame.error(error), more=False)
 
     async def _begin(self) -> None:
-        self._begun = True
-        self.outcome.status = 200
-        headers, self._headers = self._headers, []
+        assert self._opening is not None
+        headers, self._opening = self._opening.headers, None
+        self._status = 200
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._lookout.add(self)
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
-        self._begun = True
-        self.outcome.status = status
-        self.outcome.length = len(body)
+        self._opening = None
+        self._status, self._length = status, len(body)
         length = (b"content-length", str(len(body)).encode())
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
         await self._write(body, more=False)
 
     async def _write(self, body: bytes, *, more: bool = True) -> None:
-        self._last_write = self._writing_since = self._now()
+        self._looks, self._is_writing = 0, True
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._writing_since = None
+        self._is_writing = False
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Now and then: is a sign of life due, or has the client stopped reading?"""
-        silence = self._now() - self._last_write
-        wait = self._patience.keepalive
-        if self._writing_since is not None:
-            if self._now() - self._writing_since > self._patience.stall:
-                self.outcome.cancelled = True
-                self._running.cancel()
-        elif not self._begun or silence >= wait:
+        self._looks += 1
+        if not self._is_writing and self._looks >= self._lookout.silent:
+            self._show_life()
+        elif self._is_writing and self._looks > self._lookout.deaf:
+            self._give_up()
+
+    def _show_life(self) -> None:
+        if self._pulse is None:
             self._pulse = asyncio.get_running_loop().create_task(self._give_sign())
             self._pulse.add_done_callback(self._sign_given)
-        else:
-            wait -= silence
-        self._timer = asyncio.get_running_loop().call_later(wait, self._look)
 
     def _sign_given(self, pulse: asyncio.Task[None]) -> None:
         self._pulse = None
@@ -176,7 +202,7 @@ class Answer(ABC):
             pulse.exception()
 
     async def _give_sign(self) -> None:
-        if not self._begun:
+        if self._opening is not None:
             await self._begin()
         await self._write(self._frame.keepalive)
 
@@ -184,82 +210,54 @@ class Answer(ABC):
 class GeneratedAnswer(Answer):
     """An answer that an engine is making, streamed or whole."""
 
-    def __init__(
-        self,
-        batches: Batches,
-        writer: Writer,
-        *,
-        stream: bool,
-        headers: RawHeaders,
-        refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
-        patience: Patience,
-    ) -> None:
-        super().__init__(writer, stream=stream, headers=headers, refuse=refuse, patience=patience)
+    __slots__ = ("_batches", "_writer")
+
+    def __init__(self, batches: Batches, writer: Writer, opening: Opening, lookout: Lookout, *, stream: bool) -> None:
+        super().__init__(batches, writer, opening, lookout, stream=stream)
         self._batches, self._writer = batches, writer
 
-    async def _produce(self) -> None:
-        async with aclosing(self._batches):
-            await (self._pass_on() if self._stream else self._gather())
+    def _produce(self) -> Awaitable[None]:
+        return self._pass_on() if self._stream else self._gather()
 
     async def _pass_on(self) -> None:
         """The hot path: a batch of events, nearly always one, becomes one write."""
-        feed, send, now = self._writer.feed, self._send, self._now
+        writer, send = self._writer, self._send
         async for batch in self._batches:
-            said = feed(batch[0]) if len(batch) == 1 else b"".join([feed(event) for event in batch])
-            if not self._begun:
+            said = writer.feed(batch[0]) if len(batch) == 1 else b"".join([writer.feed(event) for event in batch])
+            if self._opening is not None:
                 await self._begin()
             if said:
                 # As `_write`, without the cost of one more coroutine a token.
-                self._last_write = self._writing_since = now()
+                self._looks, self._is_writing = 0, True
                 await send({"type": "http.response.body", "body": said, "more_body": True})
-                self._writing_since = None
-        await self._write(self._writer.end, more=False)
+                self._is_writing = False
+            # What was said is not kept until the next is.
+            del batch, said
+        await self._write(writer.end, more=False)
 
     async def _gather(self) -> None:
         fold = Fold()
         async for batch in self._batches:
             for event in batch:
                 fold.feed(event)
-        await self._whole(200, self._headers, self._writer.full(fold.reply()))
+        assert self._opening is not None
+        await self._whole(200, self._opening.headers, self._writer.full(fold.reply()))
 
 
 class ReplayedAnswer(Answer):
     """A stream whose events are bytes already."""
 
-    def __init__(
-        self,
-        events: AsyncGenerator[bytes],
-        frame: Frame,
-        *,
-        headers: RawHeaders,
-        refuse: Callable[[DragomanError], tuple[int, RawHeaders, bytes]],
-        patience: Patience,
-    ) -> None:
-        super().__init__(frame, stream=True, headers=headers, refuse=refuse, patience=patience)
+    __slots__ = ("_events",)
+
+    def __init__(self, events: AsyncGenerator[bytes], frame: Frame, opening: Opening, lookout: Lookout) -> None:
+        super().__init__(events, frame, opening, lookout, stream=True)
         self._events = events
 
     async def _produce(self) -> None:
-        async with aclosing(self._events):
-            async for said in self._events:
-                if not self._begun:
-                    await self._begin()
-                await self._write(said)
-            if not self._begun:
+        async for said in self._events:
+            if self._opening is not None:
                 await self._begin()
-            await self._write(self._frame.end, more=False)
-
-
-def _ending(over: asyncio.Future[None]) -> Callable[[asyncio.Task[None]], None]:
-    def end(_: asyncio.Task[None]) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    return end
-
-
-async def _end(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel what still runs and wait for it, so that nothing outlives its request."""
-    left = [task for task in tasks if task is not None]
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+            await self._write(said)
+        if self._opening is not None:
+            await self._begin()
+        await self._write(self._frame.end, more=False)

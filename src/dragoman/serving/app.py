@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
@@ -17,6 +17,7 @@ from ..dialects.base import Profile, ReaderOptions
 from ..dialects.completions import read_completions
 from ..dialects.errors import openai_error
 from ..dialects.responses import responses_error
+from ..http.leaving import watch_of
 from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
@@ -33,16 +34,20 @@ from . import (
     utility,
     weights,
 )
+from .answer import Outcome
 from .auth import Access, Keyring
+from .body import ClientGone
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, EnvelopeOf, Handler, not_found
 from .explain import routes as explain_routes
 from .generate import generation
 from .host import allowed_hosts
 from .http_meter import HttpMeter
+from .leaving import telling
 from .lifespan import clean, lifespan, live_by
 from .media import Media, MediaOptions
 from .metrics import metrics
+from .patience import Lookout
 from .perform import Performer
 from .request_log import RequestLog
 from .responses import conversations, create, stored
@@ -130,6 +135,7 @@ def create_app(
         fingerprint=f"dragoman-{__version__}",
         meters=Meters(models, clock.monotonic),
         http_meter=HttpMeter(),
+        lookout=Lookout(options.patience),
         media=media or Media(MediaOptions()),
         store=store,
         background=background,
@@ -144,14 +150,10 @@ def create_app(
     # A path that is written out goes before one with a name in it: /v1/chat/completions/render is no completion.
     paths = sorted(table, key=lambda path: "{" in path)
     endpoints = [Endpoint(path, *table[path], service, envelope) for path in paths]
-    router = Router(
-        [Route(endpoint.path, endpoint) for endpoint in endpoints],
-        redirect_slashes=False,
-        default=not_found(service, envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path]),
-        lifespan=lifespan(service, (clean, batches.chore(perform, room), message_batches.chore(perform, room))),
-    )
-    exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
-    return Application(router, exact, {"/v1/responses": ResponsesSocket(service, envelope)})
+    chores = (clean, batches.chore(perform, room), message_batches.chore(perform, room))
+    other = not_found(service, envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path])
+    sockets = {"/v1/responses": ResponsesSocket(service, envelope)}
+    return Application(Paths(endpoints, other), sockets, lifespan(service, chores))
 
 
 _OPENAI = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
@@ -208,24 +210,61 @@ def _responses(user: Access) -> Table:
     }
 
 
-class Application:
-    """HTTP and the lifespan are the router's; a path that is written out needs no look at every other, nor to be
-    awaited through the router for as long as its answer takes. sockets: by path; a WebSocket on any other is refused.
-    """
+class Paths:
+    """Which endpoint a path means. Of several the first; one that is written out needs no look at the others."""
 
-    def __init__(self, router: Router, exact: Mapping[str, Endpoint], sockets: Mapping[str, ResponsesSocket]) -> None:
-        self._router, self._exact, self._sockets = router, exact, sockets
+    def __init__(self, endpoints: Sequence[Endpoint], other: Endpoint) -> None:
+        self._exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
+        self._routes = [(Route(endpoint.path, endpoint.handle), endpoint) for endpoint in endpoints]
+        self._other = other
+
+    def find(self, scope: Scope) -> Endpoint:
+        """What stands in its place in a path with names goes into the scope."""
+        exact = self._exact.get(scope["path"])
+        if exact is not None:
+            return exact
+        for route, endpoint in self._routes:
+            match, found = route.matches(scope)
+            if match is not Match.NONE:  # the endpoint itself looks at the method
+                scope["path_params"] = found["path_params"]
+                return endpoint
+        return self._other
+
+
+class Application:
+    """sockets: by path; a WebSocket on any other is refused. life: what begins and ends with the application."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        sockets: Mapping[str, ResponsesSocket],
+        life: Callable[[object], AbstractAsyncContextManager[object]],
+    ) -> None:
+        self._paths, self._sockets, self._life = paths, sockets, life
 
     def alive(self) -> AbstractAsyncContextManager[object]:
         """Its lifespan, for one that is served beside others."""
-        return self._router.lifespan_context(self._router)
+        return self._life(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await live_by(self.alive(), receive, send)
-        elif scope["type"] != "websocket":
-            await (self._exact.get(scope.get("path", ""), self._router))(scope, receive, send)
-        elif scope["path"] in self._sockets:
+        elif scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+        elif (watch := watch_of(scope)) is None:
+            await telling(self, scope, receive, send)
+        else:
+            visit = self._paths.find(scope).visit(scope, receive, watch)
+            # For as long as a stream runs nothing is kept but what is needed then.
+            del scope, receive
+            try:
+                outcome = await (await visit.answer())(watch, send)
+            except ClientGone:
+                outcome = Outcome(cancelled=True)
+            visit.over(outcome)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in self._sockets:
             await self._sockets[scope["path"]](scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})

@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
 from ..dialects.body import echo
-from .answer import Answer, Outcome, RawHeaders, unexpected
+from ..http.leaving import Watch
+from .answer import Answer, Opening, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, read_body
 from .host import check_host, check_origin
@@ -41,7 +42,9 @@ EnvelopeOf = Callable[[str, Mapping[str, str]], Envelope]
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """One HTTP request as a handler sees it. client: the address that it comes from, where there is one."""
+    """One HTTP request as a handler sees it. watch: tells that its client has left. client: the address that it comes
+    from, where there is one.
+    """
 
     service: Service
     caller: Caller
@@ -51,6 +54,7 @@ class Http:
     began: float
     envelope: Envelope
     receive: Receive
+    watch: Watch
     query_string: bytes
     path: str
     client: tuple[str, int] | None = None
@@ -89,6 +93,10 @@ class Http:
             head.append((b"connection", b"close"))
         return head
 
+    def opening(self, headers: RawHeaders, wait: float | None = None) -> Opening:
+        """Of an answer to it. wait: None is as long as for one that may still be refused."""
+        return Opening(headers, self.service.options.patience.headers if wait is None else wait, self.refusal)
+
     def refusal(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
         head = self.head()
         if error.retry_after is not None:
@@ -116,7 +124,25 @@ class Refusal:
     envelope: Envelope
 
 
-Handler = Callable[[Http], Awaitable[Whole | Answer | Refusal]]
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """An answer that is known to its last byte. length: of its body, also where that is left out."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+    length: int
+    error: DragomanError | None = None
+
+    async def __call__(self, _: Watch, send: Send) -> Outcome:
+        size = (b"content-length", str(self.length).encode())
+        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, size]})
+        await send({"type": "http.response.body", "body": self.body})
+        return Outcome(self.status, self.length, self.error)
+
+
+Made = Whole | Answer | Refusal
+Handler = Callable[[Http], Awaitable[Made]]
 
 
 class Endpoint:
@@ -133,22 +159,11 @@ class Endpoint:
         self.path, self.access, self.handlers = path, access, handlers
         self._service, self._envelope = service, envelope
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        http = http_of(scope, receive, service, self._envelope)
-        try:
-            method = scope["method"]
-            made = await make(self._handle(http, method))
-            outcome = await deliver(http, made, receive, send, body=method != "HEAD")
-        except ClientGone:
-            outcome = Outcome(cancelled=True)
-        elapsed = service.clock.monotonic() - http.began
-        service.http_meter.note(scope["method"], self.path, outcome.status, elapsed, http.length, outcome.length)
-        if service.options.access_log:
-            shown = scope["path"].encode("unicode_escape").decode()[:200]
-            log.info("%s %s %s %d %.1fms", http.id, scope["method"], shown, outcome.status, elapsed * 1000)
+    def visit(self, scope: Scope, receive: Receive, watch: Watch) -> Visit:
+        return Visit(self, http_of(scope, receive, watch, self._service, self._envelope), scope["method"])
 
-    async def _handle(self, http: Http, method: str) -> Whole | Answer | Refusal:
+    async def handle(self, http: Http, method: str) -> Made:
+        """Raises DragomanError and ClientGone."""
         check_host(http.headers, self._service.allowed_hosts)
         if self.access is Access.ADMIN:
             check_origin(http.headers)
@@ -159,8 +174,39 @@ class Endpoint:
             raise MethodNotAllowed(f"{method} is not allowed on {self.path}; use {allowed}.")
         return await handler(replace(http, caller=caller))
 
+    def note(self, visit: Visit, outcome: Outcome) -> None:
+        """What is told of a request when it is over."""
+        service = self._service
+        elapsed = service.clock.monotonic() - visit.began
+        service.http_meter.note(visit.method, self.path, outcome.status, elapsed, visit.length, outcome.length)
+        if service.options.access_log:
+            shown = visit.path.encode("unicode_escape").decode()[:200]
+            log.info("%s %s %s %d %.1fms", visit.id, visit.method, shown, outcome.status, elapsed * 1000)
 
-def http_of(scope: Scope, receive: Receive, service: Service, envelope: EnvelopeOf) -> Http:
+
+class Visit:
+    """A request from its coming until its answer is over: `answer`, then `over`.
+
+    From when there is an answer nothing is kept of the request but what will be told of it.
+    """
+
+    __slots__ = ("_endpoint", "_http", "began", "id", "length", "method", "path")
+
+    def __init__(self, endpoint: Endpoint, http: Http, method: str) -> None:
+        self._endpoint, self._http, self.method = endpoint, http, method
+        self.id, self.path, self.began, self.length = http.id, http.path, http.began, http.length
+
+    async def answer(self) -> Answer | Complete:
+        """Raises ClientGone."""
+        http, self._http = self._http, None
+        assert http is not None
+        return answer_of(http, await make(self._endpoint.handle(http, self.method)), body=self.method != "HEAD")
+
+    def over(self, outcome: Outcome) -> None:
+        self._endpoint.note(self, outcome)
+
+
+def http_of(scope: Scope, receive: Receive, watch: Watch, service: Service, envelope: EnvelopeOf) -> Http:
     """The request as it came; nobody knows yet whose it is."""
     headers = Headers(scope=scope)
     return Http(
@@ -172,19 +218,15 @@ def http_of(scope: Scope, receive: Receive, service: Service, envelope: Envelope
         service.clock.monotonic(),
         envelope(scope["path"], headers),
         receive,
+        watch,
         scope.get("query_string", b""),
         scope["path"],
         scope.get("client"),
     )
 
 
-Made = Whole | Answer | Refusal | DragomanError
-
-
-async def make(handling: Awaitable[Whole | Answer | Refusal]) -> Made:
-    """What a handler makes, or what refuses it. Over before the answer is sent: nothing of it is kept while a stream
-    runs. Raises ClientGone.
-    """
+async def make(handling: Awaitable[Made]) -> Made | DragomanError:
+    """What a handler makes, or what refuses it. Raises ClientGone."""
     try:
         return await handling
     except DragomanError as error:
@@ -195,23 +237,23 @@ async def make(handling: Awaitable[Whole | Answer | Refusal]) -> Made:
         return unexpected(error)
 
 
-async def deliver(http: Http, made: Made, receive: Receive, send: Send, *, body: bool = True) -> Outcome:
-    """Send it; an error in the dialect's envelope. body: False leaves it out. Raises ClientGone."""
+def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> Answer | Complete:
+    """An error is told in the dialect's envelope. body: False leaves it out."""
+    if isinstance(made, Answer):
+        return made
     if isinstance(made, Refusal):
         http, made = replace(http, envelope=made.envelope), made.error
     if isinstance(made, DragomanError):
-        return await _send_whole(send, *http.refusal(made), error=made)
-    if isinstance(made, Answer):
-        await made(receive, send)
-        return made.outcome
+        status, headers, said = http.refusal(made)
+        return Complete(status, headers, said, len(said), made)
     head = http.head(made.content_type, made.warnings)
-    return await _send_whole(send, made.status, head, made.body if body else b"", length=len(made.body))
+    return Complete(made.status, head, made.body if body else b"", len(made.body))
 
 
 def not_found(service: Service, envelope: EnvelopeOf, known: Sequence[str]) -> Endpoint:
     """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
 
-    async def refuse(http: Http) -> Whole | Answer:
+    async def refuse(http: Http) -> Whole:
         meant = _meant(http.path.rstrip("/"), known)
         hint = "See the documentation for those that there are." if meant is None else f"Did you mean {meant}?"
         raise NotFound(f"No such route: {echo(http.path)}. {hint}")
@@ -244,18 +286,3 @@ _UNPRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(25
 def _request_id(headers: Headers, service: Service) -> str:
     given = headers.get("x-request-id", "")
     return given if _PLAIN_ID.fullmatch(given) else service.ids.new("req_")
-
-
-async def _send_whole(
-    send: Send,
-    status: int,
-    headers: RawHeaders,
-    body: bytes,
-    *,
-    length: int | None = None,
-    error: DragomanError | None = None,
-) -> Outcome:
-    size = (b"content-length", str(len(body) if length is None else length).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, size]})
-    await send({"type": "http.response.body", "body": body})
-    return Outcome(status, len(body) if length is None else length, error)

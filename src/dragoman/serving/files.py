@@ -206,9 +206,8 @@ async def content(http: Http) -> Whole | Answer:
     return ReplayedAnswer(
         pieces(store_of(http), record.key),
         Bare(),
-        headers=[*http.head(OCTETS), length, (b"x-content-type-options", b"nosniff")],
-        refuse=http.refusal,
-        patience=http.service.options.patience,
+        http.opening([*http.head(OCTETS), length, (b"x-content-type-options", b"nosniff")]),
+        http.service.lookout,
     )
 
 

@@ -18,7 +18,7 @@ from ..pipeline.admission import Terms
 from ..pipeline.models import ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import Run, admit
-from .answer import Answer, Batches, GeneratedAnswer, Patience, RawHeaders
+from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
 from .auth import Caller
 from .endpoint import Handler, Http, Whole
 from .request_log import Line, noted
@@ -152,19 +152,15 @@ async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
 def answer(http: Http, writer: Writer, admitted: Admitted, batches: Batches, *, stream: bool) -> Answer:
     """Sends what comes out of `batches`: those of the admitted run, or what was made of them."""
     warnings = admitted.warnings
-    return GeneratedAnswer(
-        batches,
-        writer,
-        stream=stream,
-        headers=stream_head(http, warnings) if stream else http.head(warnings=warnings),
-        refuse=http.refusal,
-        patience=patience_for(http.service, admitted),
-    )
+    head = stream_head(http, warnings) if stream else http.head(warnings=warnings)
+    opening = http.opening(head, patience_for(http.service, admitted))
+    return GeneratedAnswer(batches, writer, opening, http.service.lookout, stream=stream)
 
 
-def patience_for(service: Service, admitted: Admitted) -> Patience:
+def patience_for(service: Service, admitted: Admitted) -> float:
+    """Seconds that the headers of a stream may wait."""
     patience = service.options.patience
-    return msgspec.structs.replace(patience, headers=patience.admitted) if admitted.run.admitted else patience
+    return patience.admitted if admitted.run.admitted else patience.headers
 
 
 def stream_head(http: Http, warnings: tuple[str, ...] = ()) -> RawHeaders:

@@ -126,9 +126,8 @@ async def results(http: Http) -> Whole | Answer:
     return ReplayedAnswer(
         _pages(store_of(http), record.key),
         Bare(),
-        headers=http.head(JSON_LINES),
-        refuse=http.refusal,
-        patience=http.service.options.patience,
+        http.opening(http.head(JSON_LINES)),
+        http.service.lookout,
     )
 
 

@@ -12,7 +12,8 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from .auth import Caller
-from .endpoint import EnvelopeOf, Handler, Http, deliver, make
+from .endpoint import EnvelopeOf, Handler, Http, answer_of, make
+from .leaving import nobody
 from .service import Service
 
 
@@ -44,11 +45,12 @@ class Performer:
             self.service.clock.monotonic(),
             self.envelope(path, {}),
             exchange.receive,
+            nobody,
             b"",
             path,
         )
-        made = await make(self.handlers[path](http))
-        await deliver(http, made, exchange.receive, exchange.send)
+        answer = answer_of(http, await make(self.handlers[path](http)))
+        await answer(nobody, exchange.send)
         return Performed(exchange.status, http.id, b"".join(exchange.pieces))
 
 

@@ -35,7 +35,7 @@ async def embeddings(http: Http) -> Whole | Answer:
     call = await read_call(http, read_embeddings)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await unless_gone(http.receive, embed(model, call.texts, call.dimensions, call.normalize))
+        made = await unless_gone(http.watch, embed(model, call.texts, call.dimensions, call.normalize))
     header, profile = new_header(http, "embd-", model), http.service.options.profile
 
     def write() -> bytes:
@@ -48,7 +48,7 @@ async def rerank(http: Http) -> Whole | Answer:
     call = await read_call(http, read_rerank)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await unless_gone(http.receive, score(model, call.texts))
+        made = await unless_gone(http.watch, score(model, call.texts))
     documents = call.texts.documents if call.return_documents else None
     header = new_header(http, "rerank-", model)
 
@@ -63,7 +63,7 @@ async def scores(http: Http) -> Whole | Answer:
     call = await read_call(http, read_score)
     model, warnings = await admitted(http, call)
     with model.held():
-        made = await unless_gone(http.receive, score(model, call.texts))
+        made = await unless_gone(http.watch, score(model, call.texts))
     profile = http.service.options.profile
     return Whole(score_answer(made, new_header(http, "score-", model), profile), warnings=warnings)
 

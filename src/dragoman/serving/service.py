@@ -14,10 +14,10 @@ from ..pipeline.meter import Meters
 from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
-from .answer import Patience
 from .auth import Keyring
 from .clock import Clock, Ids
 from .http_meter import HttpMeter
+from .patience import Lookout, Patience
 from .request_log import RequestLog
 from .responses.occupied import Occupied
 from .seals import Seals
@@ -76,6 +76,7 @@ class Service:
     fingerprint: str
     meters: Meters
     http_meter: HttpMeter
+    lookout: Lookout
     media: Media
     store: Store | None = None
     background: Background | None = None

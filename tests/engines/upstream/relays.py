@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 from dragoman.dialects.base import Profile
 from dragoman.engines.upstream import KINDS, Defaults, Upstream, UpstreamConfig, UpstreamEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
-from dragoman.serving.answer import Patience
 from dragoman.serving.app import create_app
+from dragoman.serving.patience import Patience
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import Counting, Still
 

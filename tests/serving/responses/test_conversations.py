@@ -142,9 +142,10 @@ class Gate:
     """A clock's sleep that ends when the test says so."""
 
     def __init__(self) -> None:
-        self.opened = asyncio.Event()
+        self.begun, self.opened = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, seconds: float) -> None:
+        self.begun.set()
         await self.opened.wait()
 
 
@@ -155,6 +156,7 @@ async def test_while_a_response_is_made_in_a_conversation_another_has_to_wait() 
     made, other = await client.conversations.create(), await client.conversations.create()
     async with lifespan(it.app):
         first = await client.responses.create(model="m", input="hi", conversation=made.id, background=True)
+        await gate.begun.wait()
         with pytest.raises(openai.BadRequestError) as locked:
             await client.responses.create(model="m", input="hi", conversation=made.id)
         assert (locked.value.code, locked.value.param) == ("conversation_locked", "conversation")

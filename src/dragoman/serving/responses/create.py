@@ -47,13 +47,8 @@ async def _start(http: Http, asked: ResponsesCall) -> Whole | Answer:
 def replay(http: Http, background: Background, key: Key, after: int, warnings: tuple[str, ...] = ()) -> Answer:
     """The events of a stored response that are numbered higher than `after`, and those that come."""
     frame = _Frame(after)
-    return ReplayedAnswer(
-        frame.passing(background.follow(key, after)),
-        frame,
-        headers=stream_head(http, warnings),
-        refuse=http.refusal,
-        patience=http.service.options.patience,
-    )
+    opening = http.opening(stream_head(http, warnings))
+    return ReplayedAnswer(frame.passing(background.follow(key, after)), frame, opening, http.service.lookout)
 
 
 class _Frame:

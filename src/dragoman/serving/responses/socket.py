@@ -25,6 +25,7 @@ from ..auth import Access
 from ..endpoint import EnvelopeOf, Http, http_of
 from ..generate import LARGE_BODY, patience_for, reading
 from ..host import check_host, check_origin
+from ..leaving import nobody
 from ..service import Service
 from .past import Past
 from .turn import Turn, open_turn
@@ -50,7 +51,7 @@ class ResponsesSocket:
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        http = http_of(scope, receive, self._service, self._envelope)
+        http = http_of(scope, receive, nobody, self._service, self._envelope)
         await receive()
         try:
             http = self._admitted(http)
@@ -89,7 +90,8 @@ class Connection:
     def __init__(self, http: Http, receive: Receive, send: Send) -> None:
         self._http, self._receive, self._send = http, receive, send
         self._heard: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._gone = asyncio.Event()
+        self._gone = False
+        self._watching: Callable[[], object] | None = None
         self._is_last = False
         self._waiting = 0
         self._memory: Past | None = None
@@ -155,10 +157,9 @@ class Connection:
                 return
             previous = wish.asked.previous_response_id
             turn = await self._turn(wish)
-            answer = self._answer_of(turn)
-            await answer(self._until_gone, _Frames(self._tell, turn.admitted.warnings))
-            status = answer.outcome.status
-            if answer.outcome.cancelled:
+            outcome = await self._answer_of(turn)(self._watch, _Frames(self._tell, turn.admitted.warnings))
+            status = outcome.status
+            if outcome.cancelled:
                 # The client has left, or reads no more.
                 self._leave()
         except DragomanError as error:
@@ -197,14 +198,9 @@ class Connection:
         return turn
 
     def _answer_of(self, turn: Turn) -> GeneratedAnswer:
-        return GeneratedAnswer(
-            turn.batches,
-            turn.writer,
-            stream=True,
-            headers=[],
-            refuse=self._http.refusal,
-            patience=patience_for(self._http.service, turn.admitted),
-        )
+        http = self._http
+        opening = http.opening([], patience_for(http.service, turn.admitted))
+        return GeneratedAnswer(turn.batches, turn.writer, opening, http.service.lookout, stream=True)
 
     def _remember(self, turn: Turn | None, previous: str | None) -> None:
         said = None if turn is None else turn.memory
@@ -213,9 +209,16 @@ class Connection:
         elif self._memory is not None and self._memory.id == previous:
             self._memory = None
 
-    async def _until_gone(self) -> Message:
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+    def _watch(self, callback: Callable[[], object] | None, /) -> None:
+        """As `http.leaving.Watch`."""
+        self._watching = callback
+        if self._gone and callback is not None:
+            asyncio.get_running_loop().call_soon(self._tell_of_leaving)
+
+    def _tell_of_leaving(self) -> None:
+        callback, self._watching = self._watching, None
+        if callback is not None:
+            callback()
 
     async def _tell_error(self, error: DragomanError) -> int:
         status, headers, body = self._http.refusal(error)
@@ -226,7 +229,7 @@ class Connection:
         await self._say({"type": "websocket.send", "text": frame.decode()})
 
     async def _say(self, message: Message) -> None:
-        if self._gone.is_set():
+        if self._gone:
             return
         try:
             await self._send(message)
@@ -235,8 +238,9 @@ class Connection:
             self._leave()
 
     def _leave(self) -> None:
-        self._gone.set()
+        self._gone = True
         self._heard.put_nowait(None)
+        asyncio.get_running_loop().call_soon(self._tell_of_leaving)
 
 
 class _Frames:
