@@ -4,8 +4,8 @@
 
 A server of its own process, on a profile whose every step takes the same time, and one client with that many streams.
 Printed: the mean interval between tokens as a share of the modelled, the server's CPU a token, its memory a stream; and
-the same of a bare ASGI app under the same uvicorn, which writes a constant chunk to every stream each step. Both share
-the machine with the client, so that a busy one shows in the figures.
+the same of a bare ASGI app, which writes a constant chunk to every stream each step, by uvicorn's own protocol and by
+ours. All share the machine with the client, so that a busy one shows in the figures.
 """
 
 from __future__ import annotations
@@ -62,10 +62,13 @@ def usage(process: int) -> tuple[float, int]:
 SIMULATOR = [sys.executable, "-m", "dragoman", "serve", "sim", "--port", "0", "--no-access-log", "--store", "none"]
 BARE = """
 import socket, sys, uvicorn
+from dragoman.http.server import Http11
 from streaming import bare
 listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-config = uvicorn.Config(bare(int(sys.argv[1]), float(sys.argv[2])), log_level="error", access_log=False)
+http = Http11() if sys.argv[3] == "ours" else "httptools"
+app = bare(int(sys.argv[1]), float(sys.argv[2]))
+config = uvicorn.Config(app, http=http, log_level="error", access_log=False, proxy_headers=False)
 uvicorn.Server(config).run(sockets=[listener])
 """
 
@@ -99,7 +102,7 @@ async def measure(name: str, streams: int, tokens: int, step: float, command: li
     means = [(times[-1] - times[0]) / (len(times) - 1) for times in answers]
     count = sum(map(len, answers))
     print(
-        f"{name:12}{statistics.mean(means) / step:14.4f}{spent / count * 1e6:14.1f}"
+        f"{name:14}{statistics.mean(means) / step:14.4f}{spent / count * 1e6:14.1f}"
         f"{(peak - memory) / streams / 1024:16.1f}"
     )
 
@@ -115,9 +118,10 @@ async def main() -> None:
         profile.write_text(PROFILE.format(step=args.step))
         load = os.getloadavg()[0]
         print(f"{args.streams} streams of {args.tokens} tokens at {args.step * 1000:.0f} ms; load {load:.1f}")
-        print(f"{'':12}{'mean interval':>14}{'us a token':>14}{'KB a stream':>16}")
+        print(f"{'':14}{'mean interval':>14}{'us a token':>14}{'KB a stream':>16}")
         for name, command in {
-            "bare": [sys.executable, "-c", BARE, str(args.tokens), str(args.step)],
+            "bare uvicorn": [sys.executable, "-c", BARE, str(args.tokens), str(args.step), "uvicorn"],
+            "bare ours": [sys.executable, "-c", BARE, str(args.tokens), str(args.step), "ours"],
             "simulator": [*SIMULATOR, "--profile", str(profile)],
         }.items():
             await measure(name, args.streams, args.tokens, args.step, command)

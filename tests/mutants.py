@@ -61,6 +61,42 @@ MUTANTS = (
         "",
         ("tests/launch/test_heeded.py",),
     ),
+    # HTTP.
+    Mutant(
+        "a client holds a connection for ever by sending its headers a byte at a time (uvicorn, and Slowloris)",
+        "http/connection.py",
+        "            if data and self._wait is not self._waits.head:\n",
+        "            if data:\n",
+        ("tests/hardening/test_slow_clients.py",),
+    ),
+    Mutant(
+        "what follows a chunk that is longer than it says is another request (smuggling, CVE-2019-16786 and its like)",
+        "http/body.py",
+        '        if line != b"\\r\\n":\n            raise Refused(400, "One of the body',
+        '        if False:\n            raise Refused(400, "One of the body',
+        ("tests/hardening/test_smuggling.py",),
+    ),
+    Mutant(
+        "an answer that broke off looks whole to a client of HTTP/1.0",
+        "http/exchange.py",
+        "line.cut(hard=isinstance(self._framing, UntilClose))",
+        "line.cut(hard=False)",
+        ("tests/http/test_connection.py",),
+    ),
+    Mutant(
+        "an application that goes on after its response writes into the next one",
+        "http/exchange.py",
+        "        self._is_complete, self._on_leaving = True, None\n        self._close()\n",
+        "        self._on_leaving = None\n",
+        ("tests/http/test_connection.py",),
+    ),
+    Mutant(
+        "a refusal is lost, because the client was still sending when it was closed",
+        "http/connection.py",
+        "        self.transport.write_eof()\n",
+        "        self._close()\n",
+        ("tests/hardening/test_smuggling.py",),
+    ),
     # Grammars.
     Mutant(
         "a tool is called with arguments that it does not take (llguidance, and who takes JSON Schema by its word)",

@@ -124,3 +124,13 @@ async def test_a_second_turn_finds_its_first_in_the_prefix_cache(served: Served)
     assert again.usage.prompt_tokens_details is not None
     cached = again.usage.prompt_tokens_details.cached_tokens or 0
     assert reply.usage.prompt_tokens // 16 * 16 <= cached < again.usage.prompt_tokens
+
+
+async def test_headers_have_a_limit(served: Served) -> None:
+    """vLLM CVE-2025-48956."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 33_000)
+    said = await reader.read(-1)
+    writer.close()
+    assert said.startswith(b"HTTP/1.1 431 ")
+    assert said.endswith(b"larger than the 32768 bytes that are allowed.")

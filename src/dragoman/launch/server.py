@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import Check
+from ..http.server import Http11
 from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
@@ -205,6 +206,7 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         uds=settings.uds,
+        http=cast("type[asyncio.Protocol]", Http11()),
         ws=cast("type[asyncio.Protocol]", websocket_protocol),
         ws_max_size=settings.max_body_bytes,
         access_log=False,
@@ -215,7 +217,6 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         proxy_headers=False,
         # What is not said by then is not heard: all has come to its end before.
         timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=32 * 1024,
     )
 
 
