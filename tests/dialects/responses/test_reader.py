@@ -179,6 +179,7 @@ def test_what_changes_less_than_it_says_is_told():
         ({"max_tokens": 5}, "max_tokens"),
         ({"n": 2}, "n"),
         ({"prompt": {"id": "p"}}, "prompt"),
+        ({"prompt": {"id": "p"}, "input": None}, "prompt"),
         ({"temperature": 3}, "temperature"),
     ],
 )

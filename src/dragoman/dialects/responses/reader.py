@@ -70,8 +70,9 @@ def read_responses(
     """
     parsed = Body(data)
     body = parsed.read(_BODY)
-    items = _items(body, parsed.fields)
+    # First of all what is refused by name: whoever sends a stored prompt sends no input.
     warnings, unknown = RESPONSES.judge(parsed.others(_BODY.names))
+    items = _items(body, parsed.fields)
     _check(body, warnings)
     if compact and body.model is None:
         raise missing("model")
