@@ -3,7 +3,7 @@
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
 #   make test-long                                    the properties alone, searched for long, and what takes long
-#   make test-clients                                 lm-eval, TRL, LangChain, the Vercel AI SDK against a server (installs them)
+#   make test-clients                                 real clients (LangChain, Pydantic AI, lm-eval, ...) against a server (installs them)
 #   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
@@ -48,7 +48,7 @@ test-long: $(VENV)/.test
 # The locked packages stay as they are: what does not fit beside them is not installed.
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
-	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic
+	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
 	-@npm install --prefix tests/clients/vercel --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 

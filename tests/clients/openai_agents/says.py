@@ -1,0 +1,166 @@
+"""What the OpenAI Agents SDK makes of a server: one line of JSON for each trial. Told: the address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from agents import (
+    Agent,
+    Model,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
+    Runner,
+    SQLiteSession,
+    function_tool,
+    set_tracing_disabled,
+)
+from agents.models.openai_responses import OpenAIResponsesWSModel
+from openai import AsyncOpenAI
+from pydantic import BaseModel, Field
+
+LOOP = '[[think Sums.]] [[tool add {"a": 2, "b": 3}]] [[tool add {"a": 4, "b": 4}]] [[then]] [[say 5 and 8]]'
+DELTAS = "response.output_text.delta"
+
+
+@function_tool
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+class Person(BaseModel):
+    name: Literal["Ann", "Bob"]
+    age: int = Field(ge=0, le=120)
+
+
+def agent(model: Model, **more: Any) -> Agent[None]:
+    given: dict[str, Any] = {"tools": [add], "model_settings": ModelSettings(include_usage=True), **more}
+    return Agent(name="main", model=model, **given)
+
+
+def told(result: Any) -> dict[str, Any]:
+    """The answer, what led to it and what it took."""
+    usage = result.context_wrapper.usage
+    outputs = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
+    return {
+        "text": result.final_output,
+        "items": [item.type for item in result.new_items],
+        "outputs": outputs,
+        "usage": [usage.requests, usage.input_tokens, usage.output_tokens],
+    }
+
+
+async def whole(model: Model) -> dict[str, Any]:
+    return told(await Runner.run(agent(model), LOOP))
+
+
+async def streamed(model: Model) -> dict[str, Any]:
+    running = Runner.run_streamed(agent(model), LOOP)
+    deltas = [
+        event.data.delta
+        async for event in running.stream_events()
+        if event.type == "raw_response_event" and event.data.type == DELTAS
+    ]
+    return {"deltas": "".join(deltas), **told(running)}
+
+
+async def handed_off(model: Model) -> dict[str, Any]:
+    asked = "[[tool transfer_to_billing {}]] [[then]] [[say paid]]"
+    result = await Runner.run(agent(model, handoffs=[Agent(name="billing", model=model)]), asked)
+    return {"text": result.final_output, "agent": result.last_agent.name}
+
+
+async def nested(model: Model) -> dict[str, Any]:
+    tool = Agent(name="sub", model=model).as_tool("sub", "Asks another agent.")
+    asked = '[[tool sub {"input": "[[say inner]]"}]] [[then]] [[say outer]]'
+    result = told(await Runner.run(agent(model, tools=[tool]), asked))
+    return {"text": result["text"], "outputs": result["outputs"]}
+
+
+async def refused(model: Model) -> dict[str, Any]:
+    return told(await Runner.run(agent(model), "[[error 429 slowly]]"))
+
+
+async def broken(model: Model) -> dict[str, Any]:
+    running = Runner.run_streamed(agent(model), "[[say So far]] [[error 503 out of memory]]")
+    async for _ in running.stream_events():
+        pass
+    return told(running)
+
+
+async def remembered(model: Model, session: Any) -> dict[str, Any]:
+    first = await Runner.run(agent(model), LOOP, session=session)
+    second = await Runner.run(agent(model), "[[say again]]", session=session)
+    items = await session.get_items()
+    return {"texts": [first.final_output, second.final_output], "items": len(items)}
+
+
+async def shaped(model: Model, *, stream: bool) -> dict[str, Any]:
+    one = agent(model, tools=[], output_type=Person)
+    if not stream:
+        return {"valid": isinstance((await Runner.run(one, "Who are you?")).final_output, Person)}
+    running = Runner.run_streamed(one, "Who are you?")
+    async for _ in running.stream_events():
+        pass
+    return {"valid": isinstance(running.final_output, Person)}
+
+
+async def continued(model: Model) -> dict[str, Any]:
+    first = await Runner.run(agent(model), LOOP, auto_previous_response_id=True)
+    second = await Runner.run(agent(model), "[[say again]]", previous_response_id=first.last_response_id)
+    return {"texts": [first.final_output, second.final_output]}
+
+
+async def conversing(model: Model, client: AsyncOpenAI) -> dict[str, Any]:
+    id = (await client.conversations.create()).id
+    texts = [
+        (await Runner.run(agent(model), said, conversation_id=id)).final_output for said in (LOOP, "[[say again]]")
+    ]
+    kept = [item.type async for item in client.conversations.items.list(id, order="asc")]
+    return {"texts": texts, "kept": kept}
+
+
+async def tried(work: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await work
+    except Exception as error:
+        return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+
+
+async def main(address: str) -> None:
+    set_tracing_disabled(True)
+    client = AsyncOpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
+    makers: dict[str, Callable[[str], Model]] = {
+        "chat": lambda name: OpenAIChatCompletionsModel(model=name, openai_client=client),
+        "responses": lambda name: OpenAIResponsesModel(model=name, openai_client=client),
+        "socket": lambda name: OpenAIResponsesWSModel(model=name, openai_client=client),
+    }
+
+    async def say(name: str, work: Awaitable[dict[str, Any]]) -> None:
+        print(json.dumps({"name": name, **await tried(work)}), flush=True)
+
+    for kind, make in makers.items():
+        scripted, tiny = make("scripted"), make("tiny")
+        await say(f"{kind} whole", whole(scripted))
+        await say(f"{kind} streamed", streamed(scripted))
+        await say(f"{kind} handoff", handed_off(scripted))
+        await say(f"{kind} nested", nested(scripted))
+        await say(f"{kind} session", remembered(scripted, SQLiteSession(kind)))
+        await say(f"{kind} refused", refused(scripted))
+        await say(f"{kind} broken", broken(scripted))
+        await say(f"{kind} object", shaped(tiny, stream=False))
+        await say(f"{kind} streamed object", shaped(tiny, stream=True))
+    responses = makers["responses"]("scripted")
+    await say("continued", continued(responses))
+    await say("conversation", conversing(responses, client))
+    await say("conversations session", remembered(responses, OpenAIConversationsSession(openai_client=client)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
