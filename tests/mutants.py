@@ -194,6 +194,20 @@ MUTANTS = (
         ("tests/cli/test_cli.py",),
     ),
     Mutant(
+        "a queue is bounded by requests alone, and holds hours of work",
+        "pipeline/waiting.py",
+        "        if self.tokens and self.tokens + tokens > self._most:\n",
+        "        if self._unasked:\n",
+        ("tests/hardening/test_overload.py",),
+    ),
+    Mutant(
+        "each body is bounded, and all of them together are not (vLLM CVE-2025-48956)",
+        "serving/body.py",
+        "        if others and others + size > budget.most:\n",
+        "        if others < 0:\n",
+        ("tests/hardening/test_body_sizes.py",),
+    ),
+    Mutant(
         "a server that is stopping takes new work, which is then cut",
         "pipeline/models.py",
         "        if self.closed:\n",
@@ -1010,7 +1024,7 @@ MUTANTS = (
         "serving/endpoint.py",
         "if self.access is Access.ADMIN:",
         "if False:",
-        ("tests/serving/test_host.py",),
+        ("tests/hardening/test_host.py",),
     ),
     # Work that no client waits for.
     Mutant(

@@ -13,6 +13,7 @@
      |    +-- BodyTooLarge       413
      |    +-- UnsupportedMedia   415  content type or coding
      |    +-- Misdirected        421  a Host that this server does not answer for
+     |    +-- HeadersTooLarge    431  too many of them
      |    +-- RateLimited        429  try again later, see `retry_after`
      +-- EngineError             500  the engine failed; never the client's fault
           +-- Overloaded         503  no capacity now, see `retry_after`
@@ -106,6 +107,12 @@ class UnsupportedMedia(RequestError):
 
 class Misdirected(RequestError):
     status = 421
+
+
+class HeadersTooLarge(RequestError):
+    """There are too many of them, or they are too long."""
+
+    status = 431
 
 
 class RateLimited(RequestError):

@@ -15,6 +15,7 @@ from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLim
 from ..pipeline.adapters import Adapters
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
+from ..pipeline.waiting import WaitingRoom
 from ..prompts.render import Renderer
 from ..prompts.template import ChatTemplate, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
@@ -58,6 +59,7 @@ def token_backend(
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
     return TokenBackend(
         engine=engine,
+        room=WaitingRoom(settings.max_waiting_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         compiler=Compiler(tokenizer, sorted(eos)),

@@ -236,6 +236,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         explain=settings.explain,
         drop_nonces=settings.drop_agent_nonces,
         max_body_bytes=settings.max_body_bytes,
+        max_inflight_body_bytes=settings.max_inflight_body_bytes,
         bind=None if settings.uds is not None else settings.host,
         allowed_hosts=settings.allowed_hosts,
         api_keys=settings.api_key,

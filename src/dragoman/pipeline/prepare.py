@@ -27,6 +27,7 @@ from .prompting import Prompted, truncated
 from .stops import StopStage
 from .strand import Strand
 from .text import Vocabulary
+from .waiting import WaitingRoom
 
 MakeStrand = Callable[[int], Strand]
 NO_IDS: frozenset[int] = frozenset()
@@ -40,6 +41,7 @@ class TokenJob:
     """
 
     engine: TokenEngine
+    room: WaitingRoom
     vocabulary: Vocabulary
     eos: frozenset[int]
     prompt: tuple[int, ...]
@@ -134,6 +136,7 @@ class _TokenPreparation:
 
     async def job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
+        backend.room.check()
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
         fitting = await prompt_that_fits(backend, request, self.terms, model.max_model_len)
         prompted = truncated(fitting, request, model.max_model_len)
@@ -147,6 +150,7 @@ class _TokenPreparation:
         requests = self._sequences(prompted, max_tokens, await self._compile(prompted))
         return TokenJob(
             engine=backend.engine,
+            room=backend.room,
             vocabulary=backend.vocabulary,
             eos=backend.eos,
             prompt=prompted.ids,

@@ -17,6 +17,7 @@ from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .text import Vocabulary
+from .waiting import WaitingRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class TokenBackend:
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
     knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
     cache: what the engine keeps of prompts, where it tells. vision: how it takes images; None for one that sees none.
+    room: for prompts that wait for the engine.
     """
 
     engine: TokenEngine
@@ -38,6 +40,7 @@ class TokenBackend:
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
     vision: Vision | None = None
+    room: WaitingRoom = field(default_factory=WaitingRoom)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
-from ..core.errors import ConnectionCut, DragomanError, EngineError
+from ..core.errors import ConnectionCut, DragomanError, EngineError, Overloaded
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .mailbox import Mailbox
 from .prepare import TokenJob
@@ -23,7 +23,7 @@ class TokenRun:
         self._strands = job.strands
         self._weights = [_Weights() for _ in job.requests]
         self._failure: DragomanError | None = None
-        self._started = False
+        self._started = self._full = False
         self._cached: int | None = None
         self._unfinished = len(job.requests)
         # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
@@ -35,9 +35,9 @@ class TokenRun:
 
     async def batches(self) -> AsyncGenerator[list[Event]]:
         engine = self._job.engine
+        self._job.room.enter(len(self._job.prompt))
         try:
-            for request in self._job.requests:
-                engine.add(request, self._mailbox.put)
+            self._add_all()
             while self._unfinished:
                 await self._mailbox.arrival()
                 outputs = self._mailbox.take()
@@ -51,6 +51,26 @@ class TokenRun:
             for id, choice in self._index.items():
                 if not self._strands[choice].finished:
                     engine.abort(id)
+            self._leave()
+
+    def _add_all(self) -> None:
+        """Raises what the engine refuses them with."""
+        try:
+            for request in self._job.requests:
+                self._job.engine.add(request, self._mailbox.put)
+        except Overloaded:
+            self._full = True
+            raise
+
+    def _leave(self) -> None:
+        """Room for others: in the queue where this has not begun, in the engine otherwise."""
+        room = self._job.room
+        if self._started:
+            room.drain()
+        else:
+            room.leave(len(self._job.prompt))
+        if self._full:
+            room.fill()
 
     def _read_all(self, outputs: list[TokenOutput]) -> list[Event]:
         return [event for output in outputs for event in self._read(output)]
@@ -84,6 +104,7 @@ class TokenRun:
         self._started = True
         self._cached = cached
         job = self._job
+        job.room.leave(len(job.prompt))
         started = Started(len(job.prompt), cached, len(job.requests), edited=job.edited)
         out: list[Event] = [started]
         if job.return_prompt and not job.scored:

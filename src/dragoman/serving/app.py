@@ -36,7 +36,7 @@ from . import (
 )
 from .answer import Outcome
 from .auth import Access, Keyring
-from .body import ClientGone
+from .body import Budget, ClientGone
 from .clock import Clock, Ids, RandomIds, SystemClock
 from .endpoint import Endpoint, Envelope, EnvelopeOf, Handler, not_found
 from .explain import routes as explain_routes
@@ -137,6 +137,7 @@ def create_app(
         http_meter=HttpMeter(),
         lookout=Lookout(options.patience),
         media=media or Media(MediaOptions()),
+        bodies=Budget(options.max_inflight_body_bytes),
         store=store,
         background=background,
         recent=RecentPrompts() if options.explain else None,

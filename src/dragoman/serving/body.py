@@ -5,12 +5,13 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
+import anyio.to_thread
 import brotli
 import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from ..core.errors import BodyTooLarge, RequestError, UnsupportedMedia
+from ..core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMedia
 
 CODINGS = "br, gzip, deflate, zstd"
 
@@ -19,11 +20,38 @@ class ClientGone(Exception):
     """The client left before its request was complete."""
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
-    """The decoded body, at most `limit` bytes on the wire and decoded.
+class Budget:
+    """Bytes of all bodies that are in flight. A single one may have more than `most`."""
 
-    Raises BodyTooLarge, UnsupportedMedia (unknown coding), RequestError (corrupt), ClientGone.
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+
+class Share:
+    """What one request has of it, from its first byte until it has been read and made sense of."""
+
+    __slots__ = ("_budget", "_taken")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._taken = budget, 0
+
+    def take(self, size: int) -> None:
+        """So many bytes in all. Raises Overloaded."""
+        budget, others = self._budget, self._budget.taken - self._taken
+        if others and others + size > budget.most:
+            raise Overloaded("The bodies of other requests take all the memory that there is for them; try again.")
+        budget.taken, self._taken = others + size, size
+
+    def give_back(self) -> None:
+        self.take(0)
+
+
+async def read_body(receive: Receive, headers: Headers, limit: int, share: Share | None = None) -> bytes:
+    """The decoded body, at most `limit` bytes on the wire and decoded. share: where it is counted, if anywhere.
+
+    Raises BodyTooLarge, UnsupportedMedia (unknown coding), RequestError (corrupt), ClientGone, Overloaded.
     """
+    share = share or Share(Budget(limit))
     declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:19]) > limit:
         raise _too_large(limit)
@@ -38,14 +66,21 @@ async def read_body(receive: Receive, headers: Headers, limit: int) -> bytes:
         size += len(piece)
         if size > limit:
             raise _too_large(limit)
+        share.take(size)
         pieces.append(piece)
         if not message.get("more_body", False):
-            return _decode(b"".join(pieces), coding, limit)
+            break
+    data = b"".join(pieces)
+    if coding in ("identity", ""):
+        return data
+    # It can become as large as it may be, and that takes its time.
+    share.take(size + limit)
+    decoded = await anyio.to_thread.run_sync(_decode, data, coding, limit)
+    share.take(len(decoded))
+    return decoded
 
 
 def _decode(data: bytes, coding: str, limit: int) -> bytes:
-    if coding in ("identity", ""):
-        return data
     try:
         if coding in ("gzip", "x-gzip"):
             return _inflate(zlib.decompressobj(16 + zlib.MAX_WBITS), data, limit)

@@ -18,8 +18,8 @@ from ..dialects.body import echo
 from ..http.leaving import Watch
 from .answer import Answer, Opening, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
-from .body import ClientGone, read_body
-from .host import check_host, check_origin
+from .body import ClientGone, Share, read_body
+from .host import check_headers, check_origin
 from .service import Service
 
 log = logging.getLogger("dragoman.access")
@@ -44,6 +44,8 @@ EnvelopeOf = Callable[[str, Mapping[str, str]], Envelope]
 class Http:
     """One HTTP request as a handler sees it. watch: tells that its client has left. client: the address that it comes
     from, where there is one.
+
+    share: what its body takes of the memory for all of them.
     """
 
     service: Service
@@ -57,6 +59,7 @@ class Http:
     watch: Watch
     query_string: bytes
     path: str
+    share: Share
     client: tuple[str, int] | None = None
 
     @property
@@ -74,7 +77,7 @@ class Http:
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             raise UnsupportedMedia("Send the body as `Content-Type: application/json`.")
-        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes)
+        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.share)
 
     def head(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
         """The headers of this request's answer."""
@@ -164,7 +167,7 @@ class Endpoint:
 
     async def handle(self, http: Http, method: str) -> Made:
         """Raises DragomanError and ClientGone."""
-        check_host(http.headers, self._service.allowed_hosts)
+        check_headers(http.headers, self._service.allowed_hosts)
         if self.access is Access.ADMIN:
             check_origin(http.headers)
         caller = self._service.keyring.admit(http.headers, self.access)
@@ -172,7 +175,11 @@ class Endpoint:
         if handler is None:
             allowed = ", ".join(self.handlers)
             raise MethodNotAllowed(f"{method} is not allowed on {self.path}; use {allowed}.")
-        return await handler(replace(http, caller=caller))
+        try:
+            return await handler(replace(http, caller=caller))
+        finally:
+            # While the answer is sent nothing is left of the body.
+            http.share.give_back()
 
     def note(self, visit: Visit, outcome: Outcome) -> None:
         """What is told of a request when it is over."""
@@ -221,6 +228,7 @@ def http_of(scope: Scope, receive: Receive, watch: Watch, service: Service, enve
         watch,
         scope.get("query_string", b""),
         scope["path"],
+        Share(service.bodies),
         scope.get("client"),
     )
 

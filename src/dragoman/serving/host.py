@@ -1,5 +1,6 @@
-"""Which Host names this server answers for: a guard against DNS rebinding and Host confusion.
+"""Which headers are answered at all: how many there may be, and which Host names this server answers for.
 
+The latter is a guard against DNS rebinding and Host confusion:
 Starlette CVE-2026-48710 and vLLM CVE-2026-48746 let text of a malformed Host reach decisions; here a Host is
 either well formed and allowed, or the request ends.
 """
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 
-from ..core.errors import Misdirected, NotPermitted, RequestError
+from ..core.errors import HeadersTooLarge, Misdirected, NotPermitted, RequestError
 from ..settings import is_loopback
 
+MOST_HEADERS = 100
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -24,6 +26,13 @@ def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
     return LOOPBACK_NAMES if bind is None or is_loopback(bind.strip("[]").lower()) else ("*",)
+
+
+def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
+    """Raise HeadersTooLarge for too many of them, and as `check_host`."""
+    if len(headers.raw) > MOST_HEADERS:
+        raise HeadersTooLarge(f"A request may have at most {MOST_HEADERS} headers; this one has {len(headers.raw)}.")
+    check_host(headers, allowed)
 
 
 def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:

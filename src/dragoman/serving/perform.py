@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message
 
 from .auth import Caller
+from .body import Share
 from .endpoint import EnvelopeOf, Handler, Http, answer_of, make
 from .leaving import nobody
 from .service import Service
@@ -48,9 +49,13 @@ class Performer:
             nobody,
             b"",
             path,
+            Share(self.service.bodies),
         )
-        answer = answer_of(http, await make(self.handlers[path](http)))
-        await answer(nobody, exchange.send)
+        try:
+            made = await make(self.handlers[path](http))
+        finally:
+            http.share.give_back()
+        await answer_of(http, made)(nobody, exchange.send)
         return Performed(exchange.status, http.id, b"".join(exchange.pieces))
 
 

@@ -15,6 +15,7 @@ from ..pipeline.models import Models
 from ..pipeline.recent import RecentPrompts
 from ..store import Store
 from .auth import Keyring
+from .body import Budget
 from .clock import Clock, Ids
 from .http_meter import HttpMeter
 from .patience import Lookout, Patience
@@ -40,6 +41,7 @@ class ServingOptions(Struct, frozen=True):
     profile: Profile = Profile.OPENAI
     strict: bool = False
     max_body_bytes: int = 32 * 1024 * 1024
+    max_inflight_body_bytes: int = 512 * 1024 * 1024
     bind: str | None = "127.0.0.1"
     allowed_hosts: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ class Service:
     http_meter: HttpMeter
     lookout: Lookout
     media: Media
+    bodies: Budget
     store: Store | None = None
     background: Background | None = None
     new_work: asyncio.Event = field(default_factory=asyncio.Event)

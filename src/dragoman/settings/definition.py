@@ -131,6 +131,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[
         int, Option("Server", "Bytes that the body of a request may have.", least=1024, sized=True)
     ] = 32 * _MIB
+    max_inflight_body_bytes: Annotated[
+        int,
+        Option(
+            "Server",
+            "Bytes that the bodies of all requests which are being read may have together; one alone may always have "
+            "--max-body-bytes.",
+            least=1024,
+            sized=True,
+        ),
+    ] = 512 * _MIB
     keepalive_interval: Annotated[
         float, Option("Server", "Seconds of silence after which a stream gets a sign of life.", least=0.05, most=3600)
     ] = 5.0
@@ -212,6 +222,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
     ] = 2048
+    max_waiting_tokens: Annotated[
+        int,
+        Option("Scheduling", "Tokens of the prompts that may wait; one prompt alone always may.", least=1, sized=True),
+    ] = 32 * _MIB
     step_timeout: Annotated[
         float,
         Option(

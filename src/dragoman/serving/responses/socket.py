@@ -24,7 +24,7 @@ from ..answer import Batches, GeneratedAnswer, RawHeaders, unexpected
 from ..auth import Access
 from ..endpoint import EnvelopeOf, Http, http_of
 from ..generate import LARGE_BODY, patience_for, reading
-from ..host import check_host, check_origin
+from ..host import check_headers, check_origin
 from ..leaving import nobody
 from ..service import Service
 from .past import Past
@@ -66,7 +66,7 @@ class ResponsesSocket:
             self._open -= 1
 
     def _admitted(self, http: Http) -> Http:
-        check_host(http.headers, self._service.allowed_hosts)
+        check_headers(http.headers, self._service.allowed_hosts)
         check_origin(http.headers)
         caller = self._service.keyring.admit(http.headers, self.access)
         if self._open >= self._service.options.max_sockets:

@@ -10,8 +10,11 @@ import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
-from dragoman.core.errors import BodyTooLarge, RequestError, UnsupportedMedia
-from dragoman.serving.body import ClientGone, read_body
+from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMedia
+from dragoman.engines.scripted import Entry, Say
+from dragoman.serving.body import Budget, ClientGone, Share, read_body
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import house
 
 LIMIT = 1000
 
@@ -91,3 +94,52 @@ async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
 
     with pytest.raises(ClientGone):
         await read_body(gone, Headers(), LIMIT)
+
+
+async def test_all_bodies_together_are_bounded() -> None:
+    budget = Budget(LIMIT)
+    first, second = Share(budget), Share(budget)
+    await read_body(pieces(b"x" * 600), Headers(), LIMIT, first)
+    with pytest.raises(Overloaded) as refused:
+        await read_body(pieces(b"x" * 300, b"x" * 300), Headers(), LIMIT, second)
+    assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
+    second.give_back()
+    assert budget.taken == 600
+    first.give_back()
+    assert len(await read_body(pieces(b"x" * 600), Headers(), LIMIT, second)) == 600
+
+
+async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
+    share = Share(Budget(10))
+    assert len(
+        await read_body(pieces(gzip.compress(b"x" * LIMIT)), Headers({"content-encoding": "gzip"}), LIMIT, share)
+    )
+
+
+async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
+    """While it is decoded by what it may become at most: nobody knows before."""
+    budget = Budget(LIMIT + 100)
+    small, other = Share(budget), Share(budget)
+    body = pieces(gzip.compress(b"x" * 500))
+    await read_body(body, Headers({"content-encoding": "gzip"}), LIMIT, small)
+    assert budget.taken == 500
+    with pytest.raises(Overloaded):
+        await read_body(pieces(gzip.compress(b"x")), Headers({"content-encoding": "gzip"}), LIMIT, other)
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_what_was_taken_is_given_back(status: int) -> None:
+    options = ServingOptions(max_inflight_body_bytes=300)
+    server = house(Entry((Say("hi"),), repeat=True), options=options)
+    messages = [{"role": "user", "content": "x" * 200}] if status == 200 else "x" * 200
+    for _ in range(3):
+        answer = await server.post("/v1/chat/completions", {"model": "m", "messages": messages})
+        assert answer.status_code == status
+
+
+async def test_more_than_a_hundred_headers_are_refused() -> None:
+    server = house(Entry((Say("hi"),)))
+    few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
+    assert (await server.get("/v1/models", few)).status_code == 200
+    refused = await server.get("/v1/models", many)
+    assert (refused.status_code, set(refused.json()["error"])) == (431, {"message", "type", "param", "code"})

@@ -1,0 +1,80 @@
+"""What the source never does. eval: vLLM CVE-2025-9141. pickle and its kin: LightLLM CVE-2026-26220, SGLang
+CVE-2026-3059. A shell, and processes but where they are meant to be: LiteLLM CVE-2026-42271.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dragoman
+
+SOURCE = Path(dragoman.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
+NEVER_CALLED_ANYWHERE = {"literal_eval", "system", "popen", "create_subprocess_shell"}
+NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "ast", "code", "runpy"}
+STARTS_PROCESSES = {"engines/llamacpp/process.py"}
+"""With arguments of its own making."""
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, str, ast.Call]]:
+    """What it is called on, what is called, the call."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                yield "", name, node
+            case ast.Call(func=ast.Attribute(value=value, attr=name)):
+                yield ast.unparse(value), name, node
+            case _:
+                pass
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case _:
+                pass
+
+
+def faults(source: str, file: str = "x.py") -> list[str]:
+    tree = ast.parse(source)
+    found = [f"import {name}" for name in imported(tree) if name in NEVER_IMPORTED]
+    found += ["subprocess" for name in imported(tree) if name == "subprocess" and file not in STARTS_PROCESSES]
+    for on, name, call in calls(tree):
+        told = f"{on}.{name}".removeprefix(".")
+        keywords = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        if told in NEVER_CALLED or on == "builtins" or name in NEVER_CALLED_ANYWHERE:
+            found.append(told)
+        if told in ("torch.load", "numpy.load", "np.load"):
+            found.append(told)
+        if told.startswith("yaml.") and name in ("load", "unsafe_load", "full_load"):
+            found.append(told)
+        if keywords.get("shell", "False") != "False" or keywords.get("allow_pickle", "False") != "False":
+            found.append(told)
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_no_source_file_runs_text_as_code(file: Path):
+    assert faults(file.read_text(), file.relative_to(SOURCE).as_posix()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("eval('1')", "exec(x)", "import pickle", "from pickle import loads", "import ast", "ast.literal_eval(x)"),
+        *("torch.load(f)", "np.load(f)", "yaml.load(f)", "os.system(x)", "subprocess.run(x, shell=True)"),
+        *("import subprocess", "numpy.lib.format.read_array(f, allow_pickle=True)", "compile(x, 'a', 'exec')"),
+    ],
+)
+def test_each_of_them_would_be_found(line: str):
+    assert faults(line)

@@ -1,0 +1,150 @@
+"""Overload: a queue without bounds, or bounded by requests alone, holds hours of work and any amount of memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+
+from dragoman.core.engine import Capabilities, Deliver, Ended, Health, Scheduled, TokenRequest
+from dragoman.core.errors import Overloaded
+from dragoman.core.events import FinishReason
+from dragoman.launch import build_models
+from dragoman.pipeline.models import Models, TokenBackend
+from dragoman.pipeline.waiting import UNASKED, WaitingRoom
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+
+class Slow:
+    """Begins and ends what it is told to, and takes so many. asked: how often it was asked."""
+
+    def __init__(self, most: int, capabilities: Capabilities) -> None:
+        self._most, self.asked, self.capabilities = most, 0, capabilities
+        self.live: dict[str, Deliver] = {}
+
+    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        self.asked += 1
+        if len(self.live) >= self._most:
+            raise Overloaded("Full.")
+        self.live[request.id] = deliver
+
+    def begin(self) -> None:
+        for id, deliver in self.live.items():
+            deliver(Scheduled(id, 0))
+
+    def finish(self) -> None:
+        self.begin()
+        live, self.live = self.live, {}
+        for id, deliver in live.items():
+            deliver(Ended(id, FinishReason.STOP))
+
+    def abort(self, id: str) -> None:
+        self.live.pop(id, None)
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def health(self) -> Health:
+        return Health()
+
+
+@dataclass
+class House:
+    engine: Slow
+    room: WaitingRoom
+    client: httpx2.AsyncClient
+
+    def ask(self, prompt: list[int], **fields: Any) -> asyncio.Task[httpx2.Response]:
+        return asyncio.create_task(self.client.post("/v1/completions", json={"prompt": prompt, **fields}))
+
+    async def until(self, count: int) -> None:
+        while len(self.engine.live) != count:  # noqa: ASYNC110 - the engine of a test has no event for it
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def house(*, tokens: int = 1000, requests: int = 1000) -> AsyncGenerator[House]:
+    (tiny,) = build_models(Settings(), SystemClock())
+    assert isinstance(tiny.backend, TokenBackend)
+    engine, room = Slow(requests, tiny.capabilities), WaitingRoom(tokens)
+    models = Models([replace(tiny, backend=replace(tiny.backend, engine=engine, room=room))])
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield House(engine, room, client)
+
+
+def refused(answer: httpx2.Response) -> bool:
+    told = answer.json()["error"]["code"] if answer.status_code == 503 else None
+    return told == "overloaded" and answer.headers["retry-after"] == "1"
+
+
+async def test_prompts_that_wait_are_bounded_by_their_tokens():
+    async with house(tokens=100) as server:
+        first = server.ask([5] * 60)
+        await server.until(1)
+        assert refused(await server.ask([5] * 60))
+        assert refused(await server.ask([5] * 60, stream=True))
+        small = server.ask([5] * 40)
+        await server.until(2)
+        assert server.room.tokens == 100
+        server.engine.begin()
+        third = server.ask([5] * 100)
+        await server.until(3)
+        server.engine.finish()
+        assert [(await answer).status_code for answer in (first, small, third)] == [200, 200, 200]
+        assert server.room.tokens == 0
+
+
+async def test_one_prompt_alone_may_always_wait():
+    async with house(tokens=10) as server:
+        answer = server.ask([5] * 500)
+        await server.until(1)
+        server.engine.finish()
+        assert (await answer).status_code == 200
+
+
+async def test_a_client_that_leaves_the_queue_leaves_room():
+    async with house(tokens=100) as server:
+        gone = server.ask([5] * 100)
+        await server.until(1)
+        gone.cancel()
+        await server.until(0)
+        assert server.room.tokens == 0
+
+
+async def test_who_is_refused_by_the_engine_is_refused_for_all_until_somebody_leaves():
+    """Rendering and tokenising a prompt only to hear that there is no room would take the time of those who run."""
+    async with house(requests=1) as server:
+        first = server.ask([5])
+        await server.until(1)
+        asked = server.engine.asked
+        for _ in range(10):
+            assert refused(await server.ask([5]))
+        assert server.engine.asked == asked + 1
+        server.engine.finish()
+        assert (await first).status_code == 200
+        second = server.ask([5])
+        await server.until(1)
+        server.engine.finish()
+        assert (await second).status_code == 200
+
+
+async def test_an_engine_that_refused_for_a_reason_that_is_over_is_asked_again():
+    room = WaitingRoom()
+    room.fill()
+    refusals = 0
+    while True:
+        try:
+            room.check()
+        except Overloaded:
+            refusals += 1
+        else:
+            break
+    assert refusals == UNASKED
