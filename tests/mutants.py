@@ -264,6 +264,13 @@ MUTANTS = (
         ("tests/laws/test_anthropic.py",),
     ),
     Mutant(
+        "a slot of llama.cpp counts as holding a prompt that was taken back before it was asked",
+        "engines/llamacpp/engine.py",
+        "live.keys if live.begun else ()",
+        "live.keys",
+        (LLAMACPP,),
+    ),
+    Mutant(
         "two instances of a process publish their events on one port",
         "launch/instances.py",
         "        ranks += one.data_parallel_size\n",

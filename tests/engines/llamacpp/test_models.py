@@ -226,6 +226,17 @@ async def test_sequences_that_do_not_fit_together_give_way_and_say_the_same(file
             assert told.tokens == (await client.ask(ask)).tokens
 
 
+async def test_a_sequence_that_leaves_as_it_comes_takes_no_slot_with_it(file: Path) -> None:
+    ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY)
+    async with serving(file, max_num_seqs=2) as client:
+        for number in range(3):
+            client.send(msgspec.structs.replace(ask, id=f"gone-{number}", cache_salt="theirs"))
+            client.engine.abort(f"gone-{number}")
+        assert len((await client.ask(ask)).tokens) == 4
+        assert client.engine.health().running == 0
+        assert client.engine.cached_tokens(ask.prompt, "theirs") == 0, "nothing was computed for them"
+
+
 async def test_a_prefix_is_found_again_by_its_owner_alone(file: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=4, sampling=GREEDY, cache_salt="mine")
     async with serving(file) as client:

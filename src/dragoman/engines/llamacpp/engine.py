@@ -10,6 +10,7 @@ from bisect import insort
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 
@@ -35,13 +36,17 @@ _CUT = "This answer to images cannot go on: llama.cpp takes it as text, and woul
 
 
 class _Live:
-    """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it."""
+    """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it.
+
+    begun: llama.cpp has said something of it in the slot that it has.
+    """
 
     def __init__(self, answer: Answer, deliver: Deliver, number: int) -> None:
         self.answer, self.deliver = answer, deliver
         self.rank = (answer.request.priority, number)
         self.task: asyncio.Task[None] | None = None
         self.refusals = 0
+        self.begun = False
 
     @property
     def keys(self) -> tuple[int, ...]:
@@ -173,7 +178,10 @@ class LlamaCppEngine:
                 self._heard = self._clock()
             self._running.append(live)
             slot, cached = self._slots.take(live.keys, live.answer.request.cache_salt)
+            live.begun = False
             live.task = asyncio.create_task(self._serve(live, slot, cached))
+            # Not in the task itself: one that is cancelled before its first step takes no step at all.
+            live.task.add_done_callback(partial(self._leave, live, slot))
 
     def _may_join(self, live: _Live) -> bool:
         """Whether there is room for it, and for some tokens more of each."""
@@ -199,15 +207,18 @@ class LlamaCppEngine:
             # A matcher that fails, say: it takes nobody else with it, and its sequence does not wait for ever.
             log.exception("%s failed", request.id)
             self._tell(live, Failed(request.id, "The engine failed."))
-        finally:
-            live.task = None
-            self._running.remove(live)
-            self._slots.give(slot, live.keys, request.cache_salt)
-            if self._live.get(request.id) is live:
-                # It has neither ended nor been aborted: it gave way to others.
-                insort(self._waiting, live, key=lambda one: one.rank)
-            if self._link.open:
-                self._admit()
+
+    def _leave(self, live: _Live, slot: int, _: asyncio.Task[None]) -> None:
+        request = live.answer.request
+        live.task = None
+        self._running.remove(live)
+        # Of a slot in which nothing was begun it is not known whose tokens it holds.
+        self._slots.give(slot, live.keys if live.begun else (), request.cache_salt)
+        if self._live.get(request.id) is live:
+            # It has neither ended nor been aborted: it gave way to others.
+            insort(self._waiting, live, key=lambda one: one.rank)
+        if self._link.open:
+            self._admit()
 
     async def _complete(self, live: _Live, slot: int, cached: bool) -> None:
         answer = live.answer
@@ -216,7 +227,7 @@ class LlamaCppEngine:
             body, cached = await self._body(answer, slot, cached), True
             async with aclosing(self._link.client.complete(body)) as chunks:
                 async for chunk in chunks:
-                    self._heard = self._clock()
+                    self._heard, live.begun = self._clock(), True
                     for output in answer.feed(chunk):
                         self._tell(live, output)
                     if answer.over or answer.stale:
@@ -233,9 +244,13 @@ class LlamaCppEngine:
         return msgspec.structs.replace(body, prompt=prompt)
 
     def _make_room(self) -> None:
-        """The least urgent sequence gives way when they do not fit together. One alone always does."""
-        if len(self._running) > 1 and self._length(self._running) > self._config.num_kv_tokens:
-            task = max(self._running, key=lambda one: one.rank).task
+        """The least urgent sequence gives way when they do not fit together. One alone always does.
+
+        Whoever is leaving already is left to hang up in peace: it has no room any more.
+        """
+        staying = [one for one in self._running if one.task is not None and not one.task.cancelling()]
+        if len(staying) > 1 and self._length(staying) > self._config.num_kv_tokens:
+            task = max(staying, key=lambda one: one.rank).task
             if task is not None:
                 task.cancel()
 
