@@ -49,7 +49,7 @@ test-long: $(VENV)/.test
 test-clients: $(VENV)/.check
 	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
 	@$(PIP) install --constraint $(VENV)/constraints.txt torch==2.13.0 "lm-eval[api]" trl langchain langchain-openai langchain-anthropic "pydantic-ai-slim[openai,anthropic]"
-	-@npm install --prefix tests/clients/vercel --no-package-lock --no-audit --no-fund
+	-@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund
 	$(BIN)/pytest -m clients $(TEST_ARGS)
 
 # In an environment of its own that sees the project's: vLLM pins other versions than the locks do. It leaves sockets to

@@ -9,12 +9,12 @@ import pytest
 
 from .running import Said, tried
 
-HERE = Path(__file__).parent / "vercel"
+HERE = Path(__file__).parent / "node"
 INSTALLED = shutil.which("node") is not None and (HERE / "node_modules" / "ai").is_dir()
 
 pytestmark = [
     pytest.mark.clients,
-    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/vercel`"),
+    pytest.mark.skipif(not INSTALLED, reason="needs node, and `npm install --prefix tests/clients/node`"),
 ]
 
 DIALECTS = ("responses", "chat", "completions", "compatible", "messages")
@@ -24,7 +24,7 @@ THINKING = {"compatible", "messages"}
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    return tried(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "says.mjs"))
+    return tried(tmp_path_factory.mktemp("vercel"), "node", str(HERE / "vercel.mjs"))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -1,4 +1,4 @@
-// What the Vercel AI SDK makes of a server, dialect by dialect: one line of JSON for each. Usage: node says.mjs ADDRESS
+// What the Vercel AI SDK makes of a server, dialect by dialect: one line of JSON for each. Usage: node vercel.mjs ADDRESS
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
