@@ -31,6 +31,8 @@ _COMMON = (
 )  # fmt: skip
 _SHARED: Mapping[bytes, bytes] = {name: name for name in _COMMON}
 """Names that every other request has: one object for all of them."""
+_TOLD = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
+"""Headers for the server itself."""
 
 
 class Head(Struct, frozen=True):
@@ -61,18 +63,22 @@ class Head(Struct, frozen=True):
 class _Heard:
     """What the parser says. Its methods are called as httptools names them."""
 
-    __slots__ = ("headers", "is_complete", "url")
+    __slots__ = ("headers", "is_complete", "told", "url")
 
     def __init__(self) -> None:
         self.url, self.is_complete = b"", False
         self.headers: list[tuple[bytes, bytes]] = []
+        self.told: dict[bytes, list[bytes]] = {}
 
     def on_url(self, url: bytes) -> None:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        self.headers.append((_SHARED.get(name, name), value.rstrip(b"\t ")))
+        value = value.rstrip(b"\t ")
+        self.headers.append((_SHARED.get(name, name), value))
+        if name in _TOLD:
+            self.told.setdefault(name, []).append(value)
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
@@ -92,17 +98,18 @@ def read_head(data: bytes, limit: int) -> Head:
     if method == "CONNECT":
         raise Refused(405, "This server is no proxy.")
     path, query = _target(heard.url)
-    wishes = {wish.strip().lower() for value in _all(heard.headers, b"connection") for wish in value.split(b",")}
+    told = heard.told
+    wishes = [wish.strip().lower() for value in told.get(b"connection", ()) for wish in value.split(b",")]
     return Head(
         method,
         version,
         path,
         query,
         heard.headers,
-        _body(heard.headers, version),
+        _body(told, version),
         version == "1.1" and b"close" not in wishes,
-        version == "1.1" and any(each.lower() == b"100-continue" for each in _all(heard.headers, b"expect")),
-        next((value.lower() for value in _all(heard.headers, b"upgrade") if b"upgrade" in wishes), None),
+        version == "1.1" and any(each.lower() == b"100-continue" for each in told.get(b"expect", ())),
+        told[b"upgrade"][0].lower() if b"upgrade" in told and b"upgrade" in wishes else None,
     )
 
 
@@ -138,13 +145,9 @@ def _target(url: bytes) -> tuple[bytes, bytes]:
     return parsed.path or b"/", parsed.query or b""
 
 
-def _all(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
-    return [value for each, value in headers if each == name]
-
-
-def _body(headers: list[tuple[bytes, bytes]], version: str) -> Body | None:
+def _body(told: Mapping[bytes, list[bytes]], version: str) -> Body | None:
     """llhttp refuses most of this too; what a request's end is must not hang on its version."""
-    codings, lengths = _all(headers, b"transfer-encoding"), _all(headers, b"content-length")
+    codings, lengths = told.get(b"transfer-encoding", ()), told.get(b"content-length", ())
     if codings:
         if lengths or len(codings) > 1 or version == "1.0":
             raise _malformed("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
