@@ -135,9 +135,8 @@ async def test_what_runs_may_finish_and_is_closed_then(fleet: Fleet) -> None:
 async def test_a_port_may_reset_or_be_silent(fleet: Fleet) -> None:
     one, other = fleet.ports
     await fleet.order(other, {"port": one, "state": "resetting"})
-    reader = await fleet.connect(one)
     with pytest.raises(ConnectionResetError):
-        await reader.read()
+        await (await fleet.connect(one)).read()
     await fleet.order(other, {"port": one, "state": "hanging"})
     reader = await fleet.connect(one, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
     said = asyncio.create_task(reader.read())
