@@ -64,8 +64,9 @@ class Timetable:
         """In place of what there was; the first at once, for whoever is on this connection. Raises Conflict."""
         self.cancel()
         self.changes, self.done = planned, 1
-        await self._change(planned[0][1], client)
+        # Before anything is awaited: another order may come meanwhile, and cancels them.
         self._timers = [self._in(seconds / self.door.time_scale, order) for seconds, order in planned[1:]]
+        await self._change(planned[0][1], client)
 
     def cancel(self) -> None:
         for timer in self._timers:
