@@ -28,7 +28,7 @@ async def edited_prompt(
     """
     prompted = await prompt_of(backend, request, terms)
     prompt, edited = request.prompt, prompted.edited
-    if not isinstance(prompt, Conversation):
+    if not isinstance(prompt, Conversation) or not prompt.edits:
         return request, prompted
     for edit in prompt.edits:
         messages, count = _edited(edit, prompt.messages)
