@@ -1,0 +1,38 @@
+"""Whether a prompt was cached tells whether somebody has sent it: vLLM CVE-2025-46570."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+
+BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "The secret of the house is in the cellar. " * 10}],
+    "max_tokens": 1,
+}
+
+
+async def cached(client: httpx2.AsyncClient, key: str, **fields: Any) -> int:
+    answer = await client.post("/v1/chat/completions", json=BODY | fields, headers={"authorization": f"Bearer {key}"})
+    return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+async def test_nobody_learns_what_another_key_has_sent():
+    models = build_models(Settings(), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_keys=("a", "b"))))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert await cached(client, "a") == 0
+        assert await cached(client, "a") > 0
+        assert await cached(client, "b") == 0
+        # A salt of the client's own is one within its key: it cannot spell another's.
+        assert await cached(client, "a", cache_salt="mine") == 0
+        assert await cached(client, "b", cache_salt="mine") == 0
+        assert await cached(client, "a", cache_salt="mine") > 0
+    await models.stop()

@@ -1,0 +1,63 @@
+"""No text of a user becomes a control token: vLLM CVE-2026-44222, transformers #29279. Every special token of every
+tokenizer that the tests have, in every place where a user writes.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dragoman.core.message import FunctionTool, Message, Role, Text, ToolCall, ToolResult
+from dragoman.core.request import Conversation
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.prompts.templates import template
+from tests.prompts.test_render import NOW
+from tests.prompts.vocabularies import all_kinds
+
+KINDS = all_kinds()
+
+
+def names(tokenizer: HfTokenizer) -> list[str]:
+    return sorted({*tokenizer.special_tokens, *tokenizer.controls.names})
+
+
+def controls(tokenizer: HfTokenizer) -> set[int]:
+    return {tokenizer.special_tokens[name] for name in tokenizer.controls.names}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_special_token_is_made_of_its_name(kind: str):
+    tokenizer = KINDS[kind]
+    assert names(tokenizer)
+    for name in names(tokenizer):
+        for text in (name, f"a{name}b", name * 3, f" {name}", name.upper(), name[:-1] + name, name[0] + name):
+            assert controls(tokenizer).isdisjoint(tokenizer.encode(text, special=False)), text
+
+
+def said(text: str) -> Conversation:
+    """Wherever a client writes."""
+    call = ToolCall("c1", text, json.dumps({"x": text}))
+    tool = FunctionTool(text, text, json.dumps({"type": "object", "description": text}))
+    messages = (
+        Message(Role.SYSTEM, (Text(text),)),
+        Message(Role.USER, (Text(text),)),
+        Message(Role.ASSISTANT, (Text(text), call)),
+        Message(Role.TOOL, (ToolResult("c1", (Text(text),)),)),
+        Message(Role.USER, (Text(text),)),
+    )
+    return Conversation(messages, (tool,))
+
+
+def test_nowhere_in_a_conversation_either():
+    """The prompt has as many control tokens as that of harmless words."""
+    tokenizer = KINDS["embedded"]
+    renderer, control = Renderer(template("embedded"), tokenizer), controls(tokenizer)
+
+    def count(text: str) -> int:
+        return sum(id in control for id in renderer.render(said(text), now=NOW).ids)
+
+    harmless = count("harmless")
+    for name in names(tokenizer):
+        assert count(name) == harmless, name

@@ -1,0 +1,80 @@
+"""Side doors: vLLM's key guards only /v1; Ollama hosts without any. XSS: Open WebUI showed a model's words as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx2
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.pipeline.meter import Meters
+from dragoman.serving.app import routes
+from dragoman.serving.auth import Access
+from dragoman.serving.clock import SystemClock
+from dragoman.serving.http_meter import HttpMeter
+from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
+from tests.serving.house import House, house
+
+PUBLIC = {"/health", "/health_generate", "/ping", "/version", "/metrics"}
+"""What tells strangers that the server is there, and how it is. Anything else needs a key."""
+KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
+
+
+KINDS = {
+    *("application/json", "application/x-jsonl", "application/octet-stream", "application/openmetrics-text"),
+    *("text/plain", "text/event-stream"),
+}
+
+
+def table() -> Mapping[str, tuple[Access, Mapping[str, object]]]:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    return routes(Meters(models, lambda: 0.0), HttpMeter())
+
+
+TABLE = table()
+CALLS = [(path, method) for path, (_, handlers) in TABLE.items() for method in (*handlers, "HEAD", "PATCH", "OPTIONS")]
+
+
+def test_every_route_says_who_may_use_it_and_few_are_for_everybody():
+    assert all(isinstance(access, Access) for access, _ in TABLE.values())
+    assert {path for path, (access, _) in TABLE.items() if access is Access.PUBLIC} == PUBLIC
+
+
+@pytest.fixture(scope="module")
+def server() -> House:
+    return house(options=KEYS)
+
+
+async def call(server: House, path: str, method: str, key: str | None = None) -> httpx2.Response:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    async with server.http() as client:
+        filled = path.replace("{model:path}", "m").replace("{id}", "x").replace("{item}", "y")
+        return await client.request(method, filled, headers=headers)
+
+
+async def test_without_a_key_nothing_else_is_answered(server: House):
+    for path, method in CALLS:
+        for key in (None, "wrong"):
+            answer = await call(server, path, method, key)
+            assert (answer.status_code == 401) is (path not in PUBLIC), (path, method)
+
+
+async def test_a_users_key_does_not_administrate(server: House):
+    for path, method in CALLS:
+        if TABLE[path][0] is Access.ADMIN:
+            assert (await call(server, path, method, "user")).status_code == 403, (path, method)
+            assert (await call(server, path, method, "root")).status_code != 403, (path, method)
+
+
+@pytest.mark.parametrize("path", ["/admin", "/v1", "/docs", "/openapi.json", "//health", "/health/"])
+async def test_what_is_no_route_tells_strangers_nothing(server: House, path: str):
+    assert (await call(server, path, "GET")).status_code == 401
+
+
+async def test_nothing_is_answered_as_html(server: House):
+    """There is no page here: neither a browser nor a model's words can make one."""
+    for path, method in CALLS:
+        kind = (await call(server, path, method, "root")).headers.get("content-type", "application/json")
+        assert kind.partition(";")[0] in KINDS, (path, method)

@@ -1,0 +1,82 @@
+"""Schemas, patterns and grammars that clients send: vLLM CVE-2025-48942, CVE-2025-48943, CVE-2025-48944."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx2
+import pytest_asyncio
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+WRONG: list[dict[str, Any]] = [
+    {"guided_json": nested(40)},
+    {"guided_json": {"type": "string", "description": "x" * 70_000}},
+    {"guided_json": {"type": "nonsense"}},
+    {"guided_json": {"$ref": "https://evil.example/schema"}},
+    {"guided_json": {"$schema": "https://evil.example/schema"}},
+    {"guided_json": {"type": "string", "pattern": "(" * 50}},
+    {"guided_regex": "a" * 5000},
+    {"guided_regex": "("},
+    {"guided_regex": "(?=a)b"},
+    {"guided_grammar": "start: " + "x" * 70_000},
+    {"guided_grammar": "start: start"},
+    {"guided_choice": ["a"] * 2000},
+    {"structured_outputs": {"regex": "(" * 4000}},
+]
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(Settings(), SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as made:
+        yield made
+    await models.stop()
+
+
+async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request_is_fine(client: httpx2.AsyncClient):
+    for fields in WRONG:
+        answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, **fields})
+        assert answer.status_code == 400, json.dumps(fields)[:200]
+        assert answer.json()["error"]["param"], json.dumps(fields)[:200]
+    fine = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "guided_regex": "a+"})
+    assert fine.status_code == 200
+
+
+async def test_a_tools_schema_that_is_too_deep_is_not_enforced_and_said_to_be_so(client: httpx2.AsyncClient):
+    """The tool is the model's to see all the same: agents bring what they have."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": nested(40)}}]
+    answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 1, "tools": tools})
+    assert "parameters is not enforced" in answer.headers["x-dragoman-warnings"]
+
+
+HARD = [
+    *(r"(a+)+$", r"(a|a)*b", r"([a-z]+)*x", r"(x+x+)+y", r"(.*)*(.*)*z", "(a?){50}a{50}", r"(a|aa|aaa)+c"),
+    "((a{1,9999}){1,9999}){1,9999}",
+]
+
+
+async def test_what_ruins_a_backtracking_engine_does_not_matter(client: httpx2.AsyncClient):
+    """Nothing backtracks: such a pattern takes as long as another, or is refused for its size."""
+    for pattern in HARD:
+        answer = await client.post(
+            "/v1/chat/completions", json={"messages": HI, "max_tokens": 30, "guided_regex": pattern}
+        )
+        assert answer.status_code in (200, 400), pattern

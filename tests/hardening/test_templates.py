@@ -1,0 +1,65 @@
+"""Templates that requests bring: SGLang CVE-2026-5760; names of the template's own world: vLLM CVE-2025-62426. What a
+template can do at all is bounded in tests/prompts/test_template.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+HI: Any = [{"role": "user", "content": "hi"}]
+ESCAPES = [
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.__class__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{% include '/etc/passwd' %}",
+    "{% for a in range(999999999) %}{{ a }}{% endfor %}",
+    "{{ 'x' * 9999999999 }}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+]
+
+
+@asynccontextmanager
+async def served(settings: Settings) -> AsyncGenerator[httpx2.AsyncClient]:
+    models = build_models(settings, SystemClock())
+    await models.start()
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await models.stop()
+
+
+async def test_a_template_of_a_request_is_refused_unless_the_operator_trusts_them():
+    async with served(Settings()) as client:
+        for path in ("/v1/chat/completions", "/tokenize"):
+            answer = await client.post(path, json={"messages": HI, "chat_template": "x"})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "chat_template"
+
+
+async def test_one_that_is_trusted_gets_out_of_no_sandbox():
+    async with served(Settings(trust_request_chat_template=True)) as client:
+        assert (await client.post("/tokenize", json={"messages": HI, "chat_template": "x"})).status_code == 200
+        for template in ESCAPES:
+            answer = await client.post("/tokenize", json={"messages": HI, "chat_template": template})
+            # What is out of reach is an error, or nothing at all.
+            assert answer.status_code == 400 or answer.json()["tokens"] == [], template
+
+
+@pytest.mark.parametrize("name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"])
+async def test_no_argument_reaches_into_the_rendering(name: str):
+    async with served(Settings()) as client:
+        body = {"messages": HI, "max_tokens": 1, "chat_template_kwargs": {name: False}}
+        answer = await client.post("/v1/chat/completions", json=body)
+        named = answer.status_code == 400 and answer.json()["error"]["param"] == "chat_template_kwargs"
+        assert named or (name.startswith("__") and name in answer.headers["x-dragoman-warnings"])

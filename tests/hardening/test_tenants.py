@@ -1,0 +1,89 @@
+"""What is kept belongs to the key that made it. Ids of others: Open WebUI CVE-2026-45349, LiteLLM #35536. SQL out of
+what clients send: LiteLLM CVE-2026-42208.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman.serving.clock import RandomIds
+from dragoman.serving.service import ServingOptions
+from dragoman.store import SqliteStore
+from tests.serving.working import working
+
+KEYS = ServingOptions(api_keys=("a", "b"))
+HI: Any = [{"role": "user", "content": "hi"}]
+LINE: Any = {"custom_id": "1", "params": {"model": "m", "max_tokens": 5, "messages": HI}}
+MADE: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/v1/responses", {"model": "m", "input": "hi"}),
+    "conversations": ("/v1/conversations", {"metadata": {"x": "y"}}),
+    "chats": ("/v1/chat/completions", {"model": "m", "messages": HI, "store": True}),
+    "message batches": ("/v1/messages/batches", {"requests": [LINE]}),
+}
+BENEATH = {
+    "responses": [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")],
+    "conversations": [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/items"), ("POST", "/items")],
+    "chats": [("GET", ""), ("POST", ""), ("DELETE", ""), ("GET", "/messages")],
+    "message batches": [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/results")],
+}
+SENT: dict[str, Any] = {"metadata": {}, "items": [{"type": "message", "role": "user", "content": "hi"}]}
+
+
+async def ask(client: httpx2.AsyncClient, method: str, path: str, key: str) -> tuple[int, str]:
+    body = SENT if method == "POST" else None
+    answer = await client.request(method, path, json=body, headers={"authorization": f"Bearer {key}"})
+    return answer.status_code, answer.text.replace(answer.headers["x-request-id"], "")
+
+
+@pytest.mark.parametrize("kind", MADE)
+async def test_what_is_anothers_looks_exactly_as_what_is_not_there(kind: str):
+    async with working(options=KEYS) as server, server.http() as client:
+        path, body = MADE[kind]
+        made = (await client.post(path, json=body, headers={"authorization": "Bearer a"})).json()
+        absent = made["id"][:-16] + "0" * 16
+        for method, rest in BENEATH[kind]:
+            foreign = await ask(client, method, f"{path}/{made['id']}{rest}", "b")
+            nothing = await ask(client, method, f"{path}/{absent}{rest}", "b")
+            assert foreign[0] == 404
+            assert (foreign[0], foreign[1].replace(made["id"], absent)) == nothing
+        assert (await ask(client, "GET", f"{path}/{made['id']}", "a"))[0] == 200
+
+
+def test_ids_have_128_random_bits():
+    made = {RandomIds().new("x_") for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(len(id) == 2 + 32 and int(id[2:], 16) >= 0 for id in made)
+    bits = 0
+    for id in made:
+        bits |= int(id[2:], 16)
+    assert bits == 2**128 - 1
+
+
+HOSTILE = ["' OR '1'='1", "x'; DROP TABLE records; --", '" OR ""="', "%", "_", "\\", "x\x00y", "$1", "?"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_no_text_of_a_client_becomes_sql(text: str, tmp_path: Path):
+    async with working(options=KEYS, store=SqliteStore(tmp_path / "store.db")) as server, server.http() as client:
+        key = {"authorization": "Bearer a"}
+        body = {"model": "m", "messages": HI, "store": True, "metadata": {text: text} if "\x00" not in text else {}}
+        kept = (await client.post("/v1/chat/completions", json=body, headers=key)).json()["id"]
+        for path in ("/v1/responses/", "/v1/conversations/", "/v1/chat/completions/", "/v1/files/", "/v1/batches/"):
+            found = await client.get(httpx2.URL("http://localhost").join(path + _quoted(text)), headers=key)
+            assert found.status_code in (404, 405), found.text
+        for name in ("after", "order", "limit", "model", f"metadata[{text}]"):
+            listed = await client.get("/v1/chat/completions", params={name: text}, headers=key)
+            assert listed.status_code in (200, 400, 404), listed.text
+        continued = await client.post(
+            "/v1/responses", json={"model": "m", "input": "hi", "previous_response_id": text}, headers=key
+        )
+        assert continued.status_code in (400, 404), continued.text
+        assert (await client.get(f"/v1/chat/completions/{kept}", headers=key)).status_code == 200
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in text.encode())

@@ -1,0 +1,24 @@
+"""docs/security.md names what proves each of its rows, and nothing in tests/hardening is left out of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.findall(r"\]\(\.\./(tests/[\w/]+\.py)\)", (ROOT / "docs/security.md").read_text())
+
+
+def test_every_file_that_is_named_exists():
+    assert [name for name in NAMED if not (ROOT / name).is_file()] == []
+
+
+def test_every_class_is_named():
+    kept = {f"tests/hardening/{file.name}" for file in (ROOT / "tests/hardening").glob("test_*.py")}
+    assert kept - set(NAMED) == set()
+
+
+def test_every_row_names_what_proves_it():
+    rows = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
+    heads = [row for row in rows if "proved by" in row or set(row) <= set("|- ")]
+    assert all("](../tests/" in row for row in rows if row not in heads)
