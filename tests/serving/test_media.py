@@ -15,12 +15,14 @@ from starlette.types import ASGIApp
 from dragoman.core.message import File, Image, Inline, Remote, Text, ToolResult
 from dragoman.core.request import Conversation
 from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.clock import RandomIds
+from dragoman.serving.clock import RandomIds, SystemClock
 from dragoman.serving.fetch import Fetcher
 from dragoman.serving.media import MAX_IMAGES, Media, MediaOptions
 from dragoman.serving.service import ServingOptions
+from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 from tests.engines.upstream.relays import engine
 from tests.pictures import PIXEL, PIXEL_URL, data_url, png
@@ -242,3 +244,54 @@ async def test_tokens_are_not_counted_where_the_engine_does_not_count_them():
         body = message(type="url", url=PIXEL_URL)
         with pytest.raises(anthropic.BadRequestError, match="does not count tokens"):
             await server.anthropic.messages.count_tokens(model="m", messages=body)
+
+
+TOLD = "The capital of Wonderland is Alicetown."
+
+
+def reading(**source: Any) -> dict[str, Any]:
+    parts = [{"type": "document", "source": source}, {"type": "text", "text": "Hello"}]
+    return {"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": parts}]}
+
+
+@asynccontextmanager
+async def blind() -> AsyncGenerator[tuple[httpx2.AsyncClient, list[str]]]:
+    """A server whose engine reads no files, with two of them: a text and another."""
+    app = create_app(build_models(Settings(max_model_len=512), SystemClock()), store=MemoryStore(now=Still().now))
+    said, ids = {"purpose": "user_data"}, list[str]()
+    transport = httpx2.ASGITransport(app)
+    async with lifespan(app), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        for name, content in (("a.txt", TOLD.encode()), ("a.pdf", b"%PDF-1.4")):
+            ids.append((await http.post("/v1/files", data=said, files={"file": (name, content)})).json()["id"])
+        yield http, ids
+
+
+async def test_a_file_that_is_text_is_read_by_an_engine_that_reads_no_files():
+    async with blind() as (http, ids):
+
+        async def counted(path: str, body: Any) -> int:
+            answer = await http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["input_tokens"]
+
+        id, path = ids[0], "/v1/messages/count_tokens"
+        inline = await counted(path, reading(type="text", media_type="text/plain", data=TOLD))
+        assert await counted(path, reading(type="file", file_id=id)) == inline
+        files: list[Any] = [{"file_id": id}, {"filename": "a.txt", "file_data": data_url(TOLD.encode(), "text/plain")}]
+        parts = [{"type": "input_text", "text": TOLD}, *({"type": "input_file", **file} for file in files)]
+        bodies = [{"model": "tiny", "input": [{"role": "user", "content": [part]}]} for part in parts]
+        assert len({await counted("/v1/responses/input_tokens", body) for body in bodies}) == 1
+
+
+async def test_any_other_file_is_refused_where_the_engine_reads_none():
+    async with blind() as (http, ids):
+        sources: list[Any] = [
+            {"type": "file", "file_id": ids[1]},
+            {"type": "url", "url": "https://pictures.example/a.txt"},
+            {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+        ]
+        for source in sources:
+            refused = await http.post("/v1/messages", json=reading(**source))
+            assert (refused.status_code, "does not support files" in refused.text) == (400, True)
+        gone = await http.post("/v1/messages", json=reading(type="file", file_id="file_none"))
+        assert (gone.status_code, "No such File" in gone.text) == (400, True)

@@ -1,7 +1,8 @@
 """Brings here the media that a request only names: files that were uploaded, and what lies behind URLs.
 
 All of it is done before an engine is asked, and before the headers go out. What the model's engine cannot read is left
-as it is: admission refuses it. Knows nothing of what is in the media but what an image's first bytes say.
+as it is, and admission refuses it; but a file that is text becomes text. Knows nothing of what is in the media but what
+an image's first bytes say.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec import Struct
 
 from ..core.engine import Feature
 from ..core.errors import RequestError, Unsupported
-from ..core.message import Audio, File, Image, Inline, Message, Part, Remote, Stored, ToolResult
+from ..core.message import Audio, File, Image, Inline, Message, Part, Remote, Stored, Text, ToolResult
 from ..core.picture import MAX_BYTES, checked_image
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import echo
@@ -34,6 +35,7 @@ MAX_IMAGES = 100
 MAX_TOTAL = 64 * 1024 * 1024
 """Bytes of all that one request only names."""
 _AT_ONCE = 4
+_TEXTS = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
 
 Medium = Image | Audio | File
 _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
@@ -63,18 +65,26 @@ class Media:
 
     async def in_conversation(self, party: Party, model: ServedModel, conversation: Conversation) -> Conversation:
         """As `gathered`."""
-        features, named = model.capabilities.features, dict[Medium, str]()
+        features, named, unread = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
         for index, medium in _media(conversation.messages):
             images += isinstance(medium, Image)
-            if not isinstance(medium.source, Inline) and _FEATURES[type(medium)] in features:
+            readable = _FEATURES[type(medium)] in features
+            if not readable and isinstance(medium, File):
+                unread.append(medium)
+                readable = isinstance(medium.source, Stored)
+            if readable and not isinstance(medium.source, Inline):
                 named[medium] = f"messages[{index}].content"
         if images > MAX_IMAGES:
             raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
         passes = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
-        brought = await self._brought(
+        brought: dict[Medium, Medium | Text] = {}
+        found = await self._brought(
             party, {one: at for one, at in named.items() if not (passes and isinstance(one.source, Remote))}
         )
+        brought |= found
+        for file in unread:
+            brought[file] = _text_of(found.get(file, file)) or file
         if not brought:
             return conversation
         messages = tuple(_with(message, brought) for message in conversation.messages)
@@ -134,6 +144,19 @@ class Media:
         return Inline(await self._fetcher.get(url, at), mimetypes.guess_type(url.partition("?")[0])[0])
 
 
+def _text_of(file: Medium) -> Text | None:
+    """For an engine that reads no files; None for one that is not text."""
+    if not isinstance(file, File) or not isinstance(file.source, Inline):
+        return None
+    kind = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
+    if kind is None or not kind.startswith(_TEXTS):
+        return None
+    try:
+        return Text(file.source.data.decode())
+    except UnicodeDecodeError:
+        return None
+
+
 async def _uploaded(party: Party, id: str, at: str) -> tuple[Inline, str]:
     """An uploaded file and its name. Raises RequestError."""
     store, owner = party.service.store, party.caller.owner
@@ -159,11 +182,11 @@ def _media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
                     yield index, one
 
 
-def _with(message: Message, brought: Mapping[Medium, Medium]) -> Message:
+def _with(message: Message, brought: Mapping[Medium, Medium | Text]) -> Message:
     return msgspec.structs.replace(message, parts=tuple(_replaced(part, brought) for part in message.parts))
 
 
-def _replaced(part: Part, brought: Mapping[Medium, Medium]) -> Part:
+def _replaced(part: Part, brought: Mapping[Medium, Medium | Text]) -> Part:
     match part:
         case ToolResult(content=content):
             shown = tuple(brought.get(one, one) if isinstance(one, Medium) else one for one in content)
