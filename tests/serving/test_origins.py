@@ -1,0 +1,106 @@
+"""Which pages' scripts may talk to this server, as a browser is told."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from dragoman.core.errors import NotPermitted
+from dragoman.serving.origins import Origins
+
+HERE, APP, OTHER = "http://localhost:8000", "https://app.example", "https://evil.example"
+ASKS = {"access-control-request-method": "POST"}
+
+
+def asked(origin: str | None = None, **more: str) -> Headers:
+    given = {name.replace("_", "-"): value for name, value in more.items()}
+    return Headers({"host": "localhost:8000", **({} if origin is None else {"origin": origin}), **given})
+
+
+def head(origins: Origins, origin: str | None) -> dict[bytes, bytes]:
+    return dict(origins.head(asked(origin)))
+
+
+def test_by_default_an_answer_says_nothing_of_it():
+    assert Origins().head(asked(APP)) == []
+
+
+def test_who_is_allowed_by_name_is_named_and_caches_are_told():
+    origins = Origins([APP, "http://localhost:3000"])
+    assert head(origins, APP)[b"access-control-allow-origin"] == APP.encode()
+    assert head(origins, APP)[b"vary"] == b"origin"
+    assert b"x-request-id" in head(origins, APP)[b"access-control-expose-headers"]
+    assert head(origins, OTHER) == head(origins, None) == {b"vary": b"origin"}
+
+
+def test_a_star_is_said_to_everybody_alike():
+    assert head(Origins(["*"]), OTHER) == head(Origins(["*"]), None)
+    assert head(Origins(["*"]), OTHER)[b"access-control-allow-origin"] == b"*"
+
+
+@pytest.mark.parametrize("allowed", [[APP], ["*"]])
+def test_what_is_asked_beforehand_is_answered_for_who_may(allowed: list[str]):
+    wish = asked(APP, **ASKS, access_control_request_headers="authorization,content-type,x-stainless-os")
+    told = dict(Origins(allowed).preflight("OPTIONS", wish, ["GET", "POST"]) or [])
+    assert told[b"access-control-allow-methods"] == b"GET, POST"
+    assert told[b"access-control-allow-headers"] == b"authorization,content-type,x-stainless-os"
+    assert b"access-control-allow-private-network" not in told
+
+
+def test_a_page_from_outside_may_ask_a_server_within():
+    wish = asked(APP, **ASKS, access_control_request_private_network="true")
+    told = dict(Origins([APP]).preflight("OPTIONS", wish, ["POST"]) or [])
+    assert told[b"access-control-allow-private-network"] == b"true"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "method", "headers"),
+    [
+        ([], "OPTIONS", asked(APP, **ASKS)),
+        ([APP], "OPTIONS", asked(OTHER, **ASKS)),
+        ([APP], "OPTIONS", asked(**ASKS)),
+        ([APP], "OPTIONS", asked(APP)),
+        ([APP], "POST", asked(APP, **ASKS)),
+    ],
+)
+def test_anything_else_is_a_request_like_others(allowed: list[str], method: str, headers: Headers):
+    assert Origins(allowed).preflight(method, headers, ["POST"]) is None
+
+
+@pytest.mark.parametrize("names", ["x\r\nset-cookie: a", "a b", "x" * 5000, "é"])
+def test_names_that_are_none_are_not_said_again(names: str):
+    wish = Headers(raw=[(b"origin", APP.encode()), *_raw(ASKS), (b"access-control-request-headers", names.encode())])
+    told = dict(Origins([APP]).preflight("OPTIONS", wish, ["POST"]) or [])
+    assert b"access-control-allow-headers" not in told
+
+
+def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "origin", "named", "passes"),
+    [
+        ([], None, True, True),
+        ([], HERE, True, True),
+        ([], OTHER, False, False),
+        ([APP], APP, True, True),
+        ([APP], OTHER, False, False),
+        (["*"], OTHER, False, True),
+        (["*"], OTHER, True, False),
+        ([], "null", False, False),
+        (["null"], "null", False, True),
+    ],
+)
+def test_what_a_browser_does_not_ask_for_beforehand(allowed: list[str], origin: str | None, named: bool, passes: bool):
+    if passes:
+        Origins(allowed).check(asked(origin), named=named)
+    else:
+        with pytest.raises(NotPermitted):
+            Origins(allowed).check(asked(origin), named=named)
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://a b", "https://u@a", '["*"]', ""])
+def test_what_no_browser_sends_is_a_mistake(origin: str):
+    with pytest.raises(ValueError, match="origin is SCHEME"):
+        Origins([origin])
