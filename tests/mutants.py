@@ -939,11 +939,18 @@ MUTANTS = (
         "        pieces[-1].append(id)\n",
         ("tests/prompts/test_spelling.py",),
     ),
+    Mutant(
+        "with `*` allowed, any page may order what administrators may",
+        "serving/origins.py",
+        '("*" in self._allowed and not named)',
+        '"*" in self._allowed',
+        ("tests/serving/test_origins.py",),
+    ),
     # The WebSocket.
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",
         "serving/responses/socket.py",
-        "        check_origin(http.headers)\n",
+        "        self._service.options.origins.check(http.headers, named=False)\n",
         "",
         ("tests/serving/responses/test_socket.py",),
     ),

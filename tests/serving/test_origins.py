@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import httpx2
 import pytest
 from starlette.datastructures import Headers
 
 from dragoman.core.errors import NotPermitted
+from dragoman.launch import build_models
+from dragoman.launch.server import serving_options
+from dragoman.serving.app import create_app
+from dragoman.serving.clock import SystemClock
 from dragoman.serving.origins import Origins
+from dragoman.settings import Secret, Settings, SettingsError
 
 HERE, APP, OTHER = "http://localhost:8000", "https://app.example", "https://evil.example"
 ASKS = {"access-control-request-method": "POST"}
@@ -104,3 +110,38 @@ def test_what_a_browser_does_not_ask_for_beforehand(allowed: list[str], origin: 
 def test_what_no_browser_sends_is_a_mistake(origin: str):
     with pytest.raises(ValueError, match="origin is SCHEME"):
         Origins([origin])
+
+
+def client(*allowed: str) -> httpx2.AsyncClient:
+    settings = Settings(
+        model="scripted", allowed_origins=allowed, api_key=(Secret("mine"),), admin_api_key=(Secret("boss"),)
+    )
+    app = create_app(build_models(settings, SystemClock()), options=serving_options(settings))
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000")
+
+
+async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_then_sends():
+    async with client(APP) as http:
+        asked = await http.options("/v1/chat/completions", headers={"origin": APP, **ASKS})
+        assert (asked.status_code, asked.headers["access-control-allow-methods"]) == (200, "POST, GET")
+        for path in ("/v1/chat/completions", "/nowhere"):
+            answer = await http.post(path, json={}, headers={"origin": APP})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, APP)
+
+
+async def test_a_page_that_may_not_is_told_nothing():
+    async with client(APP) as http:
+        asked = await http.options("/v1/chat/completions", headers={"origin": OTHER, **ASKS})
+        assert asked.status_code == 401
+        assert not [name for name in asked.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(APP, 200), ("*", 403)])
+async def test_what_administrators_order_no_page_orders_that_is_not_named(allowed: str, status: int):
+    async with client(allowed) as http:
+        assert (await http.options("/pause", headers={"origin": APP, **ASKS})).status_code == status
+
+
+def test_a_wrong_origin_is_told_at_the_start():
+    with pytest.raises(SettingsError, match="--allowed-origins: an origin is"):
+        serving_options(Settings(allowed_origins=("app.example",)))

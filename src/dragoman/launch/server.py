@@ -31,6 +31,7 @@ from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
 from ..serving.listening import Listening
 from ..serving.media import Media, MediaOptions
+from ..serving.origins import Origins
 from ..serving.patience import Patience
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
@@ -239,6 +240,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         max_inflight_body_bytes=settings.max_inflight_body_bytes,
         bind=None if settings.uds is not None else settings.host,
         allowed_hosts=settings.allowed_hosts,
+        origins=_origins(settings),
         api_keys=settings.api_key,
         admin_keys=settings.admin_api_key,
         patience=Patience(keepalive=settings.keepalive_interval),
@@ -251,6 +253,13 @@ def serving_options(settings: Settings) -> ServingOptions:
         max_weights_bytes=settings.max_weights_bytes,
         reasoning_check=Check(settings.reasoning_check),
     )
+
+
+def _origins(settings: Settings) -> Origins:
+    try:
+        return Origins(settings.allowed_origins)
+    except ValueError as error:
+        raise SettingsError(f"--allowed-origins: {error}") from error
 
 
 def _api_profile(settings: Settings) -> Profile:

@@ -23,7 +23,7 @@ from ..store import Record
 from . import files
 from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Refusal, Whole
+from .endpoint import Handler, Http, Made, Whole
 from .stored import newest_first, store_of
 
 _OCTETS = "application/octet-stream"
@@ -42,7 +42,7 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 def _either(openai: Handler, anthropic: Handler) -> Handler:
-    async def handle(http: Http) -> Whole | Answer | Refusal:
+    async def handle(http: Http) -> Made:
         return await (anthropic if names_anthropic(http.headers) else openai)(http)
 
     return handle

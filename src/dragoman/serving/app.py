@@ -80,6 +80,7 @@ def routes(meters: Meters, http_meter: HttpMeter) -> Table:
         **sglang_routes(),
         **tgi_routes(),
         **explain_routes(),
+        "/": (user, {"GET": utility.front, **tgi_routes()["/"][1]}),
         "/v1/models": (user, {"GET": utility.list_models}),
         "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
         "/tokenize": (user, {"POST": utility.tokenize}),

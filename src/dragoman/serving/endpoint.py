@@ -19,7 +19,7 @@ from ..http.leaving import Watch
 from .answer import Answer, Opening, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, Share, read_body
-from .host import check_headers, check_origin
+from .host import check_headers
 from .service import Service
 
 log = logging.getLogger("dragoman.access")
@@ -91,6 +91,7 @@ class Http:
         ]
         if warnings:
             head.append((b"x-dragoman-warnings", header_text("; ".join(warnings))))
+        head += self.service.options.origins.head(self.headers)
         if self.service.models.closed:
             # Whoever comes again had better come to another server.
             head.append((b"connection", b"close"))
@@ -144,7 +145,7 @@ class Complete:
         return Outcome(self.status, self.length, self.error)
 
 
-Made = Whole | Answer | Refusal
+Made = Whole | Answer | Refusal | Complete
 Handler = Callable[[Http], Awaitable[Made]]
 
 
@@ -168,8 +169,12 @@ class Endpoint:
     async def handle(self, http: Http, method: str) -> Made:
         """Raises DragomanError and ClientGone."""
         check_headers(http.headers, self._service.allowed_hosts)
+        origins = self._service.options.origins
         if self.access is Access.ADMIN:
-            check_origin(http.headers)
+            origins.check(http.headers, named=True)
+        told = origins.preflight(method, http.headers, self.handlers)
+        if told is not None:
+            return Complete(200, [*http.head(), *told], b"", 0)
         caller = self._service.keyring.admit(http.headers, self.access)
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
@@ -247,7 +252,7 @@ async def make(handling: Awaitable[Made]) -> Made | DragomanError:
 
 def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> Answer | Complete:
     """An error is told in the dialect's envelope. body: False leaves it out."""
-    if isinstance(made, Answer):
+    if isinstance(made, Answer | Complete):
         return made
     if isinstance(made, Refusal):
         http, made = replace(http, envelope=made.envelope), made.error

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 
-from ..core.errors import HeadersTooLarge, Misdirected, NotPermitted, RequestError
+from ..core.errors import HeadersTooLarge, Misdirected, RequestError
 from ..settings import is_loopback
 
 MOST_HEADERS = 100
@@ -45,16 +45,6 @@ def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     name = _name(hosts[0]).lower()
     if name not in allowed and not is_loopback(name.strip("[]")):
         raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
-
-
-def check_origin(headers: Headers) -> None:
-    """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere, and send a
-    POST without a body.
-    """
-    host = headers.get("host", "").lower()
-    for origin in headers.getlist("origin"):
-        if origin.lower().partition("://")[2] != host:
-            raise NotPermitted("Pages of other sites may not do this here.")
 
 
 def _name(host: str) -> str:

@@ -18,6 +18,7 @@ from .auth import Keyring
 from .body import Budget
 from .clock import Clock, Ids
 from .http_meter import HttpMeter
+from .origins import Origins
 from .patience import Lookout, Patience
 from .request_log import RequestLog
 from .responses.occupied import Occupied
@@ -44,6 +45,7 @@ class ServingOptions(Struct, frozen=True):
     max_inflight_body_bytes: int = 512 * 1024 * 1024
     bind: str | None = "127.0.0.1"
     allowed_hosts: tuple[str, ...] = ()
+    origins: Origins = Origins()
     api_keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
     patience: Patience = Patience()

@@ -14,7 +14,7 @@ from ..dialects.tgi import read_tgi, speaks_tgi
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
 from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Refusal, Whole
+from .endpoint import Handler, Http, Made, Whole
 from .generate import generated, off_the_loop, read_body
 from .orders import body, version_of
 from .steering import controls_of
@@ -45,7 +45,7 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     }
 
 
-async def generate(http: Http) -> Whole | Answer | Refusal:
+async def generate(http: Http) -> Made:
     """TGI and LightLLM have this path too: the body tells whose it is."""
     body = await http.json()
     if await off_the_loop(speaks_tgi, body):

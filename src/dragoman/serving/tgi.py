@@ -11,7 +11,7 @@ from ..core.errors import DragomanError
 from ..dialects.tgi import read_tgi, tgi_error, tgi_info, tgi_status
 from .answer import Answer
 from .auth import Access
-from .endpoint import Envelope, Handler, Http, Refusal, Whole, make
+from .endpoint import Envelope, Handler, Http, Made, Refusal, Whole, make
 from .generate import generated, generation, read_body
 
 ENVELOPE = Envelope(lambda error, _: tgi_error(error), tgi_status)
@@ -28,7 +28,7 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     }
 
 
-async def generate(http: Http, body: bytes) -> Whole | Answer | Refusal:
+async def generate(http: Http, body: bytes) -> Made:
     """An answer on a path that others have too, whose errors are TGI's as well."""
     own = replace(http, envelope=ENVELOPE)
 

@@ -128,5 +128,20 @@ async def health(http: Http) -> Whole | Answer:
     return Whole(b"")
 
 
+FRONT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""For whoever opens the address in a browser."""
+
+
+async def front(_: Http) -> Whole | Answer:
+    return Whole(FRONT.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+
+
 async def version(_: Http) -> Whole | Answer:
     return Whole(msgspec.json.encode({"version": __version__}))

@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
 
 from .generation import GenerationConfig
 from .option import Option, Secret
-from .parts import Instances, ModelEntries, ModelEntry
+from .parts import ModelEntries, ModelEntry
+from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(SimulatorSettings, frozen=True, kw_only=True):
     """What a server was told. Where a value is None the model or the engine decides."""
 
     model: Annotated[
@@ -196,6 +196,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option("Access", "A host name to answer for, besides localhost. Can be repeated.", metavar="HOST"),
     ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "Access",
+            "A web site whose pages may ask this server from a browser (CORS), as `https://app.example`; `*` is every "
+            "site. Can be repeated; by default none may.",
+            metavar="ORIGIN",
+        ),
+    ] = ()
     max_num_seqs: Annotated[int | None, Option("Scheduling", "Sequences that run at the same time.", least=1)] = None
     max_num_batched_tokens: Annotated[
         int | None, Option("Scheduling", "Tokens of all sequences in one step.", least=1, sized=True)
@@ -339,83 +348,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int | None,
         Option("Server", "Bytes that the models which are not pinned may take together.", least=1, sized=True),
     ] = None
-    profile: Annotated[
-        str | None,
-        Option("Simulator", "Hardware and model: the name of a shipped profile, or a file's path.", metavar="PROFILE"),
-    ] = None
-    tokenizer: Annotated[
-        str | None, Option("Simulator", "A model's directory, or a tokenizer.json, to count in.", metavar="PATH")
-    ] = None
-    time_scale: Annotated[
-        float, Option("Simulator", "How fast time passes: 10 is ten times as fast.", least=0.001, metavar="FACTOR")
-    ] = 1.0
-    warm_up: Annotated[float, Option("Simulator", "Seconds after the start until it is ready.", least=0, most=3600)] = (
-        0.0
-    )
-    block_size: Annotated[int | None, Option("Simulator", "Tokens of a block of the KV cache.", least=1)] = None
-    num_gpu_blocks_override: Annotated[
-        int | None, Option("Simulator", "Blocks of the KV cache, instead of what the profile has.", least=2)
-    ] = None
-    enable_chunked_prefill: Annotated[bool, Option("Simulator", "Compute each prompt in one piece.")] = True
-    scheduling_policy: Annotated[
-        Literal["fcfs", "priority"] | None, Option("Simulator", "Who runs first: first come, or the lowest priority.")
-    ] = None
-    data_parallel_size: Annotated[
-        int, Option("Simulator", "Copies of the engine that share the requests.", least=1, most=1024)
-    ] = 1
-    instances: Annotated[
-        Instances,
-        Option(
-            "Simulator",
-            "Several simulated servers in this process, each on the next port: how many, or as JSON or as a section of "
-            "the file a list with the settings of each that are its own (and `count`).",
-            metavar="N|JSON",
-        ),
-    ] = Instances()
-    kv_events_config: Annotated[
-        str | None,
-        Option("Simulator", "Publish what the prefix cache holds, over ZeroMQ: vLLM's JSON.", metavar="JSON"),
-    ] = None
-    kv_transfer_config: Annotated[
-        str | None,
-        Option("Simulator", "Prefill for other instances, or decode what they prefilled: vLLM's JSON.", metavar="JSON"),
-    ] = None
     lora_modules: Annotated[
         tuple[str, ...], Option("Model", "A LoRA adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
     ] = ()
-    seed: Annotated[int, Option("Simulator", "Where chance begins: the same seed, the same server.")] = 0
-    sim_mode: Annotated[
-        Literal["random", "echo"], Option("Simulator", "Say words at random, or what the last message says.")
-    ] = "random"
-    sim_replies: Annotated[
-        str | None, Option("Simulator", "A script of replies, as `scripted:FILE` takes it.", metavar="FILE")
-    ] = None
-    sim_dataset: Annotated[
-        str | None, Option("Simulator", "Recorded replies: JSON lines of `prompt` and `reply`.", metavar="FILE")
-    ] = None
-    sim_output_tokens: Annotated[
-        str,
-        Option(
-            "Simulator",
-            "Lengths of answers: a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA.",
-            metavar="LENGTHS",
-        ),
-    ] = "lognormal:128,0.6"
-    sim_reasoning_tokens: Annotated[
-        str, Option("Simulator", "Lengths of thoughts, written likewise.", metavar="LENGTHS")
-    ] = "lognormal:48,0.5"
-    sim_tool_calls: Annotated[
-        float,
-        Option("Simulator", "How probable a call is where tools may be called.", least=0, most=1, metavar="SHARE"),
-    ] = 0.5
-    sim_reasoning: Annotated[
-        float,
-        Option("Simulator", "How probable a thought is where nobody decides.", least=0, most=1, metavar="SHARE"),
-    ] = 0.0
-    sim_embedding_size: Annotated[int, Option("Simulator", "Numbers of an embedding.", least=1, most=16384)] = 1024
-    sim_faults: Annotated[str | None, Option("Simulator", "A plan of failures, in YAML or JSON.", metavar="FILE")] = (
-        None
-    )
     config: Annotated[
         str | None,
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),

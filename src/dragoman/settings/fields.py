@@ -57,7 +57,8 @@ def _fields() -> Iterator[Field]:
         yield Field(info.name, kind, info.default, option, choices)
 
 
-FIELDS = tuple(_fields())
+FIELDS = tuple(sorted(_fields(), key=lambda field: field.option.group == "Simulator"))
+"""In the order in which they are defined, those of the simulator at the end."""
 BY_NAME = {field.name: field for field in FIELDS}
 OF_A_MODEL = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
 """Groups whose settings each of several models may have for itself."""

@@ -24,7 +24,7 @@ from ..answer import Batches, GeneratedAnswer, RawHeaders, unexpected
 from ..auth import Access
 from ..endpoint import EnvelopeOf, Http, http_of
 from ..generate import LARGE_BODY, patience_for, reading
-from ..host import check_headers, check_origin
+from ..host import check_headers
 from ..leaving import nobody
 from ..service import Service
 from .past import Past
@@ -67,7 +67,7 @@ class ResponsesSocket:
 
     def _admitted(self, http: Http) -> Http:
         check_headers(http.headers, self._service.allowed_hosts)
-        check_origin(http.headers)
+        self._service.options.origins.check(http.headers, named=False)
         caller = self._service.keyring.admit(http.headers, self.access)
         if self._open >= self._service.options.max_sockets:
             raise Overloaded("There are too many WebSockets already; try again later, or use HTTP.")

@@ -1,0 +1,96 @@
+"""Scripts of web pages in a real browser: those of an allowed origin are served, those of others are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from contextlib import closing
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from .running import MODELS, PATIENCE, Said, serving
+
+PAGES = Path(__file__).parent / "browser"
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+
+pytestmark = [pytest.mark.clients, pytest.mark.skipif(BROWSER is None, reason="needs Chromium")]
+
+
+class Site(ThreadingHTTPServer):
+    """A web site of its own, with the page. It hears what the page's script tells."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), partial(_Visit, directory=str(PAGES)))
+        self.told: Queue[Said] = Queue()
+        self._thread = threading.Thread(target=self.serve_forever)
+        self._thread.start()
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def close(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    def opened(self, folder: Path, address: str) -> Said:
+        """What the page says of the server when it is opened in a browser."""
+        command = (
+            str(BROWSER),
+            *FLAGS,
+            f"--user-data-dir={folder / 'profile'}",
+            f"{self.origin}/page.html?at={address}",
+        )
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
+            try:
+                return self.told.get(timeout=PATIENCE)
+            finally:
+                browser.terminate()
+
+
+class _Visit(SimpleHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Site)
+        self.server.told.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
+    """What the page says when it comes from an origin that is allowed, and from another one."""
+    folder = tmp_path_factory.mktemp("browser")
+    (folder / "models.yaml").write_text(MODELS)
+    with closing(Site()) as allowed, closing(Site()) as other:
+        command = f"--config models.yaml --store memory --allowed-origins {allowed.origin}"
+        with serving(command, folder) as address:
+            return {"allowed": allowed.opened(folder, address), "other": other.opened(folder, address)}
+
+
+def test_a_page_that_may_is_served(said: dict[str, Said]) -> None:
+    assert said["allowed"] == {
+        "streamed": {"text": "5 and 8", "id": True},
+        "refused": {"status": 429, "after": True, "message": "slowly"},
+        "listed": {"models": ["scripted", "tiny"]},
+        "socket": {"opened": True},
+    }
+
+
+def test_another_page_learns_nothing(said: dict[str, Said]) -> None:
+    failed = {"error": "TypeError"}
+    assert said["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
