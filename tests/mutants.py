@@ -679,6 +679,27 @@ MUTANTS = (
         (PARAMETERS,),
     ),
     Mutant(
+        "the regex of a custom tool is told to the model and not enforced (ours, seen with the OpenAI SDK)",
+        "parsers/parameters.py",
+        'if tool.syntax == "regex" and tool.definition is not None:',
+        "if tool.definition is None:",
+        ("tests/serving/test_embedded.py",),
+    ),
+    Mutant(
+        "a text file is refused where the engine reads no files (vLLM; ours, seen with Anthropic's Files)",
+        "serving/media.py",
+        "brought[file] = _text_of(found.get(file, file)) or file",
+        "brought[file] = file",
+        ("tests/serving/test_media.py",),
+    ),
+    Mutant(
+        "on a path of two vendors Anthropic's clients are answered as OpenAI's (ours, seen with Anthropic's Files)",
+        "dialects/anthropic/files.py",
+        'return "anthropic-version" in headers',
+        "return False",
+        ("tests/serving/test_anthropic_files.py",),
+    ),
+    Mutant(
         "file: URLs are taken (LightLLM)",
         "dialects/media.py",
         'if scheme in ("http", "https"):',
