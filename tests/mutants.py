@@ -488,7 +488,7 @@ MUTANTS = (
     Mutant(
         "finish_reason stays stop after a tool call, in the stream",
         "dialects/chat/writer.py",
-        "reason = self._reason(event.reason, self._choices[event.choice].calls > 0)",
+        "reason = self._reason(event.reason, self._said(event.choice).calls > 0)",
         "reason = self._reason(event.reason, False)",
         (CHAT,),
     ),

@@ -48,22 +48,28 @@ class AnswerId(Struct, frozen=True):
 
 
 class Envelope:
-    """One answer's frame. kinds: the `object` of a chunk and of the whole answer."""
+    """One answer's frame. kinds: the `object` of a chunk and of the whole answer.
+
+    before: what stands before the choices of a chunk.
+    """
+
+    __slots__ = ("_header", "_kinds", "_usage", "_view", "before")
 
     def __init__(self, header: Header, view: View, kinds: tuple[bytes, bytes]) -> None:
         self._header, self._view, self._kinds = header, view, kinds
-        self._chunk_head = _head(header, view, kinds[0])
+        self.before = b"data: " + _head(header, view, kinds[0])
         null_usage = view.include_usage and view.profile is Profile.OPENAI
         self._usage = b',"usage":null' if null_usage and not view.continuous_usage else b""
 
-    def affixes(self) -> tuple[bytes, bytes]:
-        """What stands before and after the choices of a chunk without further fields."""
-        return b"data: " + self._chunk_head, b"]" + self._usage + b"}\n\n"
+    @property
+    def after(self) -> bytes:
+        """What stands behind the choices of a chunk without further fields."""
+        return b"]%s}\n\n" % self._usage
 
     def chunk(self, choices: bytes, usage: Usage | None = None, extra: bytes = b"") -> bytes:
         """A server-sent event. usage: if this chunk has it. extra: further fields, each after a comma."""
         counted = self._usage if usage is None else b',"usage":' + logprobs.usage(usage)
-        return b"data: %s%s]%s%s}\n\n" % (self._chunk_head, choices, counted, extra)
+        return b"%s%s]%s%s}\n\n" % (self.before, choices, counted, extra)
 
     def final(self, usage: Usage) -> bytes:
         """The chunk with usage and no choices, where it was asked for."""
@@ -80,6 +86,8 @@ class Envelope:
 
 class ChunkWriter:
     """What the writers of chunks have in common: how a stream ends, waits and fails."""
+
+    __slots__ = ("_envelope",)
 
     _envelope: Envelope
 
@@ -111,6 +119,8 @@ def _head(header: Header, view: View, kind: bytes) -> bytes:
 
 class Counter:
     """Usage so far, for chunks that each carry it."""
+
+    __slots__ = ("_cached", "_completion", "_prompt")
 
     def __init__(self, prompt: int = 0, cached: int | None = None) -> None:
         self._prompt, self._cached, self._completion = prompt, cached, 0

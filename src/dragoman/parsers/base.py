@@ -38,16 +38,19 @@ class Buffer:
     the vocabulary, see `is_mark`.
     """
 
+    __slots__ = ("_cut", "_end", "_loose", "_pieces", "_single", "_taken", "_tokens", "_told", "_whole")
+
     def __init__(self, single: Collection[str] = ()) -> None:
-        self._pieces: deque[str] = deque()
+        # None while nothing is held, as nearly always: an empty deque takes most of a kilobyte.
+        self._pieces: deque[str] | None = None
         self._cut = 0  # characters of the first piece that are already taken
-        self._tokens: deque[tuple[int, Token]] = deque()
+        self._tokens: deque[tuple[int, Token]] | None = None
         self._end = 0
         self._taken = 0
         self._single = frozenset(single)
         self._told = False
         self._loose = b""  # text behind the last token, of tokens to come
-        self._whole: set[int] = set()
+        self._whole: set[int] | None = None
 
     def __len__(self) -> int:
         return self._end - self._taken
@@ -61,16 +64,19 @@ class Buffer:
         if self._single:
             self._find_whole(text, tokens)
         if text:
+            self._pieces = self._pieces or deque()
             self._pieces.append(text)
         self._end += len(text)
-        end = self._end
-        self._tokens.extend((end, token) for token in tokens)
+        if tokens:
+            end = self._end
+            self._tokens = self._tokens or deque()
+            self._tokens.extend((end, token) for token in tokens)
 
     def take(self, n: int) -> tuple[str, tuple[Token, ...]]:
         """Release n characters, and the tokens of every delta of which nothing is left."""
         parts: list[str] = []
         self._taken += n
-        while n:
+        while n and self._pieces:
             piece = self._pieces[0]
             there = len(piece) - self._cut
             if n < there:
@@ -84,16 +90,17 @@ class Buffer:
         out: list[Token] = []
         while self._tokens and self._tokens[0][0] <= self._taken:
             out.append(self._tokens.popleft()[1])
+        self._pieces, self._tokens = self._pieces or None, self._tokens or None
         return "".join(parts), tuple(out)
 
     def text(self) -> str:
         """All that is held; costs its length."""
-        return "".join(self._pieces)[self._cut :]
+        return "".join(self._pieces or ())[self._cut :]
 
     def peek(self, n: int) -> str:
         """The next n characters, which stay."""
         out, cut = "", self._cut
-        for piece in self._pieces:
+        for piece in self._pieces or ():
             out += piece[cut : cut + n - len(out)]
             if len(out) == n:
                 break
@@ -111,7 +118,7 @@ class Buffer:
         Where the vocabulary has the mark as one token, the same text written with several tokens is only text.
         Without any tokens the text counts.
         """
-        return mark not in self._single or not self._told or self._end - unread in self._whole
+        return mark not in self._single or not self._told or self._end - unread in (self._whole or ())
 
     def _find_whole(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
@@ -123,6 +130,7 @@ class Buffer:
                 at += _overlap(data, at, token)
                 continue
             at = found + len(token.utf8)
+            self._whole = self._whole or set()
             self._whole.add(self._end + len(text) - len(data[at:].decode()))
         self._loose = data[at:][-_LONGEST_TOKEN:]
 
@@ -149,6 +157,8 @@ class Found(Enum):
 
 class Lead:
     """Reads white space and then perhaps one of some marks, the longest, where nothing else may precede it."""
+
+    __slots__ = ("_possible", "mark", "matched")
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._possible = marks

@@ -11,6 +11,8 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Made, filled and emptied on one event loop. Bounded by the sender: an answer has at most max_tokens outputs."""
 
+    __slots__ = ("_letters", "_loop", "_waiter")
+
     def __init__(self) -> None:
         self._letters: list[T] = []
         self._waiter: asyncio.Future[None] | None = None

@@ -10,6 +10,8 @@ from .stops import StopStage
 class Strand:
     """Raw events of one choice in, canonical ones out. Counts what usage needs."""
 
+    __slots__ = ("_parser", "_stops", "finished", "reasoning", "tokens")
+
     def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
         self._parser, self._stops = parser, stops
         self.finished = False

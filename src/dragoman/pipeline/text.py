@@ -75,6 +75,8 @@ class Detokenizer:
     unless they are in `keep` or `skip_special` is False; text that only looks like one is text.
     """
 
+    __slots__ = ("_incomplete", "_keep", "_skip_special", "_vocabulary")
+
     def __init__(
         self, vocabulary: Vocabulary, *, keep: frozenset[int] = frozenset(), skip_special: bool = True
     ) -> None:
@@ -112,6 +114,8 @@ class TextAssembler:
     A token rides on the event that releases the last of its text, one without text on the next event; what is then
     left rides on ChoiceFinished.
     """
+
+    __slots__ = ("_choice", "_detokenizer", "_vocabulary", "_waiting")
 
     def __init__(
         self,

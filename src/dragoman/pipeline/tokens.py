@@ -13,15 +13,38 @@ from .text import TextAssembler
 
 
 class TokenRun:
-    """The state of one prompt's answer. `batches` may be iterated once; closing it aborts every sequence."""
+    """The state of one prompt's answer. `batches` may be iterated once; closing it aborts every sequence.
+
+    Of the job nothing is kept for longer than it is needed: many of these wait for their tokens at the same time.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_choices",
+        "_engine",
+        "_eos",
+        "_failure",
+        "_full",
+        "_held",
+        "_job",
+        "_mailbox",
+        "_nothing_to_say",
+        "_others",
+        "_prompt_tokens",
+        "_room",
+        "_started",
+        "_unfinished",
+    )
 
     def __init__(self, job: TokenJob) -> None:
-        self._job = job
+        self._job: TokenJob | None = job
+        self._engine, self._room, self._eos = job.engine, job.room, job.eos
+        self._nothing_to_say = job.nothing_to_say
+        self._prompt_tokens = len(job.prompt)
         self._mailbox: Mailbox[TokenOutput] = Mailbox()
-        self._index = {request.id: choice for choice, request in enumerate(job.requests)}
-        self._texts = [self._assembler(choice) for choice in range(len(job.requests))]
-        self._strands = job.strands
-        self._weights = [_Weights() for _ in job.requests]
+        self._choices = tuple(_Choice(job, number) for number in range(len(job.requests)))
+        # By the ids of their sequences, where there are several.
+        self._others = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
         self._failure: DragomanError | None = None
         self._started = self._full = False
         self._cached: int | None = None
@@ -29,61 +52,63 @@ class TokenRun:
         # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
         self._held: list[TokenOutput] | None = [] if job.scored else None
 
-    def _assembler(self, choice: int) -> TextAssembler:
-        job = self._job
-        return TextAssembler(job.vocabulary, choice, keep=job.keep, skip_special=job.skip_special)
-
     async def batches(self) -> AsyncGenerator[list[Event]]:
-        engine = self._job.engine
-        self._job.room.enter(len(self._job.prompt))
+        self._room.enter(self._prompt_tokens)
         try:
             self._add_all()
             while self._unfinished:
                 await self._mailbox.arrival()
-                outputs = self._mailbox.take()
-                batch = self._read(outputs[0]) if len(outputs) == 1 else self._read_all(outputs)
+                batch = self._read_all(self._mailbox.take())
                 if batch:
                     yield batch
+                # What was said is not kept until the next is.
+                del batch
                 if self._failure is not None:
                     raise self._failure
             yield [Finished(self._usage())]
         finally:
-            for id, choice in self._index.items():
-                if not self._strands[choice].finished:
-                    engine.abort(id)
+            for choice in self._choices:
+                if not choice.strand.finished:
+                    self._engine.abort(choice.id)
             self._leave()
 
     def _add_all(self) -> None:
         """Raises what the engine refuses them with."""
+        job, deliver = self._job, self._mailbox.put
+        assert job is not None
         try:
-            for request in self._job.requests:
-                self._job.engine.add(request, self._mailbox.put)
+            for request in job.requests:
+                self._engine.add(request, deliver)
         except Overloaded:
             self._full = True
             raise
 
     def _leave(self) -> None:
         """Room for others: in the queue where this has not begun, in the engine otherwise."""
-        room = self._job.room
         if self._started:
-            room.drain()
+            self._room.drain()
         else:
-            room.leave(len(self._job.prompt))
+            self._room.leave(self._prompt_tokens)
         if self._full:
-            room.fill()
+            self._room.fill()
+
+    def _choice(self, id: str) -> _Choice:
+        return self._choices[0] if self._others is None else self._others[id]
 
     def _read_all(self, outputs: list[TokenOutput]) -> list[Event]:
+        if len(outputs) == 1:  # nearly always
+            return self._read(outputs[0])
         return [event for output in outputs for event in self._read(output)]
 
     def _read(self, output: TokenOutput) -> list[Event]:
         if type(output) is Sampled and self._held is None:  # nearly always
-            return self._token(self._index[output.id], output.token, output.score)
+            return self._token(self._choice(output.id), output.token, output.score)
         match output:
             case Scheduled(_, cached):
                 return self._scheduled(cached)
             case PromptScored(_, scores):
                 held, self._held = self._held or [], None
-                return [self._prompt(scores), *(event for each in held for event in self._read(each))]
+                return [*self._prompt(scores), *(event for each in held for event in self._read(each))]
             case Failed(_, message, cut):
                 # What was said before it goes out first, also where both came together.
                 self._failure = ConnectionCut(message) if cut else EngineError(message)
@@ -92,7 +117,7 @@ class TokenRun:
             case Ended() if self._held is None:
                 return self._ended(output)
             case SampledBy(id, version) if self._held is None:
-                self._weights[self._index[id]].change(version)
+                self._choice(id).change_weights(version)
             case SampledBy() | Sampled() | Ended():
                 assert self._held is not None
                 self._held.append(output)
@@ -103,83 +128,89 @@ class TokenRun:
             return []
         self._started = True
         self._cached = cached
-        job = self._job
-        job.room.leave(len(job.prompt))
-        started = Started(len(job.prompt), cached, len(job.requests), edited=job.edited)
-        out: list[Event] = [started]
-        if job.return_prompt and not job.scored:
-            out.append(self._prompt([None] * len(job.prompt)))
-        if job.nothing_to_say and not job.scored:
-            out += self._say_nothing()
+        self._room.leave(self._prompt_tokens)
+        edited = () if self._job is None else self._job.edited
+        out: list[Event] = [Started(self._prompt_tokens, cached, len(self._choices), edited=edited)]
+        if self._held is None:
+            out += self._prompt(None)
+            if self._nothing_to_say:
+                out += self._say_nothing()
         return out
 
-    def _prompt(self, scores: Sequence[Score | None]) -> Event:
-        job = self._job
-        tokens: list[Token] = [job.vocabulary.token(id, score) for id, score in zip(job.prompt, scores, strict=True)]
-        return PromptTokens(0, job.prompt_text, tuple(tokens))
+    def _prompt(self, scores: Sequence[Score | None] | None) -> list[Event]:
+        """The prompt, if it is wanted. The job has served its turn then."""
+        job, self._job = self._job, None
+        if job is None or not job.return_prompt:
+            return []
+        scored = zip(job.prompt, scores or [None] * len(job.prompt), strict=True)
+        tokens: list[Token] = [job.vocabulary.token(id, score) for id, score in scored]
+        return [PromptTokens(0, job.prompt_text, tuple(tokens))]
 
     def _say_nothing(self) -> list[Event]:
         """max_tokens is 0: the prompt was all that was wanted."""
         out: list[Event] = []
-        for id, choice in self._index.items():
-            self._job.engine.abort(id)
+        for choice in self._choices:
+            self._engine.abort(choice.id)
             out += self._close(choice, FinishReason.LENGTH, None)
         return out
 
-    def _token(self, choice: int, token: int, score: Score | None) -> list[Event]:
-        strand = self._strands[choice]
+    def _token(self, choice: _Choice, token: int, score: Score | None) -> list[Event]:
+        strand = choice.strand
         if strand.finished:
             return []
-        if self._job.nothing_to_say:
+        if self._nothing_to_say:
             # Its scores have come, else it would have been closed when it was scheduled.
             return self._say_nothing()
-        self._weights[choice].tokens += 1
-        delta = self._texts[choice].feed(token, score)
+        choice.sampled += 1
+        delta = choice.text.feed(token, score)
         if delta is None:
             return []
         out = strand.feed(delta)
         if strand.matched:
-            self._job.engine.abort(self._job.requests[choice].id)
+            self._engine.abort(choice.id)
             out += self._close(choice, FinishReason.STOP, None)
         return out
 
     def _ended(self, end: Ended) -> list[Event]:
-        choice = self._index[end.id]
-        if self._strands[choice].finished:
+        choice = self._choice(end.id)
+        if choice.strand.finished:
             return []
-        stop = None if end.stop in self._job.eos else end.stop
+        stop = None if end.stop in self._eos else end.stop
         return self._close(choice, end.reason, stop, end.kv_transfer_params)
 
     def _close(
-        self, choice: int, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
+        self, choice: _Choice, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
     ) -> list[Event]:
-        strand = self._strands[choice]
         self._unfinished -= 1
-        weights = self._weights[choice].spans()
-        closed = self._texts[choice].close(reason, stop, kv_transfer_params, weights)
-        return [event for last in closed for event in strand.feed(last)]
+        closed = choice.text.close(reason, stop, kv_transfer_params, choice.weights())
+        return [event for last in closed for event in choice.strand.feed(last)]
 
     def _usage(self) -> Usage:
-        strands = self._strands
+        strands = [choice.strand for choice in self._choices]
         completion = sum(strand.tokens for strand in strands)
-        return Usage(len(self._job.prompt), completion, self._cached, sum(strand.reasoning for strand in strands))
+        return Usage(self._prompt_tokens, completion, self._cached, sum(strand.reasoning for strand in strands))
 
 
-class _Weights:
-    """Which weights sampled the tokens of one choice."""
+class _Choice:
+    """One sequence on its way to events. sampled: how many tokens it has had."""
 
-    __slots__ = ("_began", "tokens")
+    __slots__ = ("_changes", "id", "sampled", "strand", "text")
 
-    def __init__(self) -> None:
-        self.tokens = 0
-        self._began: list[tuple[str, int]] = []
+    def __init__(self, job: TokenJob, number: int) -> None:
+        self.id = job.requests[number].id
+        self.text = TextAssembler(job.vocabulary, number, keep=job.keep, skip_special=job.skip_special)
+        self.strand = job.strands[number]
+        self.sampled = 0
+        self._changes: tuple[tuple[str, int], ...] = ()
 
-    def change(self, version: str) -> None:
-        """From the next token on."""
-        self._began.append((version, self.tokens))
+    def change_weights(self, version: str) -> None:
+        """Which ones sample from the next token on."""
+        self._changes += ((version, self.sampled),)
 
-    def spans(self) -> tuple[WeightSpan, ...] | None:
-        if not self._began:
+    def weights(self) -> tuple[WeightSpan, ...] | None:
+        """Which ones sampled its tokens; None where the engine does not tell."""
+        if not self._changes:
             return None
-        ends = [*(start for _, start in self._began[1:]), self.tokens]
-        return tuple(WeightSpan(version, start, end) for (version, start), end in zip(self._began, ends, strict=True))
+        ends = [*(start for _, start in self._changes[1:]), self.sampled]
+        spans = zip(self._changes, ends, strict=True)
+        return tuple(WeightSpan(version, start, end) for (version, start), end in spans)

@@ -49,7 +49,7 @@ class Bench:
             core,
             self.call_at,
             vocab_size=100,
-            ended=lambda live: self.ended.append(live.request.id),
+            ended=lambda live: self.ended.append(live.id),
             publish=self.hear,
         )
 

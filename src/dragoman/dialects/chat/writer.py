@@ -37,6 +37,7 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other; sending both doubled the text in none of them."""
 
 KINDS = (b"chat.completion.chunk", b"chat.completion")
+CONTENT = b'"content":'
 
 
 class ChatView(View, frozen=True, kw_only=True):
@@ -69,6 +70,20 @@ class _Said:
 class ChatWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
+    __slots__ = (
+        "_choices",
+        "_closing",
+        "_counter",
+        "_number",
+        "_openings",
+        "_plain",
+        "_view",
+        "_vllm",
+        "_waiting",
+        "_wants_prompt",
+        "_wants_tokens",
+    )
+
     def __init__(self, header: Header, view: ChatView = DEFAULT_VIEW) -> None:
         self._view = view
         self._envelope = Envelope(header, view, KINDS)
@@ -77,16 +92,17 @@ class ChatWriter(ChunkWriter):
         self._wants_tokens = view.token_ids or view.logprobs is not None
         self._plain = not (self._wants_prompt or self._wants_tokens or view.continuous_usage)
         self._waiting = False
-        self._choices: list[_Said] = []
-        self._openings: list[bytes] = []
-        self._text_openings: list[bytes] = []
+        self._number = 0
+        self._choices: dict[int, _Said] = {}
+        self._openings: tuple[bytes, ...] = ()
         self._closing = b""
-        self._counter = Counter()
+        self._counter = Counter() if view.continuous_usage else None
 
     def feed(self, event: Event) -> bytes:
         if self._plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
-            return self._text_openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
+            before, opening = self._envelope.before, self._openings[event.choice]
+            return b"".join((before, opening, CONTENT, quoted(event.text), self._closing)) if event.text else b""
         if self._waiting:
             prompt = event if isinstance(event, PromptTokens) else None
             return self._roles(prompt) + self._event(event)
@@ -126,12 +142,11 @@ class ChatWriter(ChunkWriter):
                 return self._envelope.final(usage)
 
     def _start(self, event: Started) -> bytes:
-        before, after = self._envelope.affixes()
-        self._openings = [b'%s{"index":%d,"delta":{' % (before, i) for i in range(event.choices)]
-        self._text_openings = [opening + b'"content":' for opening in self._openings]
-        self._closing = b'},"logprobs":null,"finish_reason":null%s}%s' % (self._token_ids(()), after)
-        self._choices = [_Said() for _ in range(event.choices)]
-        self._counter = Counter(event.prompt_tokens, event.cached_tokens)
+        self._number = event.choices
+        self._openings = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
+        self._closing = b'},"logprobs":null,"finish_reason":null%s}%s' % (self._token_ids(()), self._envelope.after)
+        if self._counter is not None:
+            self._counter = Counter(event.prompt_tokens, event.cached_tokens)
         self._waiting = self._wants_prompt
         return b"" if self._waiting else self._roles(None)
 
@@ -141,11 +156,18 @@ class ChatWriter(ChunkWriter):
         extra = self._of_prompt(prompt)
         scores = b"null" if self._view.logprobs is None or self._vllm else b'{"content":[],"refusal":null}'
         rest = b'"delta":{"role":"assistant","content":""},"logprobs":%s,"finish_reason":null}' % scores
-        choices = (b'{"index":%d,%s' % (i, rest) for i in range(len(self._choices)))
+        choices = (b'{"index":%d,%s' % (i, rest) for i in range(self._number))
         return b"".join(self._envelope.chunk(choice, self._usage(), extra) for choice in choices)
 
+    def _said(self, choice: int) -> _Said:
+        """Made when there is something to remember: of most choices there never is."""
+        known = self._choices.get(choice)
+        if known is None:
+            known = self._choices[choice] = _Said()
+        return known
+
     def _call_start(self, event: ToolCallStart) -> bytes:
-        said = self._choices[event.choice]
+        said = self._said(event.choice)
         said.calls += 1
         said.custom = event.custom
         if not self._view.legacy_functions:
@@ -153,7 +175,7 @@ class ChatWriter(ChunkWriter):
         return pieces.legacy_start(event) if said.calls == 1 else b""
 
     def _call_arguments(self, event: ToolCallDelta) -> bytes:
-        said = self._choices[event.choice]
+        said = self._said(event.choice)
         if not event.arguments or (self._view.legacy_functions and said.calls > 1):
             return b""
         if self._view.legacy_functions:
@@ -166,23 +188,24 @@ class ChatWriter(ChunkWriter):
         if not isinstance(field, bytes) or not field:
             return b""
         if self._plain:
-            return self._openings[choice] + field + self._closing
+            return b"".join((self._envelope.before, self._openings[choice], field, self._closing))
         return self._chunk(choice, b"{%s}" % field, b"null")
 
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._keep(event.choice, event.tokens, refusal=False)
-        reason = self._reason(event.reason, self._choices[event.choice].calls > 0) + self._weights(event)
+        reason = self._reason(event.reason, self._said(event.choice).calls > 0) + self._weights(event)
         transfer = json_field("kv_transfer_params", event.kv_transfer_params)
         return self._chunk(event.choice, b"{}", reason + self._stop(event.stop), transfer)
 
     def _keep(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
-        self._counter.add(tokens)
+        if self._counter is not None:
+            self._counter.add(tokens)
         if self._wants_tokens:
-            self._choices[choice].held.extend((refusal, token) for token in tokens)
+            self._said(choice).held.extend((refusal, token) for token in tokens)
 
     def _chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
-        said = self._choices[choice]
+        said = self._said(choice)
         held, said.held = said.held, []
         ids = self._token_ids([token for _, token in held])
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
@@ -241,4 +264,4 @@ class ChatWriter(ChunkWriter):
         return extra
 
     def _usage(self) -> Usage | None:
-        return self._counter.usage if self._view.continuous_usage else None
+        return None if self._counter is None else self._counter.usage

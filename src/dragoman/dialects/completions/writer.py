@@ -58,6 +58,8 @@ class _Said:
 class CompletionsWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
+    __slots__ = ("_choices", "_closing", "_counter", "_each", "_openings", "_plain", "_view", "_vllm", "_wants_tokens")
+
     def __init__(self, header: Header, view: CompletionsView = DEFAULT_VIEW) -> None:
         self._view = view
         self._envelope = Envelope(header, view, KINDS)
@@ -65,15 +67,16 @@ class CompletionsWriter(ChunkWriter):
         self._wants_tokens = view.token_ids or view.logprobs is not None
         self._plain = not (self._wants_tokens or view.continuous_usage)
         self._each = 1
-        self._choices: list[_Said] = []
-        self._openings: list[bytes] = []
+        self._choices: dict[int, _Said] = {}
+        self._openings: tuple[bytes, ...] = ()
         self._closing = b""
-        self._counter = Counter()
+        self._counter = Counter() if view.continuous_usage else None
 
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
-            return self._openings[event.choice] + quoted(event.text) + self._closing if event.text else b""
+            before, opening = self._envelope.before, self._openings[event.choice]
+            return b"".join((before, opening, quoted(event.text), self._closing)) if event.text else b""
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
                 self._keep(choice, tokens)
@@ -98,13 +101,20 @@ class CompletionsWriter(ChunkWriter):
         return self._envelope.whole(b",".join(choices), reply.usage, extra)
 
     def _start(self, event: Started) -> bytes:
-        before, after = self._envelope.affixes()
-        self._openings = [b'%s{"index":%d,"text":' % (before, i) for i in range(event.choices)]
-        self._closing = b',"logprobs":null,"finish_reason":null%s}%s' % (self._extensions(None, (), None), after)
-        self._choices = [_Said(self._offsets()) for _ in range(event.choices)]
+        self._openings = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+        extensions = self._extensions(None, (), None)
+        self._closing = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.after)
         self._each = event.choices // event.prompts
-        self._counter = Counter(event.prompt_tokens, event.cached_tokens)
+        if self._counter is not None:
+            self._counter = Counter(event.prompt_tokens, event.cached_tokens)
         return b""
+
+    def _said(self, choice: int) -> _Said:
+        """Made when there is something to remember: of most choices there never is."""
+        known = self._choices.get(choice)
+        if known is None:
+            known = self._choices[choice] = _Said(self._offsets())
+        return known
 
     def _finish(self, event: ChoiceFinished) -> bytes:
         self._keep(event.choice, event.tokens)
@@ -116,15 +126,16 @@ class CompletionsWriter(ChunkWriter):
         """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
         mine = range(event.prompt * self._each, (event.prompt + 1) * self._each)
         for choice in mine:
-            self._choices[choice].prompt = event
+            self._said(choice).prompt = event
         if not self._view.echo:
             return b""
         return b"".join(self._chunk(choice, event.text) for choice in mine)
 
     def _keep(self, choice: int, tokens: Sequence[Token]) -> None:
-        self._counter.add(tokens)
+        if self._counter is not None:
+            self._counter.add(tokens)
         if self._wants_tokens:
-            self._choices[choice].held.extend(tokens)
+            self._said(choice).held.extend(tokens)
 
     def _chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
@@ -133,14 +144,14 @@ class CompletionsWriter(ChunkWriter):
 
         extra: further fields of the chunk, each after a comma.
         """
-        said = self._choices[choice]
+        said = self._said(choice)
         held, said.held = said.held, []
         prompt, said.prompt = said.prompt, None
         scores = self._logprobs(said.offsets, prompt, held)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
         )  # fmt: skip
-        return self._envelope.chunk(body, self._counter.usage if self._view.continuous_usage else None, extra)
+        return self._envelope.chunk(body, None if self._counter is None else self._counter.usage, extra)
 
     def _choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))

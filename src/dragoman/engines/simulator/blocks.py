@@ -43,8 +43,10 @@ class BlockPool:
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._counts = [0] * size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
-        self._found: dict[bytes, list[int]] = {}
-        self._hashes: dict[int, bytes] = {}
+        # By hash the block that is found, and those that wait behind it: hardly ever any, so that they cost nothing.
+        self._found: dict[bytes, int] = {}
+        self._behind: dict[bytes, list[int]] = {}
+        self._hashes: list[bytes | None] = [None] * size
         self._events: list[CacheEvent] | None = [] if record else None
 
     @property
@@ -77,18 +79,17 @@ class BlockPool:
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in taken:
             self._counts[block] = 1
-            if block in self._hashes:
-                self._evict(block)
+            self._evict(block)
         return taken
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
         """The cached blocks of the longest prefix of these hashes. They are not held yet."""
         found: list[int] = []
         for name in hashes:
-            blocks = self._found.get(name)
-            if blocks is None:
+            block = self._found.get(name)
+            if block is None:
                 break
-            found.append(blocks[0])
+            found.append(block)
         return found
 
     def idle(self, blocks: Iterable[int]) -> int:
@@ -116,10 +117,11 @@ class BlockPool:
 
     def cache(self, block: int, name: bytes) -> None:
         """Let a held, full block be found under its hash."""
-        if block in self._hashes:
+        if self._hashes[block] is not None:
             return
         self._hashes[block] = name
-        self._found.setdefault(name, []).append(block)
+        if self._found.setdefault(name, block) != block:
+            self._behind.setdefault(name, []).append(block)
         if self._events is not None:
             self._events.append(BlockStored(block, name))
 
@@ -128,14 +130,15 @@ class BlockPool:
         if self.used:
             return False
         self._found.clear()
-        self._hashes.clear()
+        self._behind.clear()
+        self._hashes = [None] * len(self._hashes)
         if self._events is not None:
             self._events.append(AllBlocksCleared())
         return True
 
     def cached(self) -> dict[int, bytes]:
         """Every block that can be found, with its hash: what an index that hears all events knows."""
-        return dict(self._hashes)
+        return {block: name for block, name in enumerate(self._hashes) if name is not None}
 
     def take_events(self) -> list[CacheEvent]:
         """What happened since the last call, in order."""
@@ -143,10 +146,18 @@ class BlockPool:
         return taken
 
     def _evict(self, block: int) -> None:
-        name = self._hashes.pop(block)
-        blocks = self._found[name]
-        blocks.remove(block)
-        if not blocks:
+        """It is found no more, if it was; the oldest of those behind it is."""
+        name, self._hashes[block] = self._hashes[block], None
+        if name is None:
+            return
+        behind = self._behind.get(name)
+        if behind is None:
             del self._found[name]
+        elif self._found[name] == block:
+            self._found[name] = behind.pop(0)
+        else:
+            behind.remove(block)
+        if behind == []:
+            del self._behind[name]
         if self._events is not None:
             self._events.append(BlockRemoved(block, name))

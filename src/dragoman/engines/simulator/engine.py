@@ -167,7 +167,7 @@ class SimulatorEngine:
         rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
         live = self._live_of(request, deliver, fault, rank)
         rank.core.scheduler.check(live.sequence)
-        self._expect(live, rank)
+        self._expect(request, live, rank)
         self._live[request.id], self._rank_of[request.id] = live, rank
         self._arriving += 1
         arrival = live.arrived + self._config.frontend_seconds / self._config.time_scale
@@ -182,7 +182,7 @@ class SimulatorEngine:
 
     def _arrive(self, live: Live, rank: Rank, at: float) -> None:
         self._arriving -= 1
-        if live.request.id in self._live and self._live[live.request.id] is live:
+        if live.id in self._live and self._live[live.id] is live:
             rank.queue(live, at)
 
     def _live_of(self, request: TokenRequest, deliver: Deliver, fault: Fault | None, rank: Rank) -> Live:
@@ -212,9 +212,9 @@ class SimulatorEngine:
             request, deliver, sequence, contents, composition, draws, arrived=self._present(), lora=lora, fault=fault
         )
 
-    def _expect(self, live: Live, rank: Rank) -> None:
+    def _expect(self, request: TokenRequest, live: Live, rank: Rank) -> None:
         """What it says of another instance. An answer tells of one place, so only its first choice is kept."""
-        text, transfer = dict(live.request.extras).get("kv_transfer_params"), self._config.kv_transfer
+        text, transfer = dict(request.extras).get("kv_transfer_params"), self._config.kv_transfer
         if text is None or transfer is None or rank.transfers is None or self._channel is None:
             return
         asked = read_asked(text, transfer.config.kv_role)
@@ -222,7 +222,7 @@ class SimulatorEngine:
             raise RequestError(
                 "kv_transfer_params: remote_host is none of this instance's peers", param="kv_transfer_params"
             )
-        if asked.do_remote_prefill or live.request.choice == 0:
+        if asked.do_remote_prefill or request.choice == 0:
             rank.transfers.expect(live.sequence, asked)
 
     def _draws(self, request: TokenRequest) -> Draws:
@@ -271,8 +271,8 @@ class SimulatorEngine:
         self._moment = None
 
     def _forget(self, live: Live) -> None:
-        if self._live.get(live.request.id) is live:
-            del self._live[live.request.id], self._rank_of[live.request.id]
+        if self._live.get(live.id) is live:
+            del self._live[live.id], self._rank_of[live.id]
 
     def _fail_all(self, message: str, why: str | None) -> None:
         """Also those that have said all and wait with the rest of it."""
@@ -281,7 +281,7 @@ class SimulatorEngine:
         for rank in self._ranks:
             rank.fail(message, at)
         for live in list(self._live.values()):
-            live.deliver(Failed(live.request.id, message))
+            live.deliver(Failed(live.id, message))
             live.fall_silent()
         self._live.clear()
         self._rank_of.clear()

@@ -43,6 +43,8 @@ class TokenContents:
     noted: told of every block when it is hashed: its hash, that of the one before it (None for the first), its tokens.
     """
 
+    __slots__ = ("_block_size", "_hashes", "_noted", "tokens")
+
     def __init__(
         self, block_size: int, tokens: MutableSequence[int], root: bytes = b"", noted: Noted | None = None
     ) -> None:

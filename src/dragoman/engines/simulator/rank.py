@@ -38,12 +38,14 @@ class Pause(Struct, frozen=True):
 class Live:
     """A request that is being answered.
 
+    Of what was asked no more is kept than is looked at later. choices: that were asked for, of the first of them.
     held: what has been said and is not told yet. arrived, scheduled, first, last:
     when it came, left the queue, had its first token and its last so far.
     """
 
     __slots__ = (
         "arrived",
+        "choices",
         "composition",
         "count",
         "cut_after",
@@ -53,12 +55,15 @@ class Live:
         "held",
         "is_plain",
         "last",
+        "logprobs",
         "lora",
+        "min_tokens",
+        "prompt_logprobs",
         "queued",
-        "request",
         "scheduled",
         "sequence",
         "speech",
+        "stop_token_ids",
         "tokens",
     )
 
@@ -75,8 +80,13 @@ class Live:
         lora: str = "",
         fault: Fault | None = None,
     ) -> None:
-        self.request, self.deliver, self.sequence, self.composition = request, deliver, sequence, composition
-        self.tokens, self.speech, self.draws, self.lora = contents.tokens, composition.speech, draws, lora
+        self.deliver, self.sequence, self.composition = deliver, sequence, composition
+        self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
+        self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
+        # For scores; what is said has been drawn.
+        self.draws = None if request.logprobs is None and request.prompt_logprobs is None else draws
+        self.choices = 0 if request.choice else 1 if request.asked is None else request.asked.choices
+        self.tokens, self.speech, self.lora = contents.tokens, composition.speech, lora
         self.cut_after = None if fault is None else fault.cut_after
         self.held: deque[TokenOutput | Pause] | None = None
         if fault is not None:
@@ -87,6 +97,10 @@ class Live:
         self.first: float | None = None
         told = self.composition
         self.is_plain = not (told.waits or told.pace or told.fails_at is not None or self.cut_after is not None)
+
+    @property
+    def id(self) -> str:
+        return self.sequence.id
 
     def say(self, output: TokenOutput) -> None:
         if self.held is None:
@@ -204,14 +218,14 @@ class Rank:
                 self.transfers.leave(live.sequence, at)
             self._account(live, at, None)
             live.held = None
-            self._last_word(live, Failed(live.request.id, message))
+            self._last_word(live, Failed(live.id, message))
         if self.transfers is not None:
             self.transfers.clear()
 
     def end_all(self, at: float) -> None:
         """Everything that runs or waits ends as aborted, with what it has said."""
         for live in list(self._live.values()):
-            self._end(live, Ended(live.request.id, FinishReason.ABORT), at)
+            self._end(live, Ended(live.id, FinishReason.ABORT), at)
 
     def tick(self, at: float) -> None:
         """The step that ends at this time. Everyone's token goes out together."""
@@ -249,29 +263,29 @@ class Rank:
         stats.generation_tokens += said
 
     def _plain_token(self, live: Live, at: float) -> None:
-        count, request = live.count, live.request
+        count, id = live.count, live.sequence.id
         try:
             token = live.speech.next(count)
         except SpeechError as error:
-            return self._end(live, Failed(request.id, str(error)), at)
+            return self._end(live, Failed(id, str(error)), at)
         if token == NOTHING:
-            return self._end(live, Ended(request.id, live.composition.reason), at)
+            return self._end(live, Ended(id, live.composition.reason), at)
         live.count = count = count + 1
         live.tokens.append(token)
-        score = None if request.logprobs is None else self._score(live, token, request.logprobs)
+        score = None if live.logprobs is None else self._score(live, token, live.logprobs)
         if live.held is None:
-            live.deliver(Sampled(request.id, token, score))
+            live.deliver(Sampled(id, token, score))
         else:
-            live.held.append(Sampled(request.id, token, score))
-        if token in request.stop_token_ids and count > request.min_tokens:
-            return self._end(live, Ended(request.id, live.composition.reason, token), at)
-        if count == request.max_tokens:
-            return self._end(live, Ended(request.id, FinishReason.LENGTH), at)
-        return self._end(live, Ended(request.id, FinishReason.STOP), at) if live.speech.over else None
+            live.held.append(Sampled(id, token, score))
+        if token in live.stop_token_ids and count > live.min_tokens:
+            return self._end(live, Ended(id, live.composition.reason, token), at)
+        if count == live.sequence.max_tokens:
+            return self._end(live, Ended(id, FinishReason.LENGTH), at)
+        return self._end(live, Ended(id, FinishReason.STOP), at) if live.speech.over else None
 
     def _token(self, live: Live, at: float) -> None:
         """One with something about it: a pause before it, a failure in its place."""
-        told, id = live.composition, live.request.id
+        told, id = live.composition, live.id
         pause = told.waits.get(live.count, 0.0) + told.pace
         if pause:
             self._pause(live, pause, at)
@@ -282,6 +296,7 @@ class Rank:
         return self._plain_token(live, at)
 
     def _score(self, live: Live, token: int, alternatives: int) -> Score:
+        assert live.draws is not None
         return pretend(token, alternatives, self._vocab_size, live.draws)
 
     def _pause(self, live: Live, seconds: float, at: float) -> None:
@@ -305,13 +320,13 @@ class Rank:
         live.held = None
 
     def _begins(self, live: Live, at: float) -> None:
-        stats, request = self.stats, live.request
+        stats, length = self.stats, live.sequence.num_prompt_tokens
         live.first = at
         stats.ttft.observe(at - live.arrived)
-        stats.prompt_tokens += len(request.prompt)
-        if request.prompt_logprobs is not None:
-            rest = (self._score(live, token, request.prompt_logprobs) for token in request.prompt[1:])
-            live.say(PromptScored(request.id, (None, *rest)))
+        stats.prompt_tokens += length
+        if live.prompt_logprobs is not None:
+            rest = [self._score(live, token, live.prompt_logprobs) for token in live.tokens[1:length]]
+            live.say(PromptScored(live.id, (None, *rest)))
 
     def _end(self, live: Live, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
@@ -333,7 +348,7 @@ class Rank:
             if live.scheduled is None:
                 live.scheduled = at
                 self.stats.queue.observe(at - live.queued)
-                live.say(Scheduled(live.request.id, sequence.num_cached_tokens or 0))
+                live.say(Scheduled(live.id, sequence.num_cached_tokens or 0))
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)
@@ -351,14 +366,14 @@ class Rank:
                 self._publish(events)
 
     def _account(self, live: Live, at: float, reason: FinishReason | None) -> None:
-        stats, request = self.stats, live.request
+        stats, sequence = self.stats, live.sequence
         stats.finished(reason)
         stats.latency.observe(at - live.arrived)
-        stats.request_prompt_tokens.observe(len(request.prompt))
+        stats.request_prompt_tokens.observe(sequence.num_prompt_tokens)
         stats.request_generation_tokens.observe(live.count)
-        stats.request_max_tokens.observe(request.max_tokens)
-        if request.choice == 0:
-            stats.request_choices.observe(1 if request.asked is None else request.asked.choices)
+        stats.request_max_tokens.observe(sequence.max_tokens)
+        if live.choices:
+            stats.request_choices.observe(live.choices)
         if live.scheduled is not None:
             stats.inference.observe(at - live.scheduled)
         if live.first is not None and live.scheduled is not None:

@@ -43,7 +43,7 @@ class Recital:
     over = False
 
     def __init__(self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int) -> None:
-        self._plan, self._text, self._start = plan, text, start
+        self._plan, self._text, self._start = tuple(plan), text, start
         self._ends_at, self._end = ends_at, end
 
     def next(self, count: int) -> int:
