@@ -208,6 +208,13 @@ MUTANTS = (
         ("tests/hardening/test_body_sizes.py",),
     ),
     Mutant(
+        "everybody waits while a megabyte is tokenised: the library holds the interpreter",
+        "prompts/tokenizer.py",
+        "        if len(text) > LONG:\n",
+        "        if len(text) < 0:\n",
+        ("tests/hardening/test_big_prompts.py",),
+    ),
+    Mutant(
         "a server that is stopping takes new work, which is then cut",
         "pipeline/models.py",
         "        if self.closed:\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 import pytest
 
@@ -12,6 +13,7 @@ from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
+from tests.serving.house import tokenizer
 
 LONG = "The weather in Oslo is fine today. " * 30_000
 ASKED: dict[str, dict[str, Any]] = {
@@ -21,6 +23,18 @@ ASKED: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"model": "tiny", "messages": [{"role": "user", "content": LONG}]},
     "/v1/responses/input_tokens": {"model": "tiny", "input": LONG},
 }
+
+
+async def test_tokenising_lets_others_run():
+    """The library holds the interpreter while it encodes one text, and not while it encodes several."""
+    lent = tokenizer()
+    encoding = asyncio.create_task(anyio.to_thread.run_sync(lambda: lent.encode(LONG, special=False)))
+    turns = 0
+    while not encoding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(await encoding) > 100_000
+    assert turns > 20_000
 
 
 @pytest.mark.parametrize("path", ASKED)

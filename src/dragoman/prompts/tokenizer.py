@@ -25,6 +25,10 @@ from .vocabulary import AddedToken, TokenizerError
 __all__ = ["Frame", "HfTokenizer", "TokenizerError", "load_tokenizer"]
 
 
+LONG = 16_384
+"""Characters from which on others would notice that they wait."""
+
+
 class Frame(msgspec.Struct, frozen=True):
     """The special tokens that a tokenizer puts around one text, and around and between two."""
 
@@ -216,6 +220,9 @@ def _table(
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
     try:
+        if len(text) > LONG:
+            # The library lets other threads run while it encodes several texts, and not while it encodes one.
+            return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError) as error:
         _refuse_surrogates(text, error)
