@@ -34,10 +34,9 @@ WELL_FORMED = {
     "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n",
     "two requests": b"GET /a " + HEAD + b"\r\nGET /b " + HEAD + LAST,
     "nothing after the last": b"GET /a " + HEAD + LAST + b"GET /b " + HEAD + LAST,
-    "many headers": b"GET / " + HEAD + b"x: y\r\n" * 97 + LAST,
+    "many headers": b"GET / " + HEAD + b"x: y\r\n" * 500 + LAST,
 }
 DIFFERENT = {
-    "one header too many": (b"GET / " + HEAD + b"x: y\r\n" * 99 + LAST, 431, 200),
     "too large": (b"GET / " + HEAD + b"x: " + b"y" * 40_000 + b"\r\n" + LAST, 431, 200),
     "a proxy's without a path": (b"GET http://other " + HEAD + LAST, 200, 400),
     "a tunnel": (b"CONNECT other:80 " + HEAD + b"\r\n", 405, 400),

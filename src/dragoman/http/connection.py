@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         data = self._held + data if known else data.lstrip(b"\r\n")
         try:
             end = self._end_of_head(data, known)
-            head = read_head(data[:end], self._shared.limits.headers) if end else None
+            head = read_head(data[:end]) if end else None
         except Refused as refused:
             self._refuse(refused)
             return

@@ -84,16 +84,14 @@ class _Heard:
         self.is_complete = True
 
 
-def read_head(data: bytes, limit: int) -> Head:
-    """Of all of a head's bytes, up to and with `END`. limit: how many headers there may be. Raises Refused."""
+def read_head(data: bytes) -> Head:
+    """Of all of a head's bytes, up to and with `END`. Raises Refused."""
     heard, parser = _parse(data)
     if not heard.is_complete:
         raise _malformed()
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
         raise Refused(505, "This server speaks HTTP/1.1.")
-    if len(heard.headers) > limit:
-        raise Refused(431, f"The request has more than the {limit} headers that are allowed.")
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
         raise Refused(405, "This server is no proxy.")

@@ -15,7 +15,6 @@ class Limits(Struct, frozen=True):
     """
 
     head_bytes: int = 32 * 1024
-    headers: int = 100
     held_bytes: int = 64 * 1024
     head: float = 10.0
     body: float = 15.0
