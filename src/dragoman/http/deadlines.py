@@ -22,9 +22,6 @@ class Deadlines(Generic[T]):
         self._due: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def __contains__(self, who: T) -> bool:
-        return who in self._due
-
     def begin(self, who: T) -> None:
         """Its time begins now, again if it had begun."""
         self._due.pop(who, None)
