@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant(
         "each body is bounded, and all of them together are not (vLLM CVE-2025-48956)",
         "serving/body.py",
-        "        if others and others + size > budget.most:\n",
+        "        if size > self._taken and others and others + size > budget.most:\n",
         "        if others < 0:\n",
         ("tests/hardening/test_body_sizes.py",),
     ),

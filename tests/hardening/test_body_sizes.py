@@ -116,6 +116,17 @@ async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
     )
 
 
+async def test_who_has_nothing_gives_nothing_back_beside_one_that_is_larger_than_all() -> None:
+    budget = Budget(10)
+    large, none = Share(budget), Share(budget)
+    large.take(LIMIT)
+    none.give_back()
+    with pytest.raises(Overloaded):
+        none.take(1)
+    large.give_back()
+    assert budget.taken == 0
+
+
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
     """While it is decoded by what it may become at most: nobody knows before."""
     budget = Budget(LIMIT + 100)

@@ -36,9 +36,9 @@ class Share:
         self._budget, self._taken = budget, 0
 
     def take(self, size: int) -> None:
-        """So many bytes in all. Raises Overloaded."""
+        """So many bytes in all. Raises Overloaded; never where it becomes less."""
         budget, others = self._budget, self._budget.taken - self._taken
-        if others and others + size > budget.most:
+        if size > self._taken and others and others + size > budget.most:
             raise Overloaded("The bodies of other requests take all the memory that there is for them; try again.")
         budget.taken, self._taken = others + size, size
 

@@ -202,6 +202,22 @@ async def test_large_frames_that_wait_end_the_connection():
         assert raw.close_code == 1008
 
 
+async def test_frames_of_all_connections_together_are_bounded():
+    slow = Entry((Say("Well."),), repeat=True, delay=60)
+    frame = json.dumps({"type": "response.create", "model": "m", "input": "x" * 60_000})
+    room = ServingOptions(max_inflight_body_bytes=100_000)
+    async with served(slow, options=room) as where, raw_connection(where) as first, raw_connection(where) as second:
+        for _ in range(2):
+            await first.send(frame)
+        # The one that is answered no longer waits.
+        assert "created" in json.loads(await first.recv())["type"]
+        for _ in range(2):
+            await second.send(frame)
+        with pytest.raises(ConnectionClosed):
+            await end_of(second)
+        assert second.close_code == 1013
+
+
 async def saying(raw: ClientConnection) -> AsyncGenerator[str | bytes]:
     """Until it is closed, however that is."""
     with suppress(ConnectionClosed):

@@ -109,6 +109,7 @@ class Connection:
         finally:
             hearing.cancel()
             await asyncio.gather(hearing, return_exceptions=True)
+            self._http.share.give_back()
 
     async def _hear(self) -> None:
         try:
@@ -123,7 +124,10 @@ class Connection:
                 if self._heard.qsize() >= WAITING or (self._waiting > most and not self._heard.empty()):
                     await self._say({"type": "websocket.close", "code": 1008, "reason": "too much at once"})
                     return
+                self._http.share.take(self._waiting)
                 self._heard.put_nowait(data)
+        except Overloaded:
+            await self._say({"type": "websocket.close", "code": 1013, "reason": "too much of all connections"})
         finally:
             self._leave()
 
@@ -132,6 +136,7 @@ class Connection:
             async with asyncio.timeout_at(until):
                 data = await self._heard.get()
             self._waiting -= len(data or b"")
+            self._http.share.take(self._waiting)
             return data
         except TimeoutError:
             error = RequestError(
