@@ -1,0 +1,88 @@
+"""What a stream that waits for its next token takes above the ASGI server, by Python's own count: the same anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.http.leaving import EXTENSION
+from tests.engines.simulator.serving import Twin, twin
+from tests.serving.house import scope
+
+STREAMS = 150
+ENDLESS = {"max_tokens": 2000, "ignore_eos": True, "stream": True}
+COMPLETION = {"prompt": "Hello", **ENDLESS}
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], **ENDLESS}
+
+
+class Client:
+    """One connection, as a server that tells of leaving has it. speaks: set when ten events have come."""
+
+    def __init__(self, body: bytes) -> None:
+        self.speaks = asyncio.Event()
+        self._body, self._left = body, 10
+
+    def watch(self, _: Callable[[], object] | None, /) -> None: ...
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": self._body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        self._left -= 1
+        if not self._left:
+            self.speaks.set()
+
+    async def ask(self, app: ASGIApp, path: str) -> None:
+        asked = scope(path)
+        asked["extensions"] = {EXTENSION: self.watch}
+        await app(asked, self.receive, self.send)
+
+
+async def bare(scope: Scope, receive: Receive, send: Send) -> None:
+    """The least that a stream is: a task that waits."""
+    del scope
+    await receive()
+    for _ in range(10):
+        await send({"type": "http.response.start"})
+    await asyncio.get_running_loop().create_future()
+
+
+async def measured(app: ASGIApp, path: str, ask: dict[str, Any], streams: int, it: Twin) -> tuple[float, int]:
+    """Bytes a stream and tasks of all of them, while the engine stands still."""
+    clients = [Client(json.dumps(ask).encode()) for _ in range(streams)]
+    tasks = len(asyncio.all_tasks())
+    gc.collect()
+    tracemalloc.start()
+    try:
+        running = [asyncio.create_task(client.ask(app, path)) for client in clients]
+        for client in clients:
+            await client.speaks.wait()
+        await it.engine.pause("keep")
+        gc.collect()
+        taken, tasks = tracemalloc.get_traced_memory()[0], len(asyncio.all_tasks()) - tasks
+    finally:
+        tracemalloc.stop()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await it.engine.resume()
+    return taken / streams, tasks
+
+
+@pytest.mark.parametrize(
+    ("path", "ask", "most"), [("/v1/completions", COMPLETION, 6_000), ("/v1/chat/completions", CHAT, 6_800)]
+)
+async def test_a_stream_is_one_task_and_a_few_kilobytes(path: str, ask: dict[str, Any], most: int) -> None:
+    async with twin(max_model_len=4096, time_scale=1.0) as it:
+        await measured(it.app, path, ask, 8, it)
+        least, _ = await measured(bare, path, ask, STREAMS, it)
+        taken, tasks = await measured(it.app, path, ask, STREAMS, it)
+    assert tasks == STREAMS
+    assert taken - least < most, f"{taken - least:.0f} bytes a stream"
