@@ -24,6 +24,7 @@ from . import files
 from .answer import Answer
 from .auth import Access
 from .endpoint import Handler, Http, Made, Whole
+from .file_store import FILE, find, is_whole
 from .stored import newest_first, store_of
 
 _OCTETS = "application/octet-stream"
@@ -72,10 +73,10 @@ async def delete(http: Http) -> Whole | Answer:
 async def list_files(http: Http) -> Whole | Answer:
     store, owner = store_of(http), http.caller.owner
     if ids := chosen_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
-        found = [file for id in ids if (file := await files.find(store, owner, id)) is not None]
+        found = [file for id in ids if (file := await find(store, owner, id)) is not None]
         return Whole(listed_files([_metadata(file) for file in found], has_more=False))
     asked = read_file_listing(http.query)
-    rows, has_more = await newest_first(store, owner, files.FILE, asked, files.is_whole)
+    rows, has_more = await newest_first(store, owner, FILE, asked, is_whole)
     return Whole(listed_files([_metadata(_file(row)) for row in rows], has_more=has_more))
 
 

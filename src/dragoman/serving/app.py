@@ -25,7 +25,6 @@ from ..store import Store
 from . import (
     anthropic_files,
     batches,
-    listening,
     message_batches,
     reading,
     steering,
@@ -45,10 +44,12 @@ from .host import allowed_hosts
 from .http_meter import HttpMeter
 from .leaving import telling
 from .lifespan import clean, lifespan, live_by
+from .listening import Listening
 from .media import Media, MediaOptions
 from .metrics import metrics
 from .patience import Lookout
 from .perform import Performer
+from .ports import routes as port_routes
 from .request_log import RequestLog
 from .responses import conversations, create, stored
 from .responses.background import Background
@@ -91,7 +92,7 @@ def routes(meters: Meters, http_meter: HttpMeter) -> Table:
         **anthropic_files.routes(),
         **message_batches.routes(),
         **steering.routes(),
-        **listening.routes(),
+        **port_routes(),
         **weights.routes(),
         "/metrics": (public, {"GET": metrics(meters, http_meter)}),
     }
@@ -113,7 +114,7 @@ def create_app(
     store: Store | None = None,
     media: Media | None = None,
     request_log: RequestLog | None = None,
-    ports: listening.Listening | None = None,
+    ports: Listening | None = None,
 ) -> Application:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 

@@ -31,7 +31,7 @@ from ..dialects.batches import (
 from ..dialects.body import echo
 from ..dialects.pages import read_paging
 from ..store import NOBODY, Append, Change, Delete, Entry, Item, Key, Put, Record, Refused, Replace, Store, StoreFull
-from . import files
+from . import file_store, files
 from .answer import Answer
 from .auth import Access
 from .endpoint import Handler, Http, Whole
@@ -77,7 +77,7 @@ def creation(handlers: Mapping[str, Handler]) -> Handler:
         store = store_of(http)
         order = read_batch_order(await http.json(), [path for path in ENDPOINTS if path in handlers])
         refuse_unknown(order.unknown, strict=http.service.options.strict)
-        if await files.find(store, http.caller.owner, order.input_file_id) is None:
+        if await file_store.find(store, http.caller.owner, order.input_file_id) is None:
             raise files.no_such_file(order.input_file_id)
         created = int(http.service.clock.now())
         batch = Batch(
@@ -245,17 +245,17 @@ class _Job:
 
     async def _finished(self, id: str | None) -> str | None:
         """The file, now seen by its owner; none where nothing was written to it."""
-        record = None if id is None else await self._store.get(Key(self.owner, files.FILE, id))
+        record = None if id is None else await self._store.get(Key(self.owner, file_store.FILE, id))
         if record is None or record.state != WRITING:
             return None if record is None else id
         size = 0
-        async for piece in files.pieces(self._store, record.key):
+        async for piece in file_store.pieces(self._store, record.key):
             size += len(piece)
         if not size:
             await self._store.commit(Delete(record.key))
             return None
         file = replace(msgspec.json.decode(record.body, type=File), bytes=size)
-        await self._store.commit(Replace(record.key, files.PROCESSED, msgspec.json.encode(file)))
+        await self._store.commit(Replace(record.key, file_store.PROCESSED, msgspec.json.encode(file)))
         return id
 
     async def _tell_the_rest(self) -> None:
@@ -285,8 +285,8 @@ class _Job:
     async def _results(self, file: str | None) -> AsyncGenerator[Entry]:
         after: int | None = None
         while file is not None:
-            key = Key(self.owner, files.FILE, file)
-            entries = await self._store.entries(key, files.CONTENT, after=after, limit=100)
+            key = Key(self.owner, file_store.FILE, file)
+            entries = await self._store.entries(key, file_store.CONTENT, after=after, limit=100)
             for entry in entries:
                 yield entry
             if not entries:
@@ -294,11 +294,11 @@ class _Job:
             after = entries[-1].position
 
     def _lines(self) -> AsyncGenerator[tuple[int, bytes]]:
-        return files.lines(self._store, Key(self.owner, files.FILE, self.batch.input_file_id))
+        return file_store.lines(self._store, Key(self.owner, file_store.FILE, self.batch.input_file_id))
 
     def _append(self, file: str | None, item: Item) -> Append:
         assert file is not None, "a batch in progress has its files"
-        return Append(Key(self.owner, files.FILE, file), files.CONTENT, (item,))
+        return Append(Key(self.owner, file_store.FILE, file), file_store.CONTENT, (item,))
 
     def _file(self, what: str) -> File:
         created, expiry = self._now(), self.batch.output_expires_after

@@ -1,4 +1,4 @@
-"""OpenAI's files: uploaded, listed, read, deleted. A file is a record, its content a series of pieces."""
+"""OpenAI's files: uploaded, listed, read, deleted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from .answer import Answer, ReplayedAnswer
 from .auth import Access
 from .body import ClientGone
 from .endpoint import Handler, Http, Whole
+from .file_store import CONTENT, FILE, PROCESSED, UPLOADING, is_whole, pieces
 from .stored import list_records, store_of
 
-FILE = "file"
-CONTENT = "content"
-UPLOADING, PROCESSED = "uploading", "processed"
 PIECE = 512 * 1024
 """Bytes that are written and read at a time."""
 _BATCH_TTL = 30 * 86400
@@ -219,48 +217,6 @@ class Bare:
 
     def error(self, error: DragomanError) -> bytes:
         raise error
-
-
-async def pieces(store: Store, key: Key, at_a_time: int = 16) -> AsyncGenerator[bytes]:
-    """The content, a little at a time."""
-    after: int | None = None
-    while entries := await store.entries(key, CONTENT, after=after, limit=at_a_time):
-        yield b"".join(entry.body for entry in entries)
-        after = entries[-1].position
-
-
-async def lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers from 1."""
-    number, rest = 0, b""
-    # What is done with the lines of one piece is done in one go.
-    async for piece in pieces(store, key, at_a_time=1):
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            number += 1
-            if line.strip():
-                yield number, line
-    if rest.strip():
-        yield number + 1, rest
-
-
-async def clear(store: Store) -> None:
-    """Remove what died while it was uploaded."""
-    for record in await store.lapsed(FILE):
-        try:
-            await store.commit(Delete(record.key, states=frozenset({UPLOADING})))
-        except Refused:
-            # Another process was faster.
-            continue
-
-
-async def find(store: Store, owner: str, id: str) -> File | None:
-    """None for one that is not there, or not whole yet."""
-    record = await store.get(Key(owner, FILE, id))
-    return None if record is None or not is_whole(record) else msgspec.json.decode(record.body, type=File)
-
-
-def is_whole(record: Record) -> bool:
-    return record.state == PROCESSED
 
 
 def no_such_file(id: str) -> NotFound:

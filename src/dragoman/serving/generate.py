@@ -21,6 +21,7 @@ from ..pipeline.run import Run, admit
 from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
 from .auth import Caller
 from .endpoint import Handler, Http, Whole
+from .party import Party, files_of
 from .request_log import Line, noted
 from .service import Service
 
@@ -35,25 +36,6 @@ BACKGROUND = 2**32
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 # Proxies that buffer would turn a stream into a whole answer.
 UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-
-
-class Party(Protocol):
-    """Who asks, and whom: an HTTP request, or a connection that asks several times."""
-
-    @property
-    def service(self) -> Service: ...
-
-    @property
-    def caller(self) -> Caller: ...
-
-    @property
-    def headers(self) -> Headers: ...
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +125,7 @@ async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
     model = await party.service.models.ready(header.model)
     placed = [_placed(request, header.model, model, party.caller) for request in call.requests]
     with model.held():
-        brought = [await party.service.media.gathered(party, model, request) for request in placed]
+        brought = [await party.service.media.gathered(files_of(party), model, request) for request in placed]
     requests = [_steered(request, party.headers) for request in brought]
     run = await admit(model, requests, terms(party, header.id, call.tool_prefix), meters)
     return Admitted(header, run, (*ignored, *run.warnings))

@@ -12,7 +12,7 @@ from starlette.types import Receive, Send
 from ..core.errors import DragomanError
 from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
-from .files import clear
+from .file_store import clear
 from .request_log import RequestLog
 from .responses.background import Background
 from .service import Service

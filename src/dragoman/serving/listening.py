@@ -1,18 +1,11 @@
-"""The route by which an administrator lets a simulated server's port refuse, reset or keep silent. Knows no socket."""
+"""What the ports of simulated servers can be ordered to do: refuse, reset, keep silent. Knows no socket, no route."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 
-import msgspec
 from msgspec import Meta, Struct
-
-from ..core.errors import NotFound, RequestError
-from .answer import Answer
-from .auth import Access
-from .endpoint import Handler, Http, Whole
-from .orders import body
 
 State = Literal["listening", "closed", "resetting", "hanging"]
 """What becomes of a connection: it is served, it is refused, it is taken and reset, it is taken and nothing is said."""
@@ -62,37 +55,3 @@ class Listening(Protocol):
         Raises RequestError, and nothing has changed; or Conflict for a port that cannot be had again.
         """
         ...
-
-
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    return {"/dragoman/listener": (Access.ADMIN, {"GET": show, "PUT": order, "POST": order})}
-
-
-class _States(Struct, frozen=True):
-    ports: Sequence[PortState]
-
-
-async def show(http: Http) -> Whole | Answer:
-    return Whole(msgspec.json.encode(_States(_listening(http).states())))
-
-
-async def order(http: Http) -> Whole | Answer:
-    """One order, or a list of them."""
-    listening = _listening(http)
-    await listening.order(_read(await body(http, object)), http.client)
-    return await show(http)
-
-
-def _read(asked: object) -> list[Order]:
-    """Raises RequestError."""
-    try:
-        return msgspec.convert(asked if isinstance(asked, list) else [asked], list[Order])
-    except msgspec.ValidationError as error:
-        raise RequestError(str(error)) from None
-
-
-def _listening(http: Http) -> Listening:
-    listening = http.service.listening
-    if listening is None:
-        raise NotFound("Only a simulated server on a port can stop listening.", code="unsupported_endpoint")
-    return listening

@@ -22,12 +22,10 @@ from ..core.picture import MAX_BYTES, checked_image
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.body import echo
 from ..pipeline.models import EventBackend, ServedModel
-from ..store import Key
-from . import files
+from .file_store import Owned
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
-    from .generate import Party
 
 MAX_IMAGES = 100
 """In one request: Anthropic's bound."""
@@ -56,14 +54,14 @@ class Media:
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
 
-    async def gathered(self, party: Party, model: ServedModel, request: GenerateRequest) -> GenerateRequest:
-        """The request with its media in it. Raises RequestError."""
+    async def gathered(self, owned: Owned, model: ServedModel, request: GenerateRequest) -> GenerateRequest:
+        """The request with its media in it. owned: what it may name. Raises RequestError."""
         if not isinstance(request.prompt, Conversation):
             return request
-        prompt = await self.in_conversation(party, model, request.prompt)
+        prompt = await self.in_conversation(owned, model, request.prompt)
         return request if prompt is request.prompt else msgspec.structs.replace(request, prompt=prompt)
 
-    async def in_conversation(self, party: Party, model: ServedModel, conversation: Conversation) -> Conversation:
+    async def in_conversation(self, owned: Owned, model: ServedModel, conversation: Conversation) -> Conversation:
         """As `gathered`."""
         features, named, unread = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
@@ -80,7 +78,7 @@ class Media:
         passes = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
         brought: dict[Medium, Medium | Text] = {}
         found = await self._brought(
-            party, {one: at for one, at in named.items() if not (passes and isinstance(one.source, Remote))}
+            owned, {one: at for one, at in named.items() if not (passes and isinstance(one.source, Remote))}
         )
         brought |= found
         for file in unread:
@@ -90,14 +88,14 @@ class Media:
         messages = tuple(_with(message, brought) for message in conversation.messages)
         return msgspec.structs.replace(conversation, messages=messages)
 
-    async def _brought(self, party: Party, named: Mapping[Medium, str]) -> dict[Medium, Medium]:
+    async def _brought(self, owned: Owned, named: Mapping[Medium, str]) -> dict[Medium, Medium]:
         """Each once, some of them at the same time."""
         room, total = asyncio.Semaphore(_AT_ONCE), 0
 
         async def bring(medium: Medium, at: str) -> Medium:
             nonlocal total
             async with room:
-                brought = await self._bring(party, medium, at)
+                brought = await self._bring(owned, medium, at)
             total += len(brought.source.data) if isinstance(brought.source, Inline) else 0
             if total > MAX_TOTAL:
                 message = f"What this request names has more than {MAX_TOTAL} bytes together."
@@ -112,10 +110,10 @@ class Media:
                 task.cancel()
         return {medium: task.result() for medium, task in tasks.items()}
 
-    async def _bring(self, party: Party, medium: Medium, at: str) -> Medium:
+    async def _bring(self, owned: Owned, medium: Medium, at: str) -> Medium:
         match medium.source:
             case Stored(id):
-                inline, name = await _uploaded(party, id, at)
+                inline, name = await _uploaded(owned, id, at)
             case Remote(url):
                 inline, name = await self._fetched(url, at), None
             case Inline():
@@ -157,11 +155,10 @@ def _text_of(file: Medium) -> Text | None:
         return None
 
 
-async def _uploaded(party: Party, id: str, at: str) -> tuple[Inline, str]:
+async def _uploaded(owned: Owned, id: str, at: str) -> tuple[Inline, str]:
     """An uploaded file and its name. Raises RequestError."""
-    store, owner = party.service.store, party.caller.owner
-    found = None if store is None else await files.find(store, owner, id)
-    if store is None or found is None:
+    found = await owned.find(id)
+    if found is None:
         raise RequestError(f"No such File object: {echo(id)}", param=at, code="image_file_not_found")
     if found.bytes > MAX_BYTES:
         raise RequestError(
@@ -169,8 +166,7 @@ async def _uploaded(party: Party, id: str, at: str) -> tuple[Inline, str]:
             param=at,
             code="image_too_large",
         )
-    data = b"".join([piece async for piece in files.pieces(store, Key(owner, files.FILE, id))])
-    return Inline(data, found.mime_type or mimetypes.guess_type(found.filename)[0]), found.filename
+    return Inline(await owned.content(id), found.mime_type or mimetypes.guess_type(found.filename)[0]), found.filename
 
 
 def _media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:

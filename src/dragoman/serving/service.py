@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,17 +17,15 @@ from .auth import Keyring
 from .body import Budget
 from .clock import Clock, Ids
 from .http_meter import HttpMeter
+from .listening import Listening
+from .media import Media
 from .origins import Origins
 from .patience import Lookout, Patience
 from .request_log import RequestLog
+from .responses.background import Background
 from .responses.occupied import Occupied
 from .seals import Seals
 from .uploads import Uploads
-
-if TYPE_CHECKING:
-    from .listening import Listening
-    from .media import Media
-    from .responses.background import Background
 
 
 class ServingOptions(Struct, frozen=True):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..core.errors import Unsupported
 from ..dialects.anthropic.batches import Listing
 from ..dialects.body import echo, invalid
 from ..dialects.pages import Paging, no_such_row, page
 from ..store import Key, Record, Store
-
-if TYPE_CHECKING:
-    from .generate import Party
+from .party import Party
 
 _STEP = 100
 

@@ -17,6 +17,7 @@ from ..pipeline.prompting import framed, render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
 from .generate import reading, refuse_unknown, terms, what_is_ignored
+from .party import files_of
 from .threads import whole_conversation
 
 
@@ -71,7 +72,7 @@ async def tokenize(http: Http) -> Whole | Answer:
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
     elif isinstance(model.backend, TokenBackend):
-        talk = await http.service.media.in_conversation(http, model, prompt)
+        talk = await http.service.media.in_conversation(files_of(http), model, prompt)
         rendered = (await render_conversation(model.backend, talk, terms(http, http.id)))[0].ids
         ids = list(framed(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
@@ -88,7 +89,7 @@ async def count_tokens(http: Http) -> Whole | Answer:
     model = await http.service.models.ready(call.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
-    talk = await http.service.media.in_conversation(http, model, call.conversation)
+    talk = await http.service.media.in_conversation(files_of(http), model, call.conversation)
     request = GenerateRequest(model.name, talk, add_special_tokens=False)
     _, prompted = await edited_prompt(model.backend, request, terms(http, http.id))
     original = len(prompted.ids) + sum(edit.tokens for edit in prompted.edited)

@@ -1,4 +1,4 @@
-"""Responses that are made without their clients: run, written down event by event, followed, cancelled, settled.
+"""Responses that are made without their clients: looked after, followed, cancelled, settled. `running` makes them.
 
 Everything that a client hears of such a response was stored before, so that any process can go on telling it, and
 nothing that was heard is lost with the process that made it.
@@ -7,18 +7,15 @@ nothing that was heard is lost with the process that made it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
 
 from ...core.errors import DragomanError, EngineError, RateLimited
-from ...core.events import Event, Finished, Started
-from ...core.reply import Fold
 from ...dialects.responses import log as logged
 from ...dialects.responses.kept import RUNNING, read_kept, settled
-from ...store import Append, Change, Item, Key, Put, Record, Refused, Replace, Store, StoreUnavailable
-from ..answer import log, unexpected
+from ...store import Append, Item, Key, Put, Record, Refused, Replace, Store, StoreUnavailable
+from ..answer import log
 from .past import RESPONSE, entries, no_such_response
-from .turn import Keeper, Turn
 
 EVENTS = "events"
 """The series of a response's record that has its events: as many an entry as there were at once."""
@@ -62,21 +59,17 @@ class Background:
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are {self._limit} background responses already; try again later.")
 
-    async def start(self, turn: Turn) -> bytes:
-        """The object of the response, which is stored and runs now."""
-        self.check_room()
-        keeper, writer = turn.keeper, turn.writer
-        assert keeper is not None, "the reader refuses a background response that is not to be stored"
-        key = keeper.key(turn)
-        kept = turn.kept(writer.waiting())
-        put = Put(
-            key, turn.header.created, kept.encode(), state="queued", parent=keeper.parent(turn), run=self._store.run
-        )
-        await self._store.commit(put, _events(key, writer.queue()))
-        task = asyncio.create_task(_Run(self, key, turn, keeper)())
-        self._runs[key] = task
-        task.add_done_callback(lambda _: self._runs.pop(key, None))
-        return bytes(kept.object)
+    async def begin(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
+        """put: the record of a response. events: its first. run: makes it, once both are stored. Raises RateLimited."""
+        try:
+            self.check_room()
+            await self._store.commit(put, appended(put.key, events))
+        except BaseException:
+            run.close()
+            raise
+        task = asyncio.create_task(run)
+        self._runs[put.key] = task
+        task.add_done_callback(lambda _: self._runs.pop(put.key, None))
 
     async def cancel(self, record: Record) -> Record | None:
         """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
@@ -168,99 +161,6 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Run:
-    """One response that is being made. Events are stored together as they come while others are being stored."""
-
-    def __init__(self, house: Background, key: Key, turn: Turn, keeper: Keeper) -> None:
-        self._house, self._key, self._turn, self._keeper = house, key, turn, keeper
-        self._pending: list[bytes] = []
-        self._starts = False
-        self._storing: asyncio.Task[None] | None = None
-
-    async def __call__(self) -> None:
-        try:
-            await self._make()
-        except Refused:
-            """Somebody has cancelled or deleted it, and told so already."""
-        except DragomanError as error:
-            await self._fail(error)
-        except Exception as error:
-            await self._fail(unexpected(error))
-        finally:
-            if self._storing is not None:
-                self._storing.cancel()
-                await asyncio.gather(self._storing, return_exceptions=True)
-
-    async def _make(self) -> None:
-        writer, fold = self._turn.writer, Fold()
-        async with aclosing(self._turn.admitted.run.batches) as batches:
-            async for batch in batches:
-                for event in batch:
-                    fold.feed(event)
-                *said, last = batch
-                self._say(said)
-                if isinstance(last, Finished):
-                    reply = fold.reply()
-                    self._turn.hear(reply)
-                    whole = writer.full(reply)
-                    await self._end(whole, writer.feed(last))
-                    return
-                self._say([last])
-                self._store_soon()
-
-    def _say(self, events: list[Event]) -> None:
-        self._starts |= any(isinstance(event, Started) for event in events)
-        self._pending += (said for event in events if (said := self._turn.writer.feed(event)))
-
-    async def _fail(self, error: DragomanError) -> None:
-        """What can still be told is told; then it is ended as anybody would end it."""
-        try:
-            with suppress(StoreUnavailable, Refused):
-                await self._storing_done()
-                await self._store()
-            await self._house.settle(self._key, error)
-        except StoreUnavailable as unavailable:
-            log.warning("the end of background response %s could not be stored: %s", self._key.id, unavailable)
-            self._house.give_up(self._key)
-
-    def _store_soon(self) -> None:
-        storing = self._storing
-        if storing is not None and storing.done():
-            storing.result()
-            storing = None
-        if storing is None:
-            self._storing = asyncio.create_task(self._store())
-
-    async def _store(self) -> None:
-        while self._pending:
-            said, self._pending = b"".join(self._pending), []
-            changes: list[Change] = [_events(self._key, said)]
-            if self._starts:
-                self._starts = False
-                running = self._turn.kept(self._turn.writer.running()).encode()
-                run = self._keeper.store.run
-                changes.insert(0, Replace(self._key, "in_progress", running, run=run, states=RUNNING))
-            await self._keeper.commit(*changes)
-            self._house.tell(self._key)
-
-    async def _end(self, whole: bytes, last: bytes) -> None:
-        """The response, its last events and what its conversation gets of it are stored together or not at all."""
-        await self._storing_done()
-        kept = self._turn.kept(whole)
-        state = kept.told().status
-        said = b"".join((*self._pending, last))
-        await self._keeper.commit(
-            _events(self._key, said),
-            Replace(self._key, state, kept.encode(), states=RUNNING),
-            *self._keeper.said(kept, state),
-        )
-        self._house.tell(self._key)
-
-    async def _storing_done(self) -> None:
-        if self._storing is not None:
-            await self._storing
-
-
 async def settle(store: Store, record: Record, error: DragomanError | None) -> None:
     """End a run from outside: as failed by `error`, or as cancelled. Does nothing to what has ended.
 
@@ -281,6 +181,6 @@ async def settle(store: Store, record: Record, error: DragomanError | None) -> N
         record = found
 
 
-def _events(key: Key, said: bytes) -> Append:
+def appended(key: Key, said: bytes) -> Append:
     """Refused once the response has ended, or where somebody else has told an event of the same number."""
     return Append(key, EVENTS, (Item(said, str(logged.number(said))),), states=RUNNING)

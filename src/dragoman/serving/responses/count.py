@@ -10,6 +10,7 @@ from ...pipeline.models import TokenBackend
 from ..answer import Answer
 from ..endpoint import Http, Whole
 from ..generate import read_call, refuse_unknown, terms
+from ..party import files_of
 from .turn import continued
 
 
@@ -26,7 +27,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
-    request = await http.service.media.gathered(http, model, request)
+    request = await http.service.media.gathered(files_of(http), model, request)
     prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
     dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []
     return Whole(input_tokens_answer(len(prompted.ids)), warnings=(*call.warnings, *dropped))

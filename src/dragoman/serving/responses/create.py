@@ -15,6 +15,7 @@ from ..endpoint import Http, Whole
 from ..generate import answer, read_call, stream_head
 from .background import Background
 from .past import RESPONSE
+from .running import start
 from .turn import open_turn
 
 
@@ -37,7 +38,7 @@ async def _start(http: Http, asked: ResponsesCall) -> Whole | Answer:
         raise Unsupported("'background' is not supported here: this server keeps no state.", param="background")
     background.check_room()
     turn = await open_turn(http, asked)
-    whole = await background.start(turn)
+    whole = await start(background, turn)
     if asked.call.stream:
         key = Key(http.caller.owner, RESPONSE, turn.header.id)
         return replay(http, background, key, -1, turn.admitted.warnings)

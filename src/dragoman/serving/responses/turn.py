@@ -22,8 +22,9 @@ from ...dialects.responses.kept import Kept, raws
 from ...dialects.responses.normal import item_id
 from ...store import Append, Change, Item, Key, Put, Refused, Store
 from ..answer import Batches, log, unexpected
-from ..generate import LARGE_BODY, Admitted, Party, admit_call, new_header
+from ..generate import LARGE_BODY, Admitted, admit_call, new_header
 from ..keeping import keeping
+from ..party import Party
 from .occupied import Occupation
 from .past import CONVERSATION, ITEMS, RESPONSE, Past, no_such_conversation, recall, resolve
 
