@@ -974,6 +974,13 @@ MUTANTS = (
         '"*" in self._allowed',
         ("tests/serving/test_origins.py",),
     ),
+    Mutant(
+        "a burst of requests keeps everybody else's tokens waiting until all of it is read",
+        "serving/turns.py",
+        "        if self._left and not self._waiting:",
+        "        if True:",
+        ("tests/serving/test_turns.py",),
+    ),
     # The WebSocket.
     Mutant(
         "a page of any site may use the server of whoever reads it, by a WebSocket",

@@ -1,4 +1,4 @@
-"""A megabyte of prompt is read, rendered and tokenised off the event loop: others are answered meanwhile."""
+"""A prompt of 400 kB is read, rendered and tokenised off the event loop: others are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
 from tests.serving.house import tokenizer
 
-LONG = "The weather in Oslo is fine today. " * 30_000
+LONG = "The weather in Oslo is fine today. " * 12_000
 ASKED: dict[str, dict[str, Any]] = {
     "/tokenize": {"messages": [{"role": "user", "content": LONG}]},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 1},
@@ -34,7 +34,7 @@ async def test_tokenising_lets_others_run():
         turns += 1
         await asyncio.sleep(0)
     assert len(await encoding) > 100_000
-    assert turns > 20_000
+    assert turns > 1_000
 
 
 @pytest.mark.parametrize("path", ASKED)
@@ -48,4 +48,4 @@ async def test_others_get_their_turns_while_a_great_prompt_is_made_ready(path: s
             turns += 1
             await asyncio.sleep(0)
     assert (await asking).status_code in (200, 400)
-    assert turns > 200
+    assert turns > 100

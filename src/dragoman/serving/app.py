@@ -62,6 +62,7 @@ from .sglang import routes as sglang_routes
 from .tgi import ENVELOPE as TGI_ENVELOPE
 from .tgi import ROUTES as TGI_ROUTES
 from .tgi import routes as tgi_routes
+from .turns import Turns
 from .vllm import routes as vllm_routes
 
 Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
@@ -244,6 +245,7 @@ class Application:
         life: Callable[[object], AbstractAsyncContextManager[object]],
     ) -> None:
         self._paths, self._sockets, self._life = paths, sockets, life
+        self._turns = Turns()
 
     def alive(self) -> AbstractAsyncContextManager[object]:
         """Its lifespan, for one that is served beside others."""
@@ -260,6 +262,7 @@ class Application:
             visit = self._paths.find(scope).visit(scope, receive, watch)
             # For as long as a stream runs nothing is kept but what is needed then.
             del scope, receive
+            await self._turns.take()
             try:
                 outcome = await (await visit.answer())(watch, send)
             except ClientGone:
