@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from dragoman.core.engine import Capabilities, Deliver, Ended, Health, Scheduled, TokenRequest
-from dragoman.core.errors import Overloaded
+from dragoman.core.errors import QueueFull
 from dragoman.core.events import FinishReason
 from dragoman.launch import build_models
 from dragoman.pipeline.models import Models, TokenBackend
@@ -31,7 +31,7 @@ class Slow:
     def add(self, request: TokenRequest, deliver: Deliver) -> None:
         self.asked += 1
         if len(self.live) >= self._most:
-            raise Overloaded("Full.")
+            raise QueueFull("Full.")
         self.live[request.id] = deliver
 
     def begin(self) -> None:
@@ -143,7 +143,7 @@ async def test_an_engine_that_refused_for_a_reason_that_is_over_is_asked_again()
     while True:
         try:
             room.check()
-        except Overloaded:
+        except QueueFull:
             refusals += 1
         else:
             break

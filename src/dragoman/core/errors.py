@@ -129,6 +129,10 @@ class Overloaded(EngineError):
     status, code, retry_after = 503, "overloaded", 1.0
 
 
+class QueueFull(Overloaded):
+    """So many wait for an engine that no more may, until one of them leaves."""
+
+
 class EngineTimeout(EngineError):
     status, code = 504, "timeout"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
-from ..core.errors import ConnectionCut, DragomanError, EngineError, Overloaded
+from ..core.errors import ConnectionCut, DragomanError, EngineError, QueueFull
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .mailbox import Mailbox
 from .prepare import TokenJob
@@ -79,7 +79,7 @@ class TokenRun:
         try:
             for request in job.requests:
                 self._engine.add(request, deliver)
-        except Overloaded:
+        except QueueFull:
             self._full = True
             raise
 

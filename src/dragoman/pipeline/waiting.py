@@ -4,17 +4,17 @@ and hours of work. Knows no engine; each has its own bound of requests.
 
 from __future__ import annotations
 
-from ..core.errors import Overloaded
+from ..core.errors import Overloaded, QueueFull
 
 MOST = 32 * 1024 * 1024
 UNASKED = 50
-"""Refusals after which the engine is asked again: it may have refused for a reason that is over."""
+"""Refusals after which the engine is asked again."""
 
 
 class WaitingRoom:
     """Of one model. most: tokens of the prompts that wait together; one alone may always wait.
 
-    While an engine has said that it takes no more, few need to be rendered and tokenised to hear it again.
+    While an engine has said that its queue is full, few need to be rendered and tokenised to hear it again.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -27,7 +27,7 @@ class WaitingRoom:
         """Raises Overloaded where a prompt of any length would be refused."""
         if self._unasked:
             self._unasked -= 1
-            raise Overloaded("The engine takes no more at present.")
+            raise QueueFull("As many wait for the engine already as may.")
         if self.tokens >= self._most:
             raise self._overloaded()
 
@@ -43,7 +43,7 @@ class WaitingRoom:
         self._unasked = 0
 
     def fill(self) -> None:
-        """The engine has refused somebody: the next are refused unasked, unless somebody leaves it, or the queue."""
+        """The engine's queue is full: the next are refused unasked, until somebody leaves it, or the engine."""
         self._unasked = UNASKED
 
     def drain(self) -> None:

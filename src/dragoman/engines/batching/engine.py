@@ -25,7 +25,7 @@ from ...core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import ContextTooLong, EngineError, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
 from .adapters import Adapter, AdapterShelf
 from .capabilities import capabilities
@@ -210,7 +210,7 @@ class BatchingEngine:
         if request.images and self._sight is None:
             raise Unsupported("This engine does not see.", param="messages")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
         if not self._live:
             self._busy_since = self._clock()
         self._arrived += 1

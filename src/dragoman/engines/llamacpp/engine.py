@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from ...core.engine import Capabilities, Deliver, Ended, Failed, Health, Refused, TokenOutput, TokenRequest
-from ...core.errors import DragomanError, EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import DragomanError, EngineError, QueueFull, RequestError, Unsupported
 from ..batching import EngineConfig, check_request
 from .answer import Answer, NoRoom
 from .capabilities import capabilities
@@ -140,7 +140,7 @@ class LlamaCppEngine:
         if request.prompt_logprobs is not None or request.thought is not None:
             raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
         self._arrived += 1
         live = _Live(self._answer(request), deliver, self._arrived)
         self._live[request.id] = live

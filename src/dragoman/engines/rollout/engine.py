@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from ...core.engine import Capabilities, Deliver, Ended, Failed, Feature, Health, Scheduled, TokenOutput, TokenRequest
-from ...core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import ContextTooLong, EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
 from ...core.request import Conversation, SamplingOptions
 from .calls import Call, Member, calls_of, candidates_of, outputs
@@ -85,7 +85,7 @@ class RolloutEngine:
             raise RequestError(message, param="prompt")
         _check_choice_of_tool(request)
         if len(self._live) >= self._max_waiting:
-            raise Overloaded(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
         member = Member(request, deliver)
         self._live[request.id] = member
         if not self._arriving:

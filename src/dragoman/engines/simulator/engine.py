@@ -17,7 +17,7 @@ import numpy as np
 
 from ...core.control import PauseMode
 from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest
-from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
+from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
 from .balancing import Balancer
 from .blocks import BlockPool
@@ -162,7 +162,7 @@ class SimulatorEngine:
             raise ValueError(f"a sequence {request.id!r} is already running")
         check(request, self._vocab_size, self.max_model_len)
         if state.waiting >= self._config.max_num_waiting:
-            raise Overloaded(f"{state.waiting} sequences are waiting already.")
+            raise QueueFull(f"{state.waiting} sequences are waiting already.")
         fault = self._fault(request)
         rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
         live = self._live_of(request, deliver, fault, rank)

@@ -18,7 +18,7 @@ from ...core.engine import (
     TokenOutput,
     TokenRequest,
 )
-from ...core.errors import DragomanError, EngineError, Overloaded, RequestError
+from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
 from ..batching.engine import check_prompt
@@ -120,7 +120,7 @@ class VllmEngine:
         check_prompt(request.prompt, self._facts.vocab_size, self.max_model_len)
         params = sampling_params(request, self._facts.eos, self._facts.marks)
         if self.health().waiting >= self._max_num_waiting:
-            raise Overloaded(f"{self._max_num_waiting} sequences are waiting already.")
+            raise QueueFull(f"{self._max_num_waiting} sequences are waiting already.")
         live = self._live[request.id] = _Live(request, deliver)
         self._spawn(self._run(llm, live, params))
 
