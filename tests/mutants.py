@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "tests", "pyproject.toml")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", ".hypothesis", ".pytest_cache")
+LEFT_OUT = shutil.ignore_patterns(".hypothesis", ".pytest_cache")
+"""Byte code is copied too: it is that of all files but the one that is changed."""
 TIMEOUT = 120
 """Seconds. A bug that keeps the tests from ending is noticed too."""
 PASSED = "--suite-passed"
