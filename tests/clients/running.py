@@ -38,7 +38,11 @@ def serving(arguments: str, folder: Path) -> Generator[str]:
 Said = dict[str, dict[str, Any]]
 """By the name of each trial: what a client made of the answers."""
 
-MODELS = "models:\n  scripted: {model: scripted, pinned: true}\n  tiny: {model: tiny, pinned: true}\n"
+MODELS = """models:
+  scripted: {model: scripted, pinned: true}
+  tiny: {model: tiny, pinned: true, override_generation_config: {temperature: 0}}
+"""
+"""Where a client leaves the temperature to the server, `tiny` says the same each time."""
 
 
 def tried(folder: Path, *command: str) -> Said:
