@@ -1,6 +1,6 @@
 """Served is simulated: the same trace through a real server and on the virtual clock, side by side.
 
-    python -m benchmarks.simulator_served [--requests 64] [--rate 12] [--outputs 200-400] [--profile PROFILE]
+    python benchmarks/simulator_served.py [--requests 64] [--rate 12] [--outputs 200-400] [--profile PROFILE]
 
 A server of its own process (`dragoman serve sim`, uvicorn on loopback), asked by one client at the trace's moments; and
 `replay` of the trace with the engine settings that the server has. Times of the server are those that the client saw.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks.simulator_server import PORT, listening, serve
+from simulator_server import SIMULATOR, server
 
 from dragoman.engines.simulator.blocks import BlockPool
 from dragoman.engines.simulator.engine_core import EngineCore
@@ -48,10 +48,10 @@ def body_of(request: Request, generator: np.random.Generator) -> bytes:
     return head.encode() + b"content-type: application/json\r\n\r\n" + body
 
 
-async def ask(request: Request, message: bytes, begin: float) -> Timing:
+async def ask(port: int, request: Request, message: bytes, begin: float) -> Timing:
     """Sent at its moment; RuntimeError where the answer has another length than the trace says."""
     await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
-    reader, writer = await asyncio.open_connection("127.0.0.1", PORT, limit=2**20)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
     await asyncio.sleep(begin + request.arrival_s - time.perf_counter())
     sent = time.perf_counter()
     writer.write(message)
@@ -81,16 +81,12 @@ def read(lines: Sequence[tuple[float, bytes]]) -> tuple[list[float], int]:
 async def served(trace: Sequence[Request], profile: str) -> list[Timing]:
     generator = np.random.default_rng(1)
     messages = [body_of(request, generator) for request in trace]
-    server = serve(profile)
-    try:
-        await listening()
+    with server([*SIMULATOR, "--profile", profile]) as (_, port):
         warm = Request("warm", 0.0, 16, 4)
-        await ask(warm, body_of(warm, generator), time.perf_counter() + LEAD)
+        await ask(port, warm, body_of(warm, generator), time.perf_counter() + LEAD)
         begin = time.perf_counter() + LEAD
-        return list(await asyncio.gather(*(ask(*pair, begin) for pair in zip(trace, messages, strict=True))))
-    finally:
-        server.terminate()
-        server.wait()
+        asked = (ask(port, request, message, begin) for request, message in zip(trace, messages, strict=True))
+        return list(await asyncio.gather(*asked))
 
 
 def simulated(trace: Sequence[Request], profile: Profile, told: str) -> list[Timing]:

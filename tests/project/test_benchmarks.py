@@ -1,0 +1,22 @@
+"""No benchmark is run here, but each can be: what it takes from the package and from its neighbours is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks"
+
+
+def test_every_benchmark_finds_what_it_imports() -> None:
+    names = sorted(file.stem for file in FOLDER.glob("*.py"))
+    assert "simulator_server" in names
+    script = f"import importlib\nfor name in {names!r}:\n    importlib.import_module(name)"
+    found = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(FOLDER)])
+    environment = {**os.environ, "PYTHONPATH": found}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
