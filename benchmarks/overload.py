@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from streaming import request
+
 PLACES, WAITING, TOKENS = 16, 16, 32
 
 
@@ -45,15 +47,6 @@ class Load:
                 self.refused.append(time.perf_counter() - began)
             case _:
                 self.others.append(said[:80].decode("latin-1"))
-
-
-async def request(port: int, method: str, path: str, body: bytes = b"") -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-    data = await reader.read(-1)
-    writer.close()
-    return data
 
 
 @contextmanager

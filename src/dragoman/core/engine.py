@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from .embed import Embeddings, EmbedRequest, EmbedTraits, ScoreRequest, Scores
-from .errors import DragomanError
+from .errors import ContextTooLong, DragomanError, RequestError
 from .events import Event, FinishReason
 from .request import GenerateRequest, Sampling
 from .vision import ShownImage
@@ -38,6 +38,10 @@ class Feature(StrEnum):
     FILES = "files"
     SUFFIX = "suffix"
     LORA = "lora"
+
+
+CONSTRAINTS = frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR})
+"""What an engine can that lets a Matcher decide which tokens it may sample."""
 
 
 class Capabilities(Struct, frozen=True):
@@ -355,3 +359,13 @@ class Scorer(Encoder, Protocol):
     async def score(self, request: ScoreRequest) -> Scores:
         """As Embedder.embed."""
         ...
+
+
+def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
+    """Raises RequestError for ids that are not of this vocabulary, ContextTooLong where no room is left to answer."""
+    if not ids:
+        raise RequestError("The prompt is empty.", param="prompt")
+    if len(ids) >= max_model_len:
+        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
+    if min(ids) < 0 or max(ids) >= vocab:
+        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from msgspec import Raw, Struct
 
 from ..core.errors import Unsupported
-from .body import json_value
+from .body import Body, Shape, json_value
 
 MAX_NAME, MAX_UNKNOWN = 64, 32
 """Of the fields that nobody knows: characters of a name that are told, and how many names."""
+
+
+T = TypeVar("T")
 
 
 class Status(StrEnum):
@@ -79,3 +83,14 @@ def warned(dialect: str, name: str, note: str, *harmless: object) -> tuple[Suppo
 
 def refused(dialect: str, name: str, note: str, *harmless: object) -> tuple[Support, ...]:
     return (Support(name, dialect, Status.REFUSED, note, harmless),)
+
+
+def read_part(raw: bytes, shape: Shape[T], rules: Rules, at: str) -> tuple[T, list[str], tuple[str, ...]]:
+    """An object that stands in a body under the name `at`, what it warns of, and the names that nobody knows.
+
+    raw: its JSON text; empty or null is an empty object. Raises as `Body` and `Rules.judge` do.
+    """
+    parsed = Body(b"{}" if raw in (b"", b"null") else raw)
+    part = parsed.read(shape)
+    warnings, unknown = rules.judge(parsed.others(shape.names))
+    return part, warnings, tuple(f"{at}.{name}" for name in unknown)

@@ -11,6 +11,7 @@ from ..body import Body, Shape, invalid, json_text, missing, within
 from ..constraints import only_one, structured
 from ..envelope import AnswerId
 from ..fields import MAX_CHOICES, alternatives, model_of, stop_strings
+from ..support import read_part
 from .parameters import GENERATE, SAMPLING_PARAMS
 from .wire import GenerateBody, SamplingParams
 from .writer import GenerateView, GenerateWriter
@@ -30,7 +31,7 @@ def read_generate(data: bytes, options: ReaderOptions) -> Call:
     body = parsed.read(_BODY)
     warnings, unknown = GENERATE.judge(parsed.others(_BODY.names))
     with within("sampling_params"):
-        params, more, strange = _params(bytes(body.sampling_params))
+        params, more, strange = read_part(bytes(body.sampling_params), _PARAMS, SAMPLING_PARAMS, "sampling_params")
         request = _request(body, params, options)
     view = GenerateView(
         profile=options.profile,
@@ -44,16 +45,6 @@ def read_generate(data: bytes, options: ReaderOptions) -> Call:
         return GenerateWriter(id.over(header), view)
 
     return Call((request,), bool(body.stream), ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
-
-
-def _params(raw: bytes) -> tuple[SamplingParams, list[str], tuple[str, ...]]:
-    """The sampling, what it warns of, and the names that nobody knows."""
-    if raw in (b"", b"null"):
-        return SamplingParams(), [], ()
-    parsed = Body(raw)
-    params = parsed.read(_PARAMS)
-    warnings, unknown = SAMPLING_PARAMS.judge(parsed.others(_PARAMS.names))
-    return params, warnings, tuple(f"sampling_params.{name}" for name in unknown)
 
 
 def _request(body: GenerateBody, params: SamplingParams, options: ReaderOptions) -> GenerateRequest:

@@ -9,6 +9,7 @@ from ..body import Body, Shape, invalid, missing, within
 from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
 from ..envelope import AnswerId
 from ..fields import MAX_CHOICES, logit_bias, model_of, stop_strings
+from ..support import read_part
 from .parameters import SGLANG, SGLANG_PARAMS
 from .wire import SamplingParams, SglangBody
 from .writer import SglangView, SglangWriter
@@ -26,7 +27,7 @@ def read_sglang(data: bytes, options: ReaderOptions) -> Call:
     warnings, unknown = SGLANG.judge(parsed.others(_BODY.names))
     prompts, model = _prompts(body), body.lora_path or model_of(body.model, options)
     with within("sampling_params"):
-        params, more, strange = _params(bytes(body.sampling_params))
+        params, more, strange = read_part(bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params")
         _check_choices(params.n or 1, len(prompts), options)
         requests = tuple(_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
     view = _view(body, several=_is_batch(body) or (params.n or 1) > 1)
@@ -66,16 +67,6 @@ def _ids(given: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
 def _is_batch(body: SglangBody) -> bool:
     """An array of prompts is answered with an array, also where it has only one."""
     return isinstance(body.text, list) or any(isinstance(ids, list) for ids in body.input_ids or ())
-
-
-def _params(raw: bytes) -> tuple[SamplingParams, list[str], tuple[str, ...]]:
-    """The sampling, what it warns of, and the names that nobody knows."""
-    if raw in (b"", b"null"):
-        return SamplingParams(), [], ()
-    parsed = Body(raw)
-    params = parsed.read(_PARAMS)
-    warnings, unknown = SGLANG_PARAMS.judge(parsed.others(_PARAMS.names))
-    return params, warnings, tuple(f"sampling_params.{name}" for name in unknown)
 
 
 def _check_choices(n: int, prompts: int, options: ReaderOptions) -> None:

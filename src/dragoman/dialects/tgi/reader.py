@@ -13,6 +13,7 @@ from ..base import Call, Header, ReaderOptions
 from ..body import Body, Shape, invalid, one_of, within
 from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
 from ..fields import model_of, stop_strings
+from ..support import read_part
 from .parameters import TGI, TGI_PARAMS
 from .wire import Grammar, NamedSchema, Parameters, TgiBody
 from .writer import TgiView, TgiWriter
@@ -53,7 +54,7 @@ def read_tgi(data: bytes, options: ReaderOptions, *, streamed: bool = False, lis
         raise invalid("inputs", "it must not be empty")
     stream = streamed or bool(body.stream)
     with within("parameters"):
-        params, more, strange = _parameters(bytes(body.parameters))
+        params, more, strange = read_part(bytes(body.parameters), _PARAMETERS, TGI_PARAMS, "parameters")
     model = params.adapter_id or model_of(body.model, options)
     with within("parameters"):
         _check(params, options, stream=stream)
@@ -64,16 +65,6 @@ def read_tgi(data: bytes, options: ReaderOptions, *, streamed: bool = False, lis
         return TgiWriter(view)
 
     return Call((request,), stream, ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
-
-
-def _parameters(raw: bytes) -> tuple[Parameters, list[str], tuple[str, ...]]:
-    """The parameters, what they warn of, and the names that nobody knows."""
-    if raw in (b"", b"null"):
-        return Parameters(), [], ()
-    parsed = Body(raw)
-    params = parsed.read(_PARAMETERS)
-    warnings, unknown = TGI_PARAMS.judge(parsed.others(_PARAMETERS.names))
-    return params, warnings, tuple(f"parameters.{name}" for name in unknown)
 
 
 def _check(params: Parameters, options: ReaderOptions, *, stream: bool) -> None:

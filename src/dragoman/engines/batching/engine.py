@@ -24,8 +24,9 @@ from ...core.engine import (
     Scheduled,
     TokenOutput,
     TokenRequest,
+    check_prompt,
 )
-from ...core.errors import ContextTooLong, EngineError, QueueFull, RequestError, Unsupported
+from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
 from .adapters import Adapter, AdapterShelf
 from .capabilities import capabilities
@@ -346,16 +347,6 @@ def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None
     sampling = request.sampling
     _check_ids((id for id, _ in sampling.logit_bias), vocab, "logit_bias")
     _check_ids(sampling.allowed_token_ids or (), vocab, "allowed_token_ids")
-
-
-def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
-    """Raises RequestError for ids that are not of this vocabulary, ContextTooLong where no room is left to answer."""
-    if not ids:
-        raise RequestError("The prompt is empty.", param="prompt")
-    if len(ids) >= max_model_len:
-        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")
 
 
 def _check_ids(ids: Iterable[int], vocab: int, param: str) -> None:

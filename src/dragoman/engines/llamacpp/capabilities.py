@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from ...core.engine import Capabilities, Feature
+from ...core.engine import CONSTRAINTS, Capabilities, Feature
 
 _FEATURES = frozenset(
     {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
+        *CONSTRAINTS,
         Feature.TOOLS,
         Feature.LOGPROBS,
         Feature.TOKEN_IDS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Feature, TokenRequest
-from ...core.errors import ContextTooLong, RequestError
+from ...core.engine import CONSTRAINTS, Capabilities, Feature, TokenRequest, check_prompt
+from ...core.errors import RequestError
 from ...core.request import Limits, SamplingOptions
 from .config import SchedulerConfig
 from .disaggregation import TransferCost
@@ -17,11 +17,7 @@ from .latency import LatencyModel, StepTime, faster, noisy
 
 _FEATURES = frozenset(
     {
-        Feature.JSON_OBJECT,
-        Feature.JSON_SCHEMA,
-        Feature.REGEX,
-        Feature.CHOICE,
-        Feature.GRAMMAR,
+        *CONSTRAINTS,
         Feature.TOOLS,
         Feature.LOGPROBS,
         Feature.PROMPT_LOGPROBS,
@@ -85,13 +81,3 @@ def check(request: TokenRequest, vocab: int, max_model_len: int) -> None:
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
-
-
-def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
-    """Raises RequestError."""
-    if not ids:
-        raise RequestError("The prompt is empty.", param="prompt")
-    if len(ids) >= max_model_len:
-        raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ...core.control import PauseMode
-from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest
+from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest, check_prompt
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
 from .balancing import Balancer
@@ -24,7 +24,7 @@ from .blocks import BlockPool
 from .composer import Composer, entry_of
 from .disaggregation import Address, TransferCost
 from .draws import Draws
-from .driven import KvTransfer, SimulatorConfig, capabilities, check, check_prompt, step_time
+from .driven import KvTransfer, SimulatorConfig, capabilities, check, step_time
 from .engine_core import EngineCore
 from .faults import Fault
 from .hashing import TokenContents, root_hash

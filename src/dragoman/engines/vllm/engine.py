@@ -17,11 +17,11 @@ from ...core.engine import (
     Scheduled,
     TokenOutput,
     TokenRequest,
+    check_prompt,
 )
 from ...core.errors import DragomanError, EngineError, Overloaded, QueueFull, RequestError
 from ...core.events import FinishReason
 from ...core.metrics import EngineStats
-from ..batching.engine import check_prompt
 from . import backend
 from .adapters import AdapterTable
 from .asking import prompt, refusal, sampling_params

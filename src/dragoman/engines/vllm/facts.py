@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...core.engine import Capabilities, Feature
+from ...core.engine import CONSTRAINTS, Capabilities, Feature
 from ...core.request import Limits, SamplingOptions
 
 ThoughtMarks = tuple[tuple[int, ...], tuple[int, ...]]
 """The ids that begin a thought and those that end it, as the engine was told them at its start."""
-
-_CONSTRAINTS = {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR}
 
 
 class Facts(Struct, frozen=True):
@@ -34,7 +32,7 @@ class Facts(Struct, frozen=True):
         features = {Feature.TOOLS, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.TOKEN_IDS}
         parameters = {*SamplingOptions.__struct_fields__, *Limits.__struct_fields__, "vllm_xargs"}
         if self.eos is not None:
-            features |= _CONSTRAINTS
+            features |= CONSTRAINTS
         if self.marks is not None:
             features.add(Feature.REASONING_BUDGET)
         if self.adapters:
