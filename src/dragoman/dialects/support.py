@@ -15,7 +15,7 @@ MAX_NAME, MAX_UNKNOWN = 64, 32
 """Of the fields that nobody knows: characters of a name that are told, and how many names."""
 
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 
 class Status(StrEnum):
