@@ -1,0 +1,234 @@
+"""Measurements of the source: sizes, names, docstrings, imports. `python -m tests.project.code_metrics [FOLDER]` prints them.
+
+FOLDER, below src/dragoman, limits the lists of offenders; whole-package counts are always over everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src/dragoman"
+
+BANNED = frozenset(
+    "said told kept asked made heard shown meant brought placed strand mailbox letter letters door parting seals rooms house recital ill "
+    "bury buried bell lookout whoever nobody".split()
+)
+"""Words of a private language, or metaphors; no name in the source contains one."""
+
+SHARED_CLASS_NAMES = frozenset({"Reader", "Writer"})
+"""The same role in sibling dialects, and therefore the same name."""
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Module(NamedTuple):
+    path: Path
+    name: str
+    """Dotted, with the package: `dragoman.core.events`."""
+    tree: ast.Module
+    lines: list[str]
+
+
+class Function(NamedTuple):
+    module: str
+    name: str
+    lines: int
+    body_lines: int
+    """Without signature and docstring."""
+
+
+def load_modules() -> list[Module]:
+    modules: list[Module] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text()
+        modules.append(Module(path, name, ast.parse(text), text.splitlines()))
+    return modules
+
+
+def find_functions(modules: list[Module]) -> list[Function]:
+    return [
+        Function(module.name, node.name, _length(node), _body_length(node))
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, _FUNCTIONS)
+    ]
+
+
+def find_private_used_once(modules: list[Module]) -> list[Function]:
+    """Private functions that their own module refers to exactly once."""
+    found: list[Function] = []
+    for module in modules:
+        references = Counter[str]()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Name):
+                references[node.id] += 1
+            elif isinstance(node, ast.Attribute):
+                references[node.attr] += 1
+        functions = (f for f in find_functions([module]) if f.name.startswith("_") and not f.name.startswith("__"))
+        found += [function for function in functions if references[function.name] == 1]
+    return found
+
+
+def find_importers(modules: list[Module]) -> dict[str, set[str]]:
+    """Which modules import each module; an import of a name counts for the module that defines the path."""
+    names = {module.name for module in modules}
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module in modules:
+        package = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        for target in _imported(module.tree, package):
+            if target in names and target != module.name:
+                importers[target].add(module.name)
+    return importers
+
+
+def find_small_single_importer(modules: list[Module]) -> list[str]:
+    """Modules under 60 lines, packages' `__init__` left out, that exactly one other module imports."""
+    importers = find_importers(modules)
+    return [
+        module.name
+        for module in modules
+        if module.path.name != "__init__.py" and len(module.lines) < 60 and len(importers[module.name]) == 1
+    ]
+
+
+def find_repeated_classes(modules: list[Module]) -> dict[str, list[str]]:
+    """Public class names that more than one module defines."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module.name)
+    return {name: found for name, found in places.items() if len(found) > 1 and name not in SHARED_CLASS_NAMES}
+
+
+def find_docstrings_that_begin_with_a_field(modules: list[Module]) -> list[str]:
+    offenders: list[str] = []
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and (text := ast.get_docstring(node)):
+                first = re.match(r"`?(\w+)(?:, \w+)*`?: ", text)
+                if first and first[1] in _field_names(node):
+                    offenders.append(f"{module.name}.{node.name}")
+    return offenders
+
+
+def find_banned_names(modules: list[Module]) -> list[str]:
+    """Names of modules, definitions, parameters, attributes and variables that contain a banned word."""
+    offenders: list[str] = []
+    for module in modules:
+        names = {module.path.stem: 1}
+        for node in ast.walk(module.tree):
+            for name, line in _defined_names(node):
+                names.setdefault(name, line)
+        offenders += [f"{module.name}:{line} {name}" for name, line in names.items() if split_name(name) & BANNED]
+    return offenders
+
+
+def count_comment_lines(modules: list[Module]) -> int:
+    """Lines with a comment, those for tools (noqa, type, pyright) left out."""
+    count = 0
+    for module in modules:
+        with tokenize.open(module.path) as source:
+            comments = [t.string for t in tokenize.generate_tokens(source.readline) if t.type == tokenize.COMMENT]
+        count += sum(1 for text in comments if not re.match(r"#\s*(noqa|type:|pyright:|pragma|fmt:)", text))
+    return count
+
+
+def split_name(name: str) -> set[str]:
+    """`_was_toldTwice` -> {"was", "told", "twice"}."""
+    return {word.lower() for part in name.split("_") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", part)}
+
+
+def _defined_names(node: ast.AST) -> Iterator[tuple[str, int]]:
+    if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        yield node.name, node.lineno
+    elif isinstance(node, ast.arg):
+        yield node.arg, node.lineno
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id, node.lineno
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr, node.lineno
+    elif isinstance(node, ast.alias) and node.asname:
+        yield node.asname, node.lineno
+    elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
+        yield node.name, node.lineno
+
+
+def _field_names(node: ast.ClassDef) -> set[str]:
+    names = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            names |= {argument.arg for argument in (*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs)}
+    return names
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            target = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                yield f"{target}.{alias.name}"
+            yield target
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def _length(node: ast.AST) -> int:
+    assert isinstance(node, _FUNCTIONS)
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _body_length(node: ast.AST) -> int:
+    assert isinstance(node, _FUNCTIONS)
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return (node.end_lineno or node.lineno) - body[0].lineno + 1 if body else 0
+
+
+def main(folder: str = "") -> None:
+    modules = load_modules()
+    prefix = ".".join(("dragoman", *folder.strip("/").split("/"))) if folder else "dragoman"
+    functions = find_functions(modules)
+    lengths = sorted(function.lines for function in functions)
+    once, lines = find_private_used_once(modules), sum(len(module.lines) for module in modules)
+    small, comments = find_small_single_importer(modules), count_comment_lines(modules)
+    print(f"modules                           {len(modules)}")
+    print(f"lines                             {lines}")
+    print(f"function length p50 / p95 / max   {lengths[len(lengths) // 2]} / {lengths[len(lengths) * 95 // 100]} / {lengths[-1]}")
+    print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
+    print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
+    print(f"small, with a single importer     {len(small)}")
+    print(f"comment lines                     {comments} = {comments / lines:.2%}")
+    print(f"public class names defined twice  {len(find_repeated_classes(modules))}")
+    print(f"docstrings that begin with a field  {len(find_docstrings_that_begin_with_a_field(modules))}")
+    print(f"banned names                      {len(find_banned_names(modules))}")
+    if not folder:
+        return
+    mine = [module for module in modules if module.name == prefix or module.name.startswith(f"{prefix}.")]
+    own_lines = sum(len(module.lines) for module in mine)
+    print(f"\nin {prefix}: {len(mine)} modules, {own_lines} lines, {count_comment_lines(mine)} comment lines")
+    for title, found in (
+        ("private, referenced once, at most 5 lines", [f"{f.module}.{f.name}" for f in once if f.body_lines <= 5]),
+        ("small, with a single importer", small),
+        ("class names defined twice", [f"{p}.{name}" for name, places in find_repeated_classes(modules).items() for p in places]),
+        ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(modules)),
+        ("banned names", find_banned_names(modules)),
+    ):
+        for name in found:
+            if name.startswith(prefix):
+                print(f"  {title}: {name}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
