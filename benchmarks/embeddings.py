@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from tests.engines.encoder.directories import WORDS, Shape, write_encoder
 
-from dragoman.core.embed import EmbedRequest
+from dragoman.core.embeddings import EmbedRequest
 from dragoman.engines.encoder import BertEmbedder, load
 
 MINILM = Shape(layers=6, hidden=384, heads=12, intermediate=1536, positions=512)

@@ -18,10 +18,10 @@ import time
 
 from dragoman.core.engine import Ended, Failed, TokenOutput, TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching import SchedulerConfig, seeded
+from dragoman.engines.batching import SchedulerConfig, build_rng
 from dragoman.engines.batching.sequence import Sequence
 from dragoman.engines.batching.stepper import Stepper
-from dragoman.engines.tiny import TinyEngine, embedded, load
+from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
 from dragoman.engines.tiny.model import read_model
 from dragoman.engines.tiny.runner import PagedLlama
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 async def measure(tokens: int, rounds: int) -> None:
     begun = time.perf_counter()
-    engine = load(embedded())
+    engine = load(find_bundled_model())
     print(f"load {(time.perf_counter() - begun) * 1e3:.0f} ms")
     await engine.start()
     await decode(engine, 8, 20, "greedy")
@@ -99,12 +99,12 @@ async def finish(engine: TinyEngine, request: TokenRequest) -> None:
 
 def profile(tokens: int) -> None:
     """The steps alone, without thread and event loop."""
-    model = read_model(embedded())
+    model = read_model(find_bundled_model())
     stepper = Stepper(PagedLlama(model), SchedulerConfig(), 16384)
     vocab, most = model.config.vocab, model.config.max_positions
     for key in range(32):
         request = TokenRequest(id=str(key), prompt=prompt(30), max_tokens=tokens, sampling=GREEDY)
-        stepper.scheduler.add(Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded))
+        stepper.scheduler.add(Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng))
     with cProfile.Profile() as profiler:
         while stepper.scheduler.has_work:
             stepper.step()

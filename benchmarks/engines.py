@@ -56,8 +56,8 @@ def in_gguf(folder: Path) -> str:
 MODELS: dict[str, Callable[[Path], str]] = {
     "tiny": lambda _: "tiny",
     "llamacpp": in_gguf,
-    "transformers": lambda _: f"transformers:{tiny.embedded()}",
-    "mlx": lambda _: f"mlx:{tiny.embedded()}",
+    "transformers": lambda _: f"transformers:{tiny.find_bundled_model()}",
+    "mlx": lambda _: f"mlx:{tiny.find_bundled_model()}",
 }
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dragoman.engines.tiny
-from dragoman.core.engine import Score
+from dragoman.core.engine import TokenLogprob
 from dragoman.core.events import Event, TextDelta, Token
 from dragoman.core.message import FunctionTool
 from dragoman.core.syntax import ParseContext
 from dragoman.parsers import registry
+from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
 from dragoman.pipeline.stops import StopStage
-from dragoman.pipeline.text import TextAssembler, Vocabulary
 from dragoman.prompts.tokenizer import load_tokenizer
 
 REPEATS, ROUNDS = 7, 200
@@ -51,7 +51,7 @@ def trivial() -> int:
     return ROUNDS * 100 * len(out.tokens)
 
 
-def assembling(ids: Sequence[int], score: Score | None = None) -> Callable[[], int]:
+def assembling(ids: Sequence[int], score: TokenLogprob | None = None) -> Callable[[], int]:
     vocabulary = Vocabulary(TOKENIZER)
 
     def work() -> int:
@@ -65,11 +65,11 @@ def assembling(ids: Sequence[int], score: Score | None = None) -> Callable[[], i
 
 
 def parsing(reasoning: str, tools: str, deltas: Sequence[Event]) -> Callable[[], int]:
-    formats = registry.reasoning(reasoning), registry.tools(tools)
+    formats = registry.find_reasoning_format(reasoning), registry.find_tool_format(tools)
     context = ParseContext("", (FunctionTool("f"),), lambda: "call")
 
     def work() -> int:
-        parser = registry.parser(*formats, context)
+        parser = registry.create_parser(*formats, context)
         for _ in range(ROUNDS):
             for delta in deltas:
                 parser.feed(delta)
@@ -80,7 +80,7 @@ def parsing(reasoning: str, tools: str, deltas: Sequence[Event]) -> Callable[[],
 
 def stopping(stops: Sequence[str], deltas: Sequence[Event]) -> Callable[[], int]:
     def work() -> int:
-        stage = StopStage(0, stops, include=False, min_tokens=0)
+        stage = StopStage(0, stops, includes_stop=False, min_tokens=0)
         for _ in range(ROUNDS):
             for delta in deltas:
                 stage.feed(delta)
@@ -91,7 +91,7 @@ def stopping(stops: Sequence[str], deltas: Sequence[Event]) -> Callable[[], int]
 
 ASCII = TOKENIZER.encode(PROSE, special=False)
 BEYOND = TOKENIZER.encode("żółć 日本語", special=False)
-SCORE = Score(-0.1, 1, ((ASCII[0], -0.1), (ASCII[1], -2.0)))
+SCORE = TokenLogprob(-0.1, 1, ((ASCII[0], -0.1), (ASCII[1], -2.0)))
 CASES: tuple[tuple[str, Callable[[], int]], ...] = (
     ("only the event", trivial),
     ("assembler: ASCII", assembling(ASCII)),

@@ -15,40 +15,44 @@ import msgspec
 import numpy as np
 from tests.engines.simulator.runs import FITTED, RUNS, Run, calibrated, log
 
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
 from dragoman.engines.simulator.latency import StepLoad, StepTime
-from dragoman.engines.simulator.measured import compare
-from dragoman.engines.simulator.profile import FOLDER, SUFFIX, HeldOut, MetricError, dumps, load
+from dragoman.engines.simulator.measurements import compare
+from dragoman.engines.simulator.profile import PROFILES_DIR, SUFFIX, HeldOutError, MetricError, dumps, load
 from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.scheduler import Scheduler, Step
-from dragoman.engines.simulator.sequence import Sequence
-from dragoman.engines.simulator.synthetic import Conversations, Uniform, poisson, sessions
+from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman.engines.simulator.sequence import SimulatedSequence
+from dragoman.engines.simulator.synthetic import SessionOptions, UniformLength, generate_poisson, generate_sessions
 from dragoman.engines.simulator.windows import CONTEXT, PAIRS, TOKENS
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.workload import WorkloadRequest
 
 
 def speed() -> None:
     print(f"{'workload':<34}{'requests':>9}{'req/CPU s':>11}{'us/seq-step':>13}{'scheduler us':>14}{'x real time':>13}")
     for run in RUNS:
         profile = load(run.name)
-        _replayed(run.name, log(run.name)[0], profile.engine, profile.latency.seconds)
+        _replayed(run.name, log(run.name)[0], profile.engine, profile.latency.compute_seconds)
     generator = np.random.default_rng(0)
     profile = load(RUNS[1].name)
-    open_loop = poisson(generator, count=5000, rate=6.0, inputs=Uniform(50, 1500), outputs=Uniform(50, 350))
-    _replayed("Poisson, 6 a second", open_loop, profile.engine, profile.latency.seconds)
-    talks = Conversations(Uniform(2, 8), Uniform(20, 300), Uniform(50, 350), system_tokens=1000, groups=4)
-    multi_turn = sessions(generator, count=1000, rate=1.0, conversations=talks)
-    _replayed("sessions with shared prefixes", multi_turn, profile.engine, profile.latency.seconds)
+    open_loop = generate_poisson(
+        generator, count=5000, rate=6.0, inputs=UniformLength(50, 1500), outputs=UniformLength(50, 350)
+    )
+    _replayed("Poisson, 6 a second", open_loop, profile.engine, profile.latency.compute_seconds)
+    talks = SessionOptions(
+        UniformLength(2, 8), UniformLength(20, 300), UniformLength(50, 350), system_tokens=1000, groups=4
+    )
+    multi_turn = generate_sessions(generator, count=1000, rate=1.0, options=talks)
+    _replayed("sessions with shared prefixes", multi_turn, profile.engine, profile.latency.compute_seconds)
     wide = msgspec.structs.replace(profile.engine, max_num_seqs=512)
-    many = [Request(f"r{index}", 0.0, 16, 500) for index in range(512)]
-    _replayed("512 streams decoding", many, wide, profile.latency.seconds)
+    many = [WorkloadRequest(f"r{index}", 0.0, 16, 500) for index in range(512)]
+    _replayed("512 streams decoding", many, wide, profile.latency.compute_seconds)
 
 
-def _replayed(name: str, workload: list[Request], engine: SchedulerConfig, seconds: StepTime) -> None:
+def _replayed(name: str, workload: list[WorkloadRequest], engine: SimulatedSchedulerConfig, seconds: StepTime) -> None:
     began = time.process_time()
-    replayed = replay(workload, [EngineCore(Scheduler(engine), seconds)], frontend_seconds=0.001)
+    replayed = replay(workload, [EngineCore(SimulatedScheduler(engine), seconds)], frontend_seconds=0.001)
     took = time.process_time() - began
     steps = sum(replayed.steps[0].sequences)
     simulated = max(timing.last_token_s for timing in replayed.timings)
@@ -59,19 +63,19 @@ def _replayed(name: str, workload: list[Request], engine: SchedulerConfig, secon
     )
 
 
-def _scheduler_alone(workload: list[Request], engine: SchedulerConfig) -> float:
+def _scheduler_alone(workload: list[WorkloadRequest], engine: SimulatedSchedulerConfig) -> float:
     """Microseconds of schedule and update for each sequence in a step, of the same workload."""
     taken = 0.0
 
-    class Timed(Scheduler):
-        def schedule(self) -> Step:
+    class Timed(SimulatedScheduler):
+        def schedule(self) -> SchedulerOutput:
             nonlocal taken
             began = time.thread_time()
             step = super().schedule()
             taken += time.thread_time() - began
             return step
 
-        def update(self, step: Step) -> tuple[list[Sequence], list[Sequence]]:
+        def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
             nonlocal taken
             began = time.thread_time()
             told = super().update(step)
@@ -129,12 +133,12 @@ def ablations() -> None:
     _ablated("no word on the hardware", [_without(run, Prior(), {}) for run in RUNS])
 
 
-def _ablated(name: str, errors: list[HeldOut]) -> None:
+def _ablated(name: str, errors: list[HeldOutError]) -> None:
     cells = [f"{100 * e.ttft.mean:+.1f} / {100 * e.latency.mean:+.1f} / {100 * e.tpot.mean:+.1f}" for e in errors]
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int, ...] = ()) -> HeldOut:
+def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int, ...] = ()) -> HeldOutError:
     workload, measured = log(run.name)
     engine = msgspec.structs.replace(run.engine, **change)
     found = fit(workload, measured[:FITTED], engine, prior, columns)
@@ -144,7 +148,7 @@ def _without(run: Run, prior: Prior, change: dict[str, Any], columns: tuple[int,
 
 def write_profiles() -> None:
     for run in RUNS:
-        path = f"{FOLDER}/{run.name}{SUFFIX}"
+        path = f"{PROFILES_DIR}/{run.name}{SUFFIX}"
         with open(path, "w", encoding="utf-8") as file:
             file.write(dumps(calibrated(run)))
         print(path)

@@ -19,22 +19,22 @@ from collections.abc import Sequence
 import numpy as np
 from simulator_server import SIMULATOR, server
 
-from dragoman.engines.simulator.blocks import BlockPool
+from dragoman.engines.simulator.blocks import SimulatedBlockPool
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.profile import Profile, load
+from dragoman.engines.simulator.profile import SimulatorProfile, load
 from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.synthetic import lengths, poisson
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.synthetic import generate_poisson, parse_lengths
 from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import Request
-from dragoman.launch.simulator import DEFAULT_PROFILE, scheduler_config
+from dragoman.engines.simulator.workload import WorkloadRequest
+from dragoman.launch.simulator import DEFAULT_PROFILE, build_scheduler_config
 from dragoman.settings import Settings
 
 LEAD = 0.5
 """Seconds between the measurement's beginning and the first request."""
 
 
-def body_of(request: Request, generator: np.random.Generator) -> bytes:
+def body_of(request: WorkloadRequest, generator: np.random.Generator) -> bytes:
     """A prompt of tokens, that its length is the trace's; drawn, so that no two share a prefix."""
     wish = {
         "prompt": generator.integers(0, 200, request.input_tokens).tolist(),
@@ -48,7 +48,7 @@ def body_of(request: Request, generator: np.random.Generator) -> bytes:
     return head.encode() + b"content-type: application/json\r\n\r\n" + body
 
 
-async def ask(port: int, request: Request, message: bytes, begin: float) -> Timing:
+async def ask(port: int, request: WorkloadRequest, message: bytes, begin: float) -> Timing:
     """Sent at its moment; RuntimeError where the answer has another length than the trace says."""
     await asyncio.sleep(begin + request.arrival_s - 0.05 - time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
@@ -78,20 +78,22 @@ def read(lines: Sequence[tuple[float, bytes]]) -> tuple[list[float], int]:
     return said, count
 
 
-async def served(trace: Sequence[Request], profile: str) -> list[Timing]:
+async def served(trace: Sequence[WorkloadRequest], profile: str) -> list[Timing]:
     generator = np.random.default_rng(1)
     messages = [body_of(request, generator) for request in trace]
     with server([*SIMULATOR, "--profile", profile]) as (_, port):
-        warm = Request("warm", 0.0, 16, 4)
+        warm = WorkloadRequest("warm", 0.0, 16, 4)
         await ask(port, warm, body_of(warm, generator), time.perf_counter() + LEAD)
         begin = time.perf_counter() + LEAD
         asked = (ask(port, request, message, begin) for request, message in zip(trace, messages, strict=True))
         return list(await asyncio.gather(*asked))
 
 
-def simulated(trace: Sequence[Request], profile: Profile, told: str) -> list[Timing]:
-    config = scheduler_config(Settings(model="sim", profile=told), profile)
-    core = EngineCore(Scheduler(config, BlockPool(config.num_gpu_blocks)), profile.latency.seconds)
+def simulated(trace: Sequence[WorkloadRequest], profile: SimulatorProfile, told: str) -> list[Timing]:
+    config = build_scheduler_config(Settings(model="sim", profile=told), profile)
+    core = EngineCore(
+        SimulatedScheduler(config, SimulatedBlockPool(config.num_gpu_blocks)), profile.latency.compute_seconds
+    )
     return replay(trace, [core], frontend_seconds=profile.frontend_seconds).timings
 
 
@@ -128,12 +130,12 @@ async def main() -> None:
     parser.add_argument("--outputs", default="200-400")
     parser.add_argument("--profile", default=DEFAULT_PROFILE)
     args = parser.parse_args()
-    trace = poisson(
+    trace = generate_poisson(
         np.random.default_rng(0),
         count=args.requests,
         rate=args.rate,
-        inputs=lengths(args.inputs),
-        outputs=lengths(args.outputs),
+        inputs=parse_lengths(args.inputs),
+        outputs=parse_lengths(args.outputs),
     )
     virtual = simulated(trace, load(args.profile), args.profile)
     real = await served(trace, args.profile)

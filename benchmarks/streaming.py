@@ -77,20 +77,29 @@ def bare(tokens: int, tick: float) -> App:
 
 
 def dragoman(tokens: int, tick: float) -> App:
-    from dragoman.constraints.matcher import Compiler
-    from dragoman.core.engine import Capabilities, Deliver, Ended, Feature, Health, Sampled, Scheduled, TokenRequest
+    from dragoman.constraints.grammar_compiler import Compiler
+    from dragoman.core.engine import (
+        Capabilities,
+        Ended,
+        Feature,
+        Health,
+        OutputCallback,
+        Sampled,
+        Scheduled,
+        TokenRequest,
+    )
     from dragoman.core.events import FinishReason
     from dragoman.engines import tiny
     from dragoman.parsers import registry
+    from dragoman.pipeline.detokenizer import Vocabulary
     from dragoman.pipeline.models import Models, ServedModel, TokenBackend
-    from dragoman.pipeline.text import Vocabulary
     from dragoman.prompts.render import Renderer
     from dragoman.prompts.template import load_template
     from dragoman.prompts.tokenizer import load_tokenizer
     from dragoman.serving.app import create_app
     from dragoman.serving.service import ServingOptions
 
-    tokenizer = load_tokenizer(tiny.embedded())
+    tokenizer = load_tokenizer(tiny.find_bundled_model())
     word = tokenizer.encode(" word", special=False)[0]
     ticker = Ticker(tick)
 
@@ -99,7 +108,7 @@ def dragoman(tokens: int, tick: float) -> App:
 
         capabilities = Capabilities(features=frozenset(Feature), parameters=frozenset({"temperature"}))
 
-        def add(self, request: TokenRequest, deliver: Deliver) -> None:
+        def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
             left = tokens
 
             def step() -> None:
@@ -123,9 +132,9 @@ def dragoman(tokens: int, tick: float) -> App:
         def health(self) -> Health:
             return Health()
 
-    template = load_template(tiny.embedded())
+    template = load_template(tiny.find_bundled_model())
     assert template is not None
-    reasoning, tools = registry.detect(template.source, tokenizer.special_tokens.keys())
+    reasoning, tools = registry.detect_formats(template.source, tokenizer.special_tokens.keys())
     backend = TokenBackend(
         Metronome(),
         tokenizer,
@@ -139,8 +148,8 @@ def dragoman(tokens: int, tick: float) -> App:
         backend,
         4096,
         0,
-        reasoning=registry.reasoning(reasoning or "none"),
-        tools=registry.tools(tools or "none"),
+        reasoning=registry.find_reasoning_format(reasoning or "none"),
+        tools=registry.find_tool_format(tools or "none"),
     )
     return create_app(Models([model]), options=ServingOptions(allowed_hosts=("*",)))  # pyright: ignore[reportReturnType]
 
@@ -163,9 +172,9 @@ def serve(kind: str, port: int, tokens: int, tick: float) -> None:
     app = with_cpu({"bare": bare, "dragoman": dragoman}[kind](tokens, tick))
     http: Any = "httptools"
     if kind == "dragoman":
-        from dragoman.http.server import Http11
+        from dragoman.http.server import Http11ProtocolFactory
 
-        http = Http11()
+        http = Http11ProtocolFactory()
     uvicorn.run(app, port=port, log_level="error", access_log=False, proxy_headers=False, http=http, loop="uvloop")
 
 

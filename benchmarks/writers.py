@@ -12,8 +12,8 @@ from typing import Any
 
 from dragoman.core.events import Alternative, Event, Started, TextDelta, Token, ToolCallDelta, ToolCallStart
 from dragoman.dialects.base import Header, Profile, Writer
-from dragoman.dialects.chat import ChatView, ChatWriter
-from dragoman.dialects.completions import CompletionsView, CompletionsWriter
+from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
+from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
 
 HEADER = Header("chatcmpl-0123456789abcdef", 1700000000, "org/model", "fp_1")
 TOKEN = Token(5, " token", -0.25, (Alternative(5, " token", -0.25), Alternative(6, " word", -1.5)), rank=1)
@@ -52,14 +52,19 @@ CASES: tuple[tuple[str, Callable[[], Writer], Event, tuple[Event, ...]], ...] = 
     ("chat, text beyond ASCII", lambda: ChatWriter(HEADER), TextDelta(0, " żółć", (TOKEN,)), ()),
     (
         "chat vllm, text",
-        lambda: ChatWriter(HEADER, ChatView(profile=Profile.VLLM)),
+        lambda: ChatWriter(HEADER, ChatRenderOptions(profile=Profile.VLLM)),
         TextDelta(0, " token", (TOKEN,)),
         (),
     ),
-    ("chat, logprobs=2", lambda: ChatWriter(HEADER, ChatView(logprobs=2)), TextDelta(0, " token", (TOKEN,)), ()),
+    (
+        "chat, logprobs=2",
+        lambda: ChatWriter(HEADER, ChatRenderOptions(logprobs=2)),
+        TextDelta(0, " token", (TOKEN,)),
+        (),
+    ),
     (
         "chat, usage on every chunk",
-        lambda: ChatWriter(HEADER, ChatView(include_usage=True, continuous_usage=True)),
+        lambda: ChatWriter(HEADER, ChatRenderOptions(include_usage=True, continuous_usage=True)),
         TextDelta(0, " token", (TOKEN,)),
         (),
     ),
@@ -72,7 +77,7 @@ CASES: tuple[tuple[str, Callable[[], Writer], Event, tuple[Event, ...]], ...] = 
     ("completions, text", lambda: CompletionsWriter(HEADER), TextDelta(0, " token", (TOKEN,)), ()),
     (
         "completions, logprobs=2",
-        lambda: CompletionsWriter(HEADER, CompletionsView(logprobs=2)),
+        lambda: CompletionsWriter(HEADER, CompletionsRenderOptions(logprobs=2)),
         TextDelta(0, " token", (TOKEN,)),
         (),
     ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.dialects.anthropic import read_messages
-from dragoman.dialects.base import Call, ReaderOptions
+from dragoman.dialects.base import GenerationCall, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.completions import read_completions
 from dragoman.dialects.responses import read_responses
@@ -28,12 +28,12 @@ class Asked:
 class Dialect:
     """base: the least body that is understood. examples: by parameter."""
 
-    read: Callable[[bytes, ReaderOptions], Call]
+    read: Callable[[bytes, ReaderOptions], GenerationCall]
     base: Mapping[str, Any]
     examples: Mapping[str, Any]
 
 
-def _responses(data: bytes, options: ReaderOptions) -> Call:
+def _responses(data: bytes, options: ReaderOptions) -> GenerationCall:
     return read_responses(data, options, now=lambda: 0).call
 
 

@@ -18,25 +18,30 @@ from msgspec.structs import replace
 
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.core.errors import RequestError
-from dragoman.core.request import Limits, SamplingOptions
+from dragoman.core.request import GenerationLimits, SamplingOptions
+from dragoman.dialects.all_parameters import ALL_PARAMETERS
 from dragoman.dialects.base import ReaderOptions
-from dragoman.dialects.parameters import SUPPORT
-from dragoman.dialects.support import Status, Support
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.engines import batching
-from dragoman.engines.llamacpp.capabilities import capabilities as llamacpp
+from dragoman.engines.llamacpp.capabilities import build_capabilities as llamacpp
 from dragoman.engines.upstream import KINDS
-from dragoman.engines.vllm.facts import Facts
+from dragoman.engines.vllm.config import VllmFeatures
 from dragoman.launch import build_models
-from dragoman.parsers.call_families import CALLS
-from dragoman.parsers.either import Either
-from dragoman.parsers.families import HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, Signs
-from dragoman.parsers.headed import Headed
-from dragoman.parsers.objects import Objects
-from dragoman.parsers.thought_families import THOUGHTS
-from dragoman.pipeline.admission import Terms, check
+from dragoman.parsers.alternatives import AlternativeSyntaxes
+from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.json_objects import JsonObjectSyntax
+from dragoman.parsers.model_families import (
+    HARMONY_FINGERPRINTS,
+    HARMONY_REASONING_NAMES,
+    HARMONY_TOOL_NAMES,
+    Fingerprints,
+)
+from dragoman.parsers.name_prefixed import NamePrefixedSyntax
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
+from dragoman.pipeline.admission import CallTerms, check_request
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import FIELDS, Field, Settings
-from dragoman.settings.heeded import HEEDED_BY
+from dragoman.settings import FIELDS, SettingField, Settings
+from dragoman.settings.engine_support import SUPPORTED_BY
 
 DOCS = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,28 +55,28 @@ def parameters(dialect: str) -> Iterable[str]:
     columns = {name: _capabilities(name) for name in ENGINES} if dialect in DIALECTS else {}
     yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} |"
     yield f"| --- | --- |{' --- |' * len(columns)} --- |"
-    for row in SUPPORT:
+    for row in ALL_PARAMETERS:
         if row.dialect == dialect:
             cells = "".join(f" {_on(can, row)} |" for can in columns.values())
             yield f"| `{row.name}` | {row.status} |{cells} {_cell(row.note)} |"
 
 
-def _on(can: Capabilities, row: Support) -> str:
+def _on(can: Capabilities, row: ParameterSupport) -> str:
     """What an engine with these capabilities makes of an example of the parameter, asked as a request would be."""
-    if row.status is not Status.HONOURED or row.name in REFUSES.get(row.dialect, ()):
+    if row.status is not SupportStatus.HONOURED or row.name in REFUSES.get(row.dialect, ()):
         return ""
     call = DIALECTS[row.dialect].read(json.dumps(body(row.dialect, row.name)).encode(), READING)
     said: list[str] = []
     try:
         for request in call.requests:
-            said += check(request, can, TERMS)
+            said += check_request(request, can, TERMS)
     except RequestError:
         return "refused"
     return "warned" if said else "yes"
 
 
 READING = ReaderOptions(default_model="tiny")
-TERMS = Terms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
+TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
 def engines() -> Iterable[str]:
@@ -84,7 +89,7 @@ def engines() -> Iterable[str]:
     for feature in Feature:
         marks = (_mark(feature in least.features, feature in most.features) for least, most in can.values())
         yield f"| {feature.value.replace('_', ' ')} | {' | '.join(marks)} |"
-    for name in (*SamplingOptions.__struct_fields__, *Limits.__struct_fields__):
+    for name in (*SamplingOptions.__struct_fields__, *GenerationLimits.__struct_fields__):
         here = name in _PIPELINE
         marks = (_mark(here or name in one.parameters, here or name in two.parameters) for one, two in can.values())
         yield f"| `{name}` | {' | '.join(marks)} |"
@@ -94,12 +99,15 @@ def _mark(always: bool, sometimes: bool) -> str:
     return "yes" if always else "depends" if sometimes else "no"
 
 
-_PLAIN = Facts(max_model_len=1, vocab_size=1, max_logprobs=20, eos=0)
+_PLAIN = VllmFeatures(max_model_len=1, vocab_size=1, max_logprobs=20, eos_id=0)
 _OF_LIBRARIES = {
-    "transformers": (batching.capabilities(1, lora=True), batching.capabilities(1, lora=True, images=True)),
-    "mlx": (batching.capabilities(1),) * 2,
+    "transformers": (batching.build_capabilities(1, lora=True), batching.build_capabilities(1, lora=True, images=True)),
+    "mlx": (batching.build_capabilities(1),) * 2,
     "llamacpp": (llamacpp(1), llamacpp(1, images=True)),
-    "vllm": (_PLAIN.capabilities(), replace(_PLAIN, marks=((), ()), adapters=True).capabilities()),
+    "vllm": (
+        _PLAIN.build_capabilities(),
+        replace(_PLAIN, reasoning_delimiters=((), ()), has_lora=True).build_capabilities(),
+    ),
 }
 """At least, and at most. None of the libraries is needed to know it."""
 
@@ -121,12 +129,12 @@ def settings() -> Iterable[str]:
         flag = "MODEL" if field.name == "model" else field.flag
         if field.default is True:
             flag = field.off_flag
-        engines = HEEDED_BY.get(field.name)
+        engines = SUPPORTED_BY.get(field.name)
         whose = "" if engines is None else f" *({', '.join(engines)})*"
         yield f"| `{flag}` | `{field.variable}` | {_default(field)} | {_cell(field.option.help)}{whose} |"
 
 
-def _default(field: Field) -> str:
+def _default(field: SettingField) -> str:
     if isinstance(field.default, bool):
         return "on" if field.default else "off"
     if field.default is None or field.default == () or not isinstance(field.default, str | int | float):
@@ -142,27 +150,31 @@ def tool_parsers() -> Iterable[str]:
     """Every family, from the table that the parsers are made of."""
     yield "| models | names | found by itself | enforced |"
     yield "| --- | --- | --- | --- |"
-    for family in CALLS:
-        enforced = "JSON" if isinstance(family.syntax, Objects | Headed | Either) else "by argument"
-        bare = ", bare" if family.frame.leading else ""
-        yield f"| {family.models} | {_names(family.names)} | {_found(family.signs)} | {enforced}{bare} |"
-    yield f"| gpt-oss | {_names(HARMONY_CALLS)} | {_found(HARMONY_SIGNS)} | JSON |"
+    for family in CALL_FAMILIES:
+        enforced = (
+            "JSON"
+            if isinstance(family.syntax, JsonObjectSyntax | NamePrefixedSyntax | AlternativeSyntaxes)
+            else "by argument"
+        )
+        bare = ", bare" if family.delimiters.leading else ""
+        yield f"| {family.models} | {_names(family.names)} | {_found(family.fingerprints)} | {enforced}{bare} |"
+    yield f"| gpt-oss | {_names(HARMONY_TOOL_NAMES)} | {_found(HARMONY_FINGERPRINTS)} | JSON |"
 
 
 def reasoning_parsers() -> Iterable[str]:
     yield "| models | names | marks | found by itself |"
     yield "| --- | --- | --- | --- |"
-    for family in THOUGHTS:
-        marks = " ".join(f"`{mark.strip()}`" for mark in (family.begin, family.end))
-        yield f"| {family.models} | {_names(family.names)} | {_cell(marks)} | {_found(family.signs)} |"
-    yield f"| gpt-oss | {_names(HARMONY_THOUGHTS)} | the channel `analysis` | {_found(HARMONY_SIGNS)} |"
+    for family in REASONING_FAMILIES:
+        marks = " ".join(f"`{mark.strip()}`" for mark in (family.begin_marker, family.end_marker))
+        yield f"| {family.models} | {_names(family.names)} | {_cell(marks)} | {_found(family.fingerprints)} |"
+    yield f"| gpt-oss | {_names(HARMONY_REASONING_NAMES)} | the channel `analysis` | {_found(HARMONY_FINGERPRINTS)} |"
 
 
 def _names(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names)
 
 
-def _found(signs: Signs) -> str:
+def _found(signs: Fingerprints) -> str:
     return "yes" if signs else "no"
 
 

@@ -18,9 +18,9 @@ from .commands.calibrate import calibrate
 from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.simulate import simulate
-from .settings import FIELDS, Field, Settings, SettingsError, load
+from .settings import FIELDS, SettingField, Settings, SettingsError, load_settings
 
-Run = Callable[[Settings, Callable[[str], None]], int]
+RunServer = Callable[[Settings, Callable[[str], None]], int]
 """Serves until it is told to stop; gets a way to tell people what happens, and gives the exit code."""
 
 _EPILOG = (
@@ -30,7 +30,7 @@ _EPILOG = (
 )
 
 
-def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
+def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     """The commands. run: what `serve` does with its settings."""
     app = typer.Typer(
         help="One process that speaks every LLM API dialect, in front of any engine.",
@@ -39,10 +39,10 @@ def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
         # A traceback that shows the values of variables would show keys.
         pretty_exceptions_enable=False,
         # As with vLLM, --max_model_len is --max-model-len.
-        context_settings={"token_normalize_func": _with_dashes, "help_option_names": ["-h", "--help"]},
+        context_settings={"token_normalize_func": _replace_underscores, "help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_about)
-    app.command("serve", epilog=_EPILOG)(_serve(run, environment))
+    app.callback()(_show_about)
+    app.command("serve", epilog=_EPILOG)(_build_serve_command(run, environment))
     app.command("simulate")(simulate)
     app.command("calibrate")(calibrate)
     app.command("record")(record)
@@ -52,7 +52,7 @@ def create_app(run: Run, environment: Mapping[str, str]) -> typer.Typer:
     return app
 
 
-def _with_dashes(name: str) -> str:
+def _replace_underscores(name: str) -> str:
     return name.replace("_", "-")
 
 
@@ -61,13 +61,13 @@ def _version() -> None:
     typer.echo(__version__)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         _version()
         raise typer.Exit
 
 
-def _about(
+def _show_about(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
@@ -75,63 +75,67 @@ def _about(
     """What comes before the name of a command."""
 
 
-def _serve(run: Run, environment: Mapping[str, str]) -> Callable[..., None]:
+def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
     def serve(**options: object) -> None:
         """Serve a model."""
         try:
-            code = run(load(_said(options), environment), typer.echo)
+            code = run(load_settings(_select_set_options(options), environment), typer.echo)
         except SettingsError as error:
             typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
             code = 2
         raise typer.Exit(code)
 
     # What typer looks at to find the options.
-    vars(serve)["__signature__"] = inspect.Signature([each for field in FIELDS for each in _parameters(field)])
+    vars(serve)["__signature__"] = inspect.Signature(
+        [parameter for field in FIELDS for parameter in _build_parameters(field)]
+    )
     return serve
 
 
-def _said(options: Mapping[str, object]) -> dict[str, object]:
+def _select_set_options(options: Mapping[str, object]) -> dict[str, object]:
     """Only what was said. An option that can be repeated is an empty list where it was not."""
-    said = {name: value for name, value in options.items() if value not in (None, [])}
+    set_options = {name: value for name, value in options.items() if value not in (None, [])}
     for field in FIELDS:
-        if said.pop(_opposite(field), None) is not None:
-            if field.name in said:
+        if set_options.pop(_build_off_name(field), None) is not None:
+            if field.name in set_options:
                 raise SettingsError(f"{field.flag} and {field.off_flag}: only one of them can be meant")
-            said[field.name] = False
-    return said
+            set_options[field.name] = False
+    return set_options
 
 
-def _opposite(field: Field) -> str:
+def _build_off_name(field: SettingField) -> str:
     return f"not_{field.name}"
 
 
-def _parameters(field: Field) -> Iterator[inspect.Parameter]:
+def _build_parameters(field: SettingField) -> Iterator[inspect.Parameter]:
     """Values stay texts: the settings read them, so that they mean the same wherever they are said."""
     if field.name == "model":
-        info: object = typer.Argument(None, metavar="MODEL", help=_help(field), show_default=False)
-        yield _parameter(field.name, str | None, info)
+        info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
+        yield _build_parameter(field.name, str | None, info)
     elif field.kind is bool:
         # Of the two flags help shows the one that changes something.
-        yield _parameter(field.name, bool | None, _flag(field, field.flag, hidden=field.default))
-        yield _parameter(_opposite(field), bool | None, _flag(field, field.off_flag, hidden=not field.default))
+        yield _build_parameter(field.name, bool | None, _build_flag(field, field.flag, hidden=field.default))
+        yield _build_parameter(
+            _build_off_name(field), bool | None, _build_flag(field, field.off_flag, hidden=not field.default)
+        )
     else:
-        kind = list[str] | None if field.several else str | None
+        kind = list[str] | None if field.is_list else str | None
         info = typer.Option(
             None,
             field.flag,
-            help=_help(field),
+            help=_build_help(field),
             metavar=field.option.metavar or {int: "N", float: "SECONDS"}.get(field.kind, "TEXT"),
             show_default=False,
             rich_help_panel=field.option.group,
         )
-        yield _parameter(field.name, kind, info)
+        yield _build_parameter(field.name, kind, info)
 
 
-def _flag(field: Field, flag: str, *, hidden: bool) -> object:
+def _build_flag(field: SettingField, flag: str, *, hidden: bool) -> object:
     return typer.Option(
         None,
         flag,
-        help=_help(field),
+        help=_build_help(field),
         metavar=" ",
         show_default=False,
         hidden=hidden,
@@ -139,11 +143,11 @@ def _flag(field: Field, flag: str, *, hidden: bool) -> object:
     )
 
 
-def _parameter(name: str, kind: Any, info: object) -> inspect.Parameter:  # noqa: ANN401 - a type is no value of a type
+def _build_parameter(name: str, kind: Any, info: object) -> inspect.Parameter:  # noqa: ANN401 - a type is no value of a type
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind)
 
 
-def _help(field: Field) -> str:
+def _build_help(field: SettingField) -> str:
     text = field.option.help
     if field.choices:
         text += f" One of {', '.join(field.choices)}."
@@ -152,7 +156,7 @@ def _help(field: Field) -> str:
     return text
 
 
-def _launch(settings: Settings, tell: Callable[[str], None]) -> int:
+def _run_server(settings: Settings, echo: Callable[[str], None]) -> int:
     # BLAS reads these when numpy is first imported. Its threads spin while they wait for each other, on the
     # core that the event loop needs, and a small model's products are too small to share.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
@@ -162,11 +166,11 @@ def _launch(settings: Settings, tell: Callable[[str], None]) -> int:
     try:
         from .launch import run  # noqa: PLC0415 - it brings the whole server
 
-        return run(settings, tell)
+        return run(settings, echo)
     finally:
         gc.enable()
 
 
 def main() -> None:
     """The `dragoman` command."""
-    create_app(_launch, os.environ)(prog_name="dragoman")
+    create_app(_run_server, os.environ)(prog_name="dragoman")

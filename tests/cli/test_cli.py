@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dragoman import __version__
 from dragoman.cli import create_app
-from dragoman.settings import FIELDS, PREFIX, Field, Settings, SettingsError
+from dragoman.settings import FIELDS, PREFIX, SettingField, Settings, SettingsError
 
 
 class Recorder:
@@ -65,7 +65,7 @@ def test_underscores_are_dashes_as_in_vllm():
 
 
 @pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
-def test_a_switch_can_be_turned_both_ways(field: Field):
+def test_a_switch_can_be_turned_both_ways(field: SettingField):
     word = str(not field.default)
     assert getattr(settings(field.flag, "--no-auth"), field.name) is True
     assert getattr(settings(field.off_flag), field.name) is False

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.commands.drive import Target, drive
-from dragoman.engines.simulator.logs.detect import read
+from dragoman.commands.drive import Target, measure_server
+from dragoman.engines.simulator.logs.detect import read_any
 from dragoman.engines.simulator.logs.log import LogError
 from dragoman.engines.simulator.profile import load
-from dragoman.engines.simulator.synthetic import Fixed, poisson
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.synthetic import FixedLength, generate_poisson
+from dragoman.engines.simulator.workload import WorkloadRequest
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -105,11 +105,13 @@ def test_no_profile_can_extrapolate_to_nothing(log: str, tmp_path: Path) -> None
 
 
 def test_a_live_server_is_driven_and_its_own_counts_are_kept() -> None:
-    workload = poisson(np.random.default_rng(0), count=6, rate=200.0, inputs=Fixed(9), outputs=Fixed(4))
-    workload.append(Request("next", 0.01, 5, 3, after="r0"))
+    workload = generate_poisson(
+        np.random.default_rng(0), count=6, rate=200.0, inputs=FixedLength(9), outputs=FixedLength(4)
+    )
+    workload.append(WorkloadRequest("next", 0.01, 5, 3, after="r0"))
     done: list[int] = []
     with served(create_app(build_models(Settings(), SystemClock()))) as url:
-        log = drive(Target(f"{url}/v1", api_key="any"), workload, done.append)
+        log = measure_server(Target(f"{url}/v1", api_key="any"), workload, done.append)
     assert sorted(done) == list(range(1, 8))
     assert sorted(request.id for request in log.requests) == sorted(request.id for request in workload)
     assert [timing.output_tokens for timing in log.timings if timing.id != "next"] == [4] * 6
@@ -124,7 +126,7 @@ def test_a_server_that_refuses_is_quoted() -> None:
         served(create_app(build_models(Settings(), SystemClock()))) as url,
         pytest.raises(LogError, match=r"the first error: 404: .*absent"),
     ):
-        drive(Target(url, extra_body=extra), [Request("a", 0.0, 3, 3)], lambda _: None)
+        measure_server(Target(url, extra_body=extra), [WorkloadRequest("a", 0.0, 3, 3)], lambda _: None)
 
 
 def test_what_was_measured_can_be_kept_and_read_again(tmp_path: Path) -> None:
@@ -133,4 +135,4 @@ def test_what_was_measured_can_be_kept_and_read_again(tmp_path: Path) -> None:
     with served(create_app(build_models(Settings(), SystemClock()))) as url:
         said = fault("calibrate", *load, "--url", url, "--fit-requests", "4", "--save-log", str(path))
     assert "at least 20" in said
-    assert len(read(path.read_bytes()).requests) == 8
+    assert len(read_any(path.read_bytes()).requests) == 8

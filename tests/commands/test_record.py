@@ -10,10 +10,10 @@ import openai
 import pytest
 
 from dragoman.launch import build_models
+from dragoman.recording.cassette import read_cassette
 from dragoman.recording.player import Player
 from dragoman.recording.recorder import Recorder
-from dragoman.recording.tape import read
-from dragoman.recording.writer import TapeWriter
+from dragoman.recording.writer import CassetteWriter
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -41,12 +41,12 @@ def raw(url: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
 def test_what_is_played_is_what_was_said_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "tape.jsonl"
     with served(create_app(build_models(Settings(), SystemClock()))) as upstream:
-        tape = TapeWriter(path, upstream)
+        tape = CassetteWriter(path, upstream)
         recorder = Recorder(httpx2.AsyncClient(base_url=upstream), tape, now=time.perf_counter, hosts=HOSTS)
         with served(recorder) as url:
             through, passed = said(url), raw(url)
         assert through == said(upstream)
-    exchanges = read(path.read_bytes().splitlines())
+    exchanges = read_cassette(path.read_bytes().splitlines())
     assert [exchange.ended for exchange in exchanges] == ["complete", "complete"]
     assert len(exchanges[0].pieces) > 1
     assert "very-secret" not in path.read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.conformance.anthropic import check_error, check_object, check_stream
-from dragoman.conformance.violation import Violation
+from dragoman.conformance.checks import Violation
 
 Json = dict[str, Any]
 NOTHING: Json = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.conformance.chat import check_object, check_stream
-from dragoman.conformance.violation import Violation
+from dragoman.conformance.checks import Violation
 
 from .streams import ARGUMENTS, BEGIN_CALL, CALLED, COUNTS, DONE, ERROR, HELLO, ROLE, STOP, USAGE, Json, call, chat, sse
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.conformance.responses import KEYS, check_object, check_stream
-from dragoman.conformance.violation import Violation
+from dragoman.conformance.checks import Violation
+from dragoman.conformance.responses import RESPONSE_FIELDS, check_object, check_stream
 
 Json = dict[str, Any]
 NOTHING: Json = {}
@@ -19,7 +19,7 @@ COUNTS: Json = {
     "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 3,
 }  # fmt: skip
 RESPONSE: Json = {
-    **dict.fromkeys(KEYS), "id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m",
+    **dict.fromkeys(RESPONSE_FIELDS), "id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m",
     "output": [], "tools": [], "tool_choice": "auto", "truncation": "disabled", "parallel_tool_calls": True,
     "text": {"format": {"type": "text"}}, "top_p": 1.0, "presence_penalty": 0, "frequency_penalty": 0.0,
     "top_logprobs": 0, "temperature": 1.0, "store": True, "background": False, "service_tier": "default",
@@ -235,7 +235,7 @@ def test_good_objects_pass():
         check_object(told["response"])
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", RESPONSE_FIELDS)
 def test_every_key_is_there(key: str):
     lacking = {name: value for name, value in RESPONSE.items() if name != key}
     with pytest.raises(Violation, match=f"has no {key}"):

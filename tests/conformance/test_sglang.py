@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.conformance.checks import Violation
 from dragoman.conformance.sglang import check_stream
-from dragoman.conformance.violation import Violation
 
 from .streams import DONE, ERROR, Json, sse
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.conformance.checks import Violation
 from dragoman.conformance.tgi import check_lightllm, check_object, check_stream
-from dragoman.conformance.violation import Violation
 
 from .streams import DONE, Json, sse
 

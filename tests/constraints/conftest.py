@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.grammar_compiler import Compiler
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
 

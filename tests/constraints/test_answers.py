@@ -10,19 +10,19 @@ import jsonschema_rs
 import pytest
 from msgspec import Struct
 
-from dragoman.constraints.lark import CallForm, Calls, Grammar, Thought, compose
-from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
 from dragoman.core.errors import RequestError
-from dragoman.core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
-from dragoman.core.syntax import JsonValue, ThoughtSyntax, Verbatim
+from dragoman.core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
+from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, advance, text, walk
 from tests.prompts import vocabularies
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}'
-THINK = Thought(ThoughtSyntax("<think>\n", "\n</think>", "\n\n"))
-OPEN = Thought(THINK.syntax, open=True)
+THINK = ReasoningSection(ReasoningSyntax("<think>\n", "\n</think>", "\n\n"))
+OPEN = ReasoningSection(THINK.syntax, is_open=True)
 F = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 G = '<tool_call>\n{"name": "g", "arguments": {"b": [2]}}\n</tool_call>'
 THOUGHT = "<think>\nhm\n</think>\n\n"
@@ -32,18 +32,18 @@ LLAMA_F = '{"name": "f", "parameters": {"a": 1}}'
 
 def hermes(name: str, schema: str | None) -> CallForm:
     head = f'<tool_call>\n{{"name": "{name}", "arguments": '
-    return CallForm((Verbatim(head), JsonValue(schema), Verbatim("}\n</tool_call>")))
+    return CallForm((LiteralText(head), JsonValue(schema), LiteralText("}\n</tool_call>")))
 
 
-def calls(required: bool = False, parallel: bool = True) -> Calls:
-    return Calls((hermes("f", SCHEMA), hermes("g", None)), "\n", required, parallel)
+def calls(required: bool = False, parallel: bool = True) -> ToolCallRules:
+    return ToolCallRules((hermes("f", SCHEMA), hermes("g", None)), "\n", required, parallel)
 
 
 def llama(name: str) -> CallForm:
-    return CallForm((Verbatim(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), Verbatim("}")))
+    return CallForm((LiteralText(f'{{"name": "{name}", "parameters": '), JsonValue(SCHEMA), LiteralText("}")))
 
 
-LLAMA = Calls((llama("f"), llama("g")), "; ")
+LLAMA = ToolCallRules((llama("f"), llama("g")), "; ")
 
 
 class Judge:
@@ -53,7 +53,7 @@ class Judge:
         self.tokenizer, self.compiler, self.tokens = tokenizer, compiler, tokens
         self.eos = tokenizer.special_tokens[EOS]
 
-    def __call__(self, grammar: Grammar, answer: str) -> bool:
+    def __call__(self, grammar: ConstraintGrammar, answer: str) -> bool:
         ids = self.tokenizer.encode(answer, special=self.tokens)
         return accepts(self.compiler, grammar, ids, self.eos)
 
@@ -75,11 +75,11 @@ class Made(Struct, frozen=True):
     """The arguments of `compose`."""
 
     body: Constraint | None = None
-    calls: Calls | None = None
-    thought: Thought | None = None
+    calls: ToolCallRules | None = None
+    thought: ReasoningSection | None = None
 
-    def grammar(self, tokenizer: HfTokenizer) -> Grammar:
-        return compose(tokenizer.special_tokens, body=self.body, calls=self.calls, thought=self.thought)
+    def grammar(self, tokenizer: HfTokenizer) -> ConstraintGrammar:
+        return compose_grammar(tokenizer.special_tokens, body=self.body, calls=self.calls, reasoning=self.thought)
 
 
 MADE = {
@@ -87,11 +87,11 @@ MADE = {
     "auto single": Made(calls=calls(parallel=False)),
     "required": Made(calls=calls(required=True), body=JsonObject()),
     "required single": Made(calls=calls(required=True, parallel=False)),
-    "named": Made(calls=Calls((hermes("f", SCHEMA),), "\n", True, False)),
+    "named": Made(calls=ToolCallRules((hermes("f", SCHEMA),), "\n", True, False)),
     "auto and body": Made(calls=calls(), body=JsonSchema(SCHEMA)),
     "thought": Made(thought=THINK),
     "thought and body": Made(thought=THINK, body=JsonObject()),
-    "open thought and body": Made(thought=OPEN, body=Choices(("yes", "no"))),
+    "open thought and body": Made(thought=OPEN, body=StringChoices(("yes", "no"))),
     "thought and calls": Made(thought=THINK, calls=calls()),
     "thought and required calls": Made(thought=OPEN, calls=calls(required=True)),
     "thought and regex": Made(thought=THINK, body=Regex(r"(?s:.*)!")),
@@ -173,7 +173,7 @@ def test_an_answer_fits_or_not(name: str, answer: str, fits: bool, judge: Judge)
     ],
 )
 def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) -> None:
-    assert judge(compose(judge.tokenizer.special_tokens, calls=LLAMA), answer) is fits
+    assert judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA), answer) is fits
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_calls_that_begin_as_json_does(answer: str, fits: bool, judge: Judge) ->
 )
 def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) -> None:
     body = JsonSchema('{"type":"object","properties":{"name":{"type":"string"}},"additionalProperties":false}')
-    assert judge(compose(judge.tokenizer.special_tokens, calls=LLAMA, body=body), answer) is fits
+    assert judge(compose_grammar(judge.tokenizer.special_tokens, calls=LLAMA, body=body), answer) is fits
 
 
 @pytest.mark.parametrize(
@@ -196,12 +196,17 @@ def test_json_calls_beside_a_json_body(answer: str, fits: bool, judge: Judge) ->
 )
 def test_calls_that_are_json_and_nothing_else(answer: str, fits: bool, judge: Judge) -> None:
     form = CallForm((JsonValue(SCHEMA),))
-    assert judge(compose(judge.tokenizer.special_tokens, calls=Calls((form,), parallel=False)), answer) is fits
+    assert (
+        judge(
+            compose_grammar(judge.tokenizer.special_tokens, calls=ToolCallRules((form,), allows_parallel=False)), answer
+        )
+        is fits
+    )
 
 
 def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge) -> None:
-    form = CallForm((Verbatim("CALL "), JsonValue('{"properties":{"a":{"type":"integer"}}}')))
-    grammar = compose(judge.tokenizer.special_tokens, calls=Calls((form,), required=True))
+    form = CallForm((LiteralText("CALL "), JsonValue('{"properties":{"a":{"type":"integer"}}}')))
+    grammar = compose_grammar(judge.tokenizer.special_tokens, calls=ToolCallRules((form,), is_required=True))
     assert judge(grammar, 'CALL {"a": 1}')
     assert not judge(grammar, "CALL 1")
 
@@ -209,7 +214,7 @@ def test_arguments_are_an_object_even_if_the_schema_does_not_say_so(judge: Judge
 @pytest.mark.parametrize("name", ["auto", "required", "auto and body", "thought and required calls", "everything"])
 def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> None:
     compiled = judge.compiler.compile(MADE[name].grammar(judge.tokenizer))
-    matchers = [compiled.matcher() for _ in range(8)]
+    matchers = [compiled.build_matcher() for _ in range(8)]
     if name.startswith("thought"):  # chance would hardly end one
         thought = judge.tokenizer.encode("hm\n</think>\n\n", special=judge.tokens)
         assert all(advance(matcher, thought) for matcher in matchers)
@@ -242,17 +247,17 @@ def test_random_answers_with_calls_can_be_read_back(name: str, judge: Judge) -> 
     ],
 )
 def test_a_regex_holds_for_the_whole_answer(pattern: str, answer: str, fits: bool, judge: Judge) -> None:
-    assert judge(compose(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
+    assert judge(compose_grammar(judge.tokenizer.special_tokens, body=Regex(pattern)), answer) is fits
 
 
 @pytest.mark.parametrize(("answer", "fits"), [("a", True), ("ab", True), ('q"\\\n', True), ("é", True), ("b", False)])
 def test_choices_are_exact(answer: str, fits: bool, judge: Judge) -> None:
-    body = Choices(("a", "ab", 'q"\\\n', "é", "a"))
-    assert judge(compose(judge.tokenizer.special_tokens, body=body), answer) is fits
+    body = StringChoices(("a", "ab", 'q"\\\n', "é", "a"))
+    assert judge(compose_grammar(judge.tokenizer.special_tokens, body=body), answer) is fits
 
 
 def test_the_name_of_a_token_as_a_choice_is_text(embedded: HfTokenizer, compiler: Compiler) -> None:
-    grammar = compose(embedded.special_tokens, body=Choices(("<think>",)))
+    grammar = compose_grammar(embedded.special_tokens, body=StringChoices(("<think>",)))
     eos = embedded.special_tokens[EOS]
     assert accepts(compiler, grammar, embedded.encode("<think>", special=False), eos)
     assert not accepts(compiler, grammar, embedded.encode("<think>", special=True), eos)
@@ -264,9 +269,9 @@ GBNF = 'root ::= "(" root ")" | word\nword ::= [a-z]+ ("-" [0-9]{2})?'
 
 @pytest.mark.parametrize(("definition", "syntax"), [(LARK, "lark"), (GBNF, "gbnf")])
 def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: str, judge: Judge) -> None:
-    special, body = judge.tokenizer.special_tokens, ContextFree(definition, syntax)
-    alone = compose(special, body=body)
-    beside = compose(special, body=body, calls=calls(), thought=THINK)
+    special, body = judge.tokenizer.special_tokens, ContextFreeGrammar(definition, syntax)
+    alone = compose_grammar(special, body=body)
+    beside = compose_grammar(special, body=body, calls=calls(), reasoning=THINK)
     assert judge(alone, "((abc))")
     assert not judge(alone, "((abc)")
     assert judge(beside, "((abc))")
@@ -284,30 +289,30 @@ def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: st
         (Regex("a" * 4097), "4 KiB"),
         (Regex("(" * 2_000 + ")" * 2_000), "regex"),
         (Regex(r"[^\s\S]"), "no answer"),
-        (Choices(()), "nothing to choose"),
-        (Choices(("x" * 70_000,)), "64 KiB"),
-        (ContextFree("start: nothing"), "nothing"),
-        (ContextFree(""), "mpty"),
-        (ContextFree("start: a\na: start"), "no answer"),
-        (ContextFree('start: "a"' + " " * 70_000), "64 KiB"),
-        (ContextFree("start: " + "(" * 5_000 + '"a"' + ")" * 5_000), "nested"),
-        (ContextFree("start: X\nX: " + " & ".join(f"/.*{n}.*/" for n in range(12))), "intersects"),
-        (ContextFree("start: %json {"), "%json"),
-        (ContextFree('start: %json {"type": "x"}'), "Invalid JSON Schema"),
-        (ContextFree('start: "a"', "ebnf"), "ebnf"),
-        (ContextFree("root ::= nothing", "gbnf"), "nothing"),
-        (ContextFree('root ::= "a', "gbnf"), "GBNF"),
-        (ContextFree('root ::= "\\', "gbnf"), "GBNF"),
-        (ContextFree("root ::= " + "(" * 3_000 + '"a"' + ")" * 3_000, "gbnf"), "nested"),
-        (ContextFree('root ::= "a"\n' + "".join(f'r{n} ::= "a"\n' for n in range(2_001)), "gbnf"), "2000 rules"),
+        (StringChoices(()), "nothing to choose"),
+        (StringChoices(("x" * 70_000,)), "64 KiB"),
+        (ContextFreeGrammar("start: nothing"), "nothing"),
+        (ContextFreeGrammar(""), "mpty"),
+        (ContextFreeGrammar("start: a\na: start"), "no answer"),
+        (ContextFreeGrammar('start: "a"' + " " * 70_000), "64 KiB"),
+        (ContextFreeGrammar("start: " + "(" * 5_000 + '"a"' + ")" * 5_000), "nested"),
+        (ContextFreeGrammar("start: X\nX: " + " & ".join(f"/.*{n}.*/" for n in range(12))), "intersects"),
+        (ContextFreeGrammar("start: %json {"), "%json"),
+        (ContextFreeGrammar('start: %json {"type": "x"}'), "Invalid JSON Schema"),
+        (ContextFreeGrammar('start: "a"', "ebnf"), "ebnf"),
+        (ContextFreeGrammar("root ::= nothing", "gbnf"), "nothing"),
+        (ContextFreeGrammar('root ::= "a', "gbnf"), "GBNF"),
+        (ContextFreeGrammar('root ::= "\\', "gbnf"), "GBNF"),
+        (ContextFreeGrammar("root ::= " + "(" * 3_000 + '"a"' + ")" * 3_000, "gbnf"), "nested"),
+        (ContextFreeGrammar('root ::= "a"\n' + "".join(f'r{n} ::= "a"\n' for n in range(2_001)), "gbnf"), "2000 rules"),
     ],
 )
 def test_a_bad_constraint_is_refused(
-    body: Regex | Choices | ContextFree, word: str, embedded: HfTokenizer, compiler: Compiler
+    body: Regex | StringChoices | ContextFreeGrammar, word: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     for thought in (None, THINK):
         with pytest.raises(RequestError, match=re.escape(word)) as caught:
-            compiler.compile(compose(embedded.special_tokens, body=body, body_param="here", thought=thought))
+            compiler.compile(compose_grammar(embedded.special_tokens, body=body, body_param="here", reasoning=thought))
         assert (caught.value.status, caught.value.param) == (400, "here")
         assert len(caught.value.message) < 1_200
 
@@ -320,16 +325,16 @@ def test_blanks_that_a_vocabulary_adds_are_text() -> None:
     ]
     tokenizer = vocabularies.made(data)
     judge = Judge(tokenizer, Compiler(tokenizer, [tokenizer.special_tokens[EOS]]), False)
-    grammar = compose(tokenizer.special_tokens, thought=OPEN, body=JsonObject())
+    grammar = compose_grammar(tokenizer.special_tokens, reasoning=OPEN, body=JsonObject())
     assert judge(grammar, 'hm\n\n字\n</think>\n\n{"字": "字"}')
     assert 266 in tokenizer.encode('{"字": "字"}', special=False)
 
 
 def test_calls_of_no_tool_are_a_mistake(embedded: HfTokenizer) -> None:
     with pytest.raises(ValueError, match="no tool"):
-        compose(embedded.special_tokens, calls=Calls(()))
+        compose_grammar(embedded.special_tokens, calls=ToolCallRules(()))
 
 
 def test_words_that_only_look_like_intersections_do_not_count(judge: Judge) -> None:
     grammar = 'start: "&&&&&&&&&&&&" // & & & & & & & & & &\n'
-    assert judge(compose(judge.tokenizer.special_tokens, body=ContextFree(grammar)), "&&&&&&&&&&&&")
+    assert judge(compose_grammar(judge.tokenizer.special_tokens, body=ContextFreeGrammar(grammar)), "&&&&&&&&&&&&")

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.constraints.lark import CallForm, Calls, compose
-from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.lark import CallForm, ToolCallRules, compose_grammar
 from dragoman.core.engine import Matcher
 from dragoman.core.events import TextDelta
 from dragoman.core.message import CustomTool, FunctionTool, ToolCall
-from dragoman.core.syntax import FreeText, Many, Maybe, OneOf, Piece, Verbatim
-from dragoman.parsers.call_families import CALLS
-from dragoman.parsers.families import HARMONY_CALLS
+from dragoman.core.syntax import Alternation, FreeText, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.model_families import HARMONY_TOOL_NAMES
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import allowed, text
@@ -70,16 +70,16 @@ def schemas(draw: st.DrawFn) -> Schema:
     }
 
 
-def urges(pieces: Sequence[Piece]) -> list[str]:
+def urges(pieces: Sequence[SyntaxPiece]) -> list[str]:
     """What ends a text: chance would hardly spell it."""
     found: list[str] = []
     for piece in pieces:
         match piece:
             case FreeText(end):
                 found.append(end)
-            case OneOf(options):
+            case Alternation(options):
                 found.extend(end for option in options for end in urges(option))
-            case Maybe(inner) | Many(inner):
+            case OptionalPieces(inner) | RepeatedPieces(inner):
                 found.extend(urges(inner))
             case _:
                 pass
@@ -119,15 +119,17 @@ def check(name: str, tools: Sequence[FunctionTool | CustomTool], seed: int, *, t
     """Whether the walk came to an end; whatever it has said is calls that follow their schemas."""
     tokenizer, compiler = vocabulary(name, tokens=tokens)
     format = tool_format(name, tokenizer.special_tokens)
-    forms = tuple(CallForm(format.call(tool)) for tool in tools)
-    calls = Calls(forms, format.between, True, True, format.around, format.leading)
-    matcher = compiler.compile(compose(tokenizer.special_tokens, calls=calls)).matcher()
+    forms = tuple(CallForm(format.build_call_syntax(tool)) for tool in tools)
+    calls = ToolCallRules(
+        forms, format.call_separator, True, True, format.section_delimiters, format.has_unmarked_calls
+    )
+    matcher = compiler.compile(compose_grammar(tokenizer.special_tokens, calls=calls)).build_matcher()
     marks = urges([piece for form in forms for piece in form.pieces])
-    ids = walk(matcher, tokenizer, Random(seed), [*marks, format.around[1] or " "])
+    ids = walk(matcher, tokenizer, Random(seed), [*marks, format.section_delimiters[1] or " "])
     if ids is None:
         return False
     answer = text(tokenizer, ids)
-    parts = fold(parse(format.parser(context(*tools)), [TextDelta(0, answer)])).parts
+    parts = fold(parse(format.create_parser(context(*tools)), [TextDelta(0, answer)])).parts
     assert parts, answer
     for part in parts:
         assert isinstance(part, ToolCall), (answer, part)
@@ -145,7 +147,7 @@ def finite(number: str) -> float:
     return max(-1e300, min(float(number), 1e300))
 
 
-FAMILIES = [*(family.names[0] for family in CALLS), HARMONY_CALLS[0]]
+FAMILIES = [*(family.names[0] for family in CALL_FAMILIES), HARMONY_TOOL_NAMES[0]]
 
 
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "text"])
@@ -177,5 +179,5 @@ def test_a_custom_tool_is_given_what_matches_its_pattern(name: str, pattern: str
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_form_begins_with_a_text(name: str):
-    first = tool_format(name).call(FunctionTool("f"))[0]
-    assert isinstance(first, Verbatim)
+    first = tool_format(name).build_call_syntax(FunctionTool("f"))[0]
+    assert isinstance(first, LiteralText)

@@ -10,12 +10,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dragoman.constraints.lark import CallForm, Calls, Grammar, compose
-from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.lark import CallForm, ConstraintGrammar, ToolCallRules, compose_grammar
 from dragoman.constraints.schema import check_schema
 from dragoman.core.errors import RequestError
 from dragoman.core.request import JsonObject, JsonSchema
-from dragoman.core.syntax import JsonValue, Verbatim
+from dragoman.core.syntax import JsonValue, LiteralText
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.constraints.conftest import EOS
 from tests.constraints.walks import accepts, allowed, text, walk
@@ -100,9 +100,9 @@ REFUSED: dict[str, tuple[Schema, str]] = {
 }
 
 
-def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> Grammar:
+def of(tokenizer: HfTokenizer, schema: object, strict: bool = True) -> ConstraintGrammar:
     body = JsonSchema(json.dumps(schema), strict)
-    return compose(tokenizer.special_tokens, body=body, body_param="response_format.json_schema.schema")
+    return compose_grammar(tokenizer.special_tokens, body=body, body_param="response_format.json_schema.schema")
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
@@ -110,7 +110,7 @@ def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler
     schema, eos = SUPPORTED[name], embedded.special_tokens[EOS]
     compiled = compiler.compile(of(embedded, schema))
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    walks = [walk(compiled.matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)]
+    walks = [walk(compiled.build_matcher(), embedded, eos, Random(f"{name}{seed}")) for seed in range(4)]
     ended = [text(embedded, ids) for ids in walks if ids is not None]
     assert ended
     for answer in ended:
@@ -131,7 +131,7 @@ def test_random_answers_are_instances(name: str, embedded: HfTokenizer, compiler
 def test_formats_are_enforced(format: str, pattern: str, embedded: HfTokenizer, compiler: Compiler) -> None:
     compiled = compiler.compile(of(embedded, {"type": "string", "format": format}))
     eos = embedded.special_tokens[EOS]
-    walks = [walk(compiled.matcher(), embedded, eos, Random(f"{format}{seed}")) for seed in range(4)]
+    walks = [walk(compiled.build_matcher(), embedded, eos, Random(f"{format}{seed}")) for seed in range(4)]
     ended = [json.loads(text(embedded, ids)) for ids in walks if ids is not None]
     assert ended
     assert all(re.fullmatch(pattern, answer) for answer in ended), ended
@@ -163,7 +163,7 @@ def test_a_lax_schema_is_enforced_as_far_as_possible(embedded: HfTokenizer, comp
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 1}
     compiled = compiler.compile(of(embedded, schema, strict=False))
     assert any("uniqueItems" in warning for warning in compiled.warnings)
-    ids = walk(compiled.matcher(), embedded, embedded.special_tokens[EOS], Random(1))
+    ids = walk(compiled.build_matcher(), embedded, embedded.special_tokens[EOS], Random(1))
     assert ids is not None
     assert all(isinstance(n, int) for n in json.loads(text(embedded, ids)))
 
@@ -198,7 +198,7 @@ def test_there_is_one_way_to_write_an_instance(
 
 def test_the_end_is_allowed_only_when_the_instance_is_whole(embedded: HfTokenizer, compiler: Compiler) -> None:
     eos = embedded.special_tokens[EOS]
-    matcher = compiler.compile(of(embedded, closed(a={"type": "array", "items": {"type": "null"}}))).matcher()
+    matcher = compiler.compile(of(embedded, closed(a={"type": "array", "items": {"type": "null"}}))).build_matcher()
     for id in embedded.encode('{"a": [null]}', special=False):
         assert eos not in allowed(matcher, embedded.vocab_size)
         assert not matcher.finished
@@ -212,7 +212,7 @@ def test_no_mask_allows_a_control_token(
     body: JsonObject | JsonSchema, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
     eos, controls = embedded.special_tokens[EOS], set(embedded.special_tokens.values())
-    matcher = compiler.compile(compose(embedded.special_tokens, body=body)).matcher()
+    matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=body)).build_matcher()
     random = Random(3)
     for _ in range(60):
         choices = allowed(matcher, embedded.vocab_size)
@@ -224,7 +224,7 @@ def test_no_mask_allows_a_control_token(
 
 def test_blanks_between_the_parts_of_an_instance_are_bounded(embedded: HfTokenizer, compiler: Compiler) -> None:
     blank = embedded.encode(" ", special=False)
-    matcher = compiler.compile(compose(embedded.special_tokens, body=JsonObject())).matcher()
+    matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=JsonObject())).build_matcher()
     assert matcher.advance(embedded.encode("{", special=False)[0])
     assert not matcher.advance(blank[0])
 
@@ -301,7 +301,7 @@ def test_a_schema_that_is_too_much_work_is_refused(name: str, embedded: HfTokeni
 def test_a_schema_that_only_looks_like_much_work_is_followed(
     name: str, embedded: HfTokenizer, compiler: Compiler
 ) -> None:
-    matcher = compiler.compile(of(embedded, MUCH[name])).matcher()
+    matcher = compiler.compile(of(embedded, MUCH[name])).build_matcher()
     random = Random(5)
     for _ in range(40):
         choices = allowed(matcher, embedded.vocab_size)
@@ -312,9 +312,9 @@ def test_the_constraint_at_fault_is_named(embedded: HfTokenizer, compiler: Compi
     head = '<tool_call>\n{"name": "f", "arguments": '
     bad = JsonValue('{"type":"object","properties":{"a":{"type":"array","contains":{}}}}')
     forms = (
-        CallForm((Verbatim(head), JsonValue("{}"), Verbatim("}")), "tools.0.function.parameters"),
-        CallForm((Verbatim(head), bad, Verbatim("}")), "tools.1.function.parameters"),
+        CallForm((LiteralText(head), JsonValue("{}"), LiteralText("}")), "tools.0.function.parameters"),
+        CallForm((LiteralText(head), bad, LiteralText("}")), "tools.1.function.parameters"),
     )
     with pytest.raises(RequestError, match="contains") as caught:
-        compiler.compile(compose(embedded.special_tokens, body=JsonObject(), calls=Calls(forms)))
+        compiler.compile(compose_grammar(embedded.special_tokens, body=JsonObject(), calls=ToolCallRules(forms)))
     assert caught.value.param == "tools.1.function.parameters"

@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 
-from dragoman.constraints.lark import Grammar
-from dragoman.constraints.matcher import Compiler
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.lark import ConstraintGrammar
 from dragoman.core.engine import Matcher, Tokenizer
 
 CLOSERS = (b'"', b"}", b"]", b"\n", b".", b"@")
@@ -22,9 +22,9 @@ def advance(matcher: Matcher, ids: list[int]) -> bool:
     return all(matcher.advance(id) for id in ids)
 
 
-def accepts(compiler: Compiler, grammar: Grammar, ids: list[int], eos: int) -> bool:
+def accepts(compiler: Compiler, grammar: ConstraintGrammar, ids: list[int], eos: int) -> bool:
     """These ids and then the end are a whole answer."""
-    matcher = compiler.compile(grammar).matcher()
+    matcher = compiler.compile(grammar).build_matcher()
     return advance(matcher, [*ids, eos])
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from dragoman.core.errors import RequestError
 from dragoman.core.events import Event
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.base import Call, Header, Profile, ReaderOptions
+from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
 from dragoman.dialects.chat import read_chat
 from dragoman.dialects.completions import read_completions
 
@@ -20,7 +20,7 @@ HEADER = Header("chatcmpl-1", 1700000000, "tiny")
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
-def chat(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+def chat(options: ReaderOptions = OPTIONS, /, **fields: object) -> GenerationCall:
     return read_chat(msgspec.json.encode({"messages": HELLO, **fields}), options)
 
 
@@ -34,7 +34,7 @@ def conversation(**fields: object) -> Conversation:
     return prompt
 
 
-def completions(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+def completions(options: ReaderOptions = OPTIONS, /, **fields: object) -> GenerationCall:
     return read_completions(msgspec.json.encode({"prompt": "hello", **fields}), options)
 
 
@@ -54,13 +54,13 @@ def completions_refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -
     return caught.value
 
 
-def streamed(call: Call, *events: Event) -> str:
+def streamed(call: GenerationCall, *events: Event) -> str:
     writer = call.writer(HEADER)
     return b"".join(writer.feed(event) for event in events).decode()
 
 
-def whole(call: Call, *events: Event) -> str:
-    folded = Fold()
+def whole(call: GenerationCall, *events: Event) -> str:
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
-    return call.writer(HEADER).full(folded.reply()).decode()
+    return call.writer(HEADER).render_full(folded.build()).decode()

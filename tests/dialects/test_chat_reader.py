@@ -26,28 +26,28 @@ from dragoman.core.message import (
     File,
     FunctionTool,
     Image,
-    Inline,
+    InlineMedia,
     Message,
     Reasoning,
     Refusal,
-    Remote,
+    RemoteMedia,
     Role,
-    Stored,
     Text,
     ToolCall,
     ToolChoice,
     ToolResult,
+    UploadedMedia,
 )
 from dragoman.core.request import (
-    Choices,
-    ContextFree,
+    ContextFreeGrammar,
     Extras,
+    GenerationLimits,
     JsonObject,
     JsonSchema,
-    Limits,
     ReasoningOptions,
     Regex,
     SamplingOptions,
+    StringChoices,
 )
 from dragoman.dialects.base import Header, ReaderOptions
 from dragoman.dialects.chat import read_chat
@@ -73,7 +73,7 @@ def test_the_least_body_is_a_request_with_nothing_said():
     request = chat_request()
     assert request.model == "tiny"
     assert request.sampling == SamplingOptions()
-    assert request.limits == Limits()
+    assert request.limits == GenerationLimits()
     assert request.constraint is None
     assert request.logprobs is None
     assert not chat().stream
@@ -120,21 +120,21 @@ def test_content_parts():
     assert user_part({"type": "text", "text": "x"}) == Text("x")
     assert user_part("x") == Text("x")
     assert user_part({"type": "image_url", "image_url": {"url": "https://h/x.png", "detail": "low"}}) == Image(
-        Remote("https://h/x.png"), "low"
+        RemoteMedia("https://h/x.png"), "low"
     )
-    assert user_part({"type": "file", "file": {"file_id": "file-1"}}) == File(Stored("file-1"))
+    assert user_part({"type": "file", "file": {"file_id": "file-1"}}) == File(UploadedMedia("file-1"))
 
 
 def test_inline_media_is_decoded():
     encoded = base64.b64encode(b"\x00\x01").decode()
     assert user_part({"type": "image_url", "image_url": data_url(PIXEL, "image/PNG")}) == Image(
-        Inline(PIXEL, "image/png")
+        InlineMedia(PIXEL, "image/png")
     )
     assert user_part({"type": "input_audio", "input_audio": {"data": encoded, "format": "wav"}}) == Audio(
-        Inline(b"\x00\x01", "audio/wav"), "wav"
+        InlineMedia(b"\x00\x01", "audio/wav"), "wav"
     )
     file = {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{encoded}"}
-    assert user_part({"type": "file", "file": file}) == File(Inline(b"\x00\x01", "application/pdf"), "a.pdf")
+    assert user_part({"type": "file", "file": file}) == File(InlineMedia(b"\x00\x01", "application/pdf"), "a.pdf")
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_a_broken_tool_is_refused(tools: object, param: str):
         ("auto", ToolChoice("auto")),
         ("none", ToolChoice("none")),
         ("required", ToolChoice("required")),
-        ({"type": "function", "function": {"name": "weather"}}, ToolChoice("required", ("weather",), named=True)),
-        ({"type": "custom", "custom": {"name": "shell"}}, ToolChoice("required", ("shell",), named=True)),
+        ({"type": "function", "function": {"name": "weather"}}, ToolChoice("required", ("weather",), is_named=True)),
+        ({"type": "custom", "custom": {"name": "shell"}}, ToolChoice("required", ("shell",), is_named=True)),
         (
             {
                 "type": "allowed_tools",
@@ -329,7 +329,7 @@ def test_parallel_calls_can_be_forbidden():
 def test_legacy_functions_are_tools_of_which_one_is_called():
     read = conversation(functions=[{"name": "f"}], function_call={"name": "f"})
     assert read.tools == (FunctionTool("f"),)
-    assert read.tool_choice == ToolChoice("required", ("f",), named=True)
+    assert read.tool_choice == ToolChoice("required", ("f",), is_named=True)
     assert not read.parallel_tool_calls
     assert conversation(functions=[{"name": "f"}], function_call="none").tool_choice == ToolChoice("none")
     assert chat_refusal(functions=[{"name": "f"}], function_call={"name": "g"}).param == "function_call.name"
@@ -354,14 +354,14 @@ def test_legacy_functions_are_tools_of_which_one_is_called():
         ({"structured_outputs": {"json": {"type": "object"}}}, JsonSchema('{"type":"object"}')),
         ({"structured_outputs": {"json": '{"type": "object"}'}}, JsonSchema('{"type": "object"}')),
         ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
-        ({"structured_outputs": {"choice": ["a", "b"]}}, Choices(("a", "b"))),
-        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ContextFree('root ::= "a"', "gbnf")),
-        ({"structured_outputs": {"grammar": 'start: "a"'}}, ContextFree('start: "a"', "lark")),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, StringChoices(("a", "b"))),
+        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, ContextFreeGrammar('root ::= "a"', "gbnf")),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, ContextFreeGrammar('start: "a"', "lark")),
         ({"structured_outputs": {"json_object": True}}, JsonObject()),
         ({"guided_json": {}}, JsonSchema("{}")),
         ({"guided_regex": "a+"}, Regex("a+")),
-        ({"guided_choice": ["a"]}, Choices(("a",))),
-        ({"guided_grammar": 'root ::= "a"'}, ContextFree('root ::= "a"', "gbnf")),
+        ({"guided_choice": ["a"]}, StringChoices(("a",))),
+        ({"guided_grammar": 'root ::= "a"'}, ContextFreeGrammar('root ::= "a"', "gbnf")),
         ({"response_format": {"type": "text"}, "guided_regex": "a+"}, Regex("a+")),
     ],
 )
@@ -437,7 +437,7 @@ def test_limit_fields():
         include_stop_str_in_output=True,
         ignore_eos=True,
         truncate_prompt_tokens=-1,
-    ).limits == Limits(9, 2, ("END",), (3,), True, True, -1)
+    ).limits == GenerationLimits(9, 2, ("END",), (3,), True, True, -1)
     assert chat_request(stop=["a", "b"]).limits.stop == ("a", "b")
 
 

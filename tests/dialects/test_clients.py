@@ -59,12 +59,16 @@ def choice(text: str) -> Json:
 def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
     """A stream that is cut in silence is taken for success by openai-python, LangChain, litellm and guidellm."""
     writer = chat(stream=True).writer(HEADER)
-    stream = writer.feed(Started(1)) + writer.feed(TextDelta(0, "x")) + writer.error(EngineError("The engine stopped."))
+    stream = (
+        writer.feed(Started(1))
+        + writer.feed(TextDelta(0, "x"))
+        + writer.render_error(EngineError("The engine stopped."))
+    )
     assert b"[DONE]" not in stream
     with pytest.raises(openai.APIError, match=r"The engine stopped\."):
         OpenAiSdk().chat(stream)
     with pytest.raises(openai.APIError, match=r"The engine stopped\."):
-        OpenAiSdk().completions(completions().writer(HEADER).error(EngineError("The engine stopped.")))
+        OpenAiSdk().completions(completions().writer(HEADER).render_error(EngineError("The engine stopped.")))
 
 
 def test_client_06_roles_of_all_choices_come_first_and_in_order():

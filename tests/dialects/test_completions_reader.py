@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import Unsupported
-from dragoman.core.request import Limits, Regex
+from dragoman.core.request import GenerationLimits, Regex
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.completions.parameters import COMPLETIONS
 
@@ -38,7 +38,7 @@ def test_many_prompts_are_bounded():
 
 
 def test_the_length_is_16_where_nothing_was_said():
-    assert completions_request().limits == Limits(max_tokens=16)
+    assert completions_request().limits == GenerationLimits(max_tokens=16)
     assert completions_request(max_tokens=None).limits.max_tokens == 16
     assert completions_request(max_tokens=-1).limits.max_tokens is None
 

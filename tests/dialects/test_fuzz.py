@@ -18,7 +18,7 @@ from dragoman.dialects.completions import read_completions
 from dragoman.dialects.completions.parameters import COMPLETIONS
 from dragoman.dialects.embeddings import read_embeddings
 from dragoman.dialects.embeddings.parameters import EMBEDDINGS
-from dragoman.dialects.errors import openai_error
+from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.generate import read_generate
 from dragoman.dialects.generate.parameters import GENERATE
 from dragoman.dialects.scoring import read_rerank, read_score
@@ -130,7 +130,7 @@ def read(reader: Reader, body: bytes, options: ReaderOptions) -> None:
         return
     assert refusal.status == 400
     assert 0 < len(refusal.message) < 2_000
-    openai_error(refusal, options.profile).decode()
+    render_openai_error(refusal, options.profile).decode()
 
 
 @pytest.mark.parametrize("reader", READERS)

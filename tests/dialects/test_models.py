@@ -8,14 +8,14 @@ from openai.pagination import SyncPage
 from openai.types import Model
 
 from dragoman.dialects.base import Profile
-from dragoman.dialects.models import ModelCard, model_list, model_object
+from dragoman.dialects.models import ModelCard, render_model, render_model_list
 
 CARD = ModelCard("org/tiny", 1700000000, max_model_len=1024)
 
 
 def test_one_model_is_openais_and_anthropics_at_once():
-    assert Model.model_validate_json(model_object(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
-    assert json.loads(model_object(CARD, Profile.OPENAI)) == {
+    assert Model.model_validate_json(render_model(CARD, Profile.OPENAI), strict=True).id == "org/tiny"
+    assert json.loads(render_model(CARD, Profile.OPENAI)) == {
         "id": "org/tiny",
         "object": "model",
         "created": 1700000000,
@@ -31,20 +31,20 @@ def test_one_model_is_openais_and_anthropics_at_once():
 
 
 def test_a_list_names_its_first_and_last():
-    listed = model_list((CARD, ModelCard("b", 1)), Profile.OPENAI)
+    listed = render_model_list((CARD, ModelCard("b", 1)), Profile.OPENAI)
     assert [model.id for model in SyncPage[Model].model_validate_json(listed).data] == ["org/tiny", "b"]
     body = json.loads(listed)
     assert (body["object"], body["has_more"], body["first_id"], body["last_id"]) == ("list", False, "org/tiny", "b")
 
 
 def test_an_empty_list_is_a_list():
-    body = json.loads(model_list((), Profile.OPENAI))
+    body = json.loads(render_model_list((), Profile.OPENAI))
     assert (body["data"], body["first_id"]) == ([], None)
 
 
 def test_vllm_shows_roots_and_permissions():
     """The keys of the recorded answer of vLLM 0.33 are all there."""
-    body = json.loads(model_object(CARD, Profile.VLLM))
+    body = json.loads(render_model(CARD, Profile.VLLM))
     assert set(body) >= {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
     assert (body["root"], body["parent"]) == ("org/tiny", None)
     assert set(body["permission"][0]) == {

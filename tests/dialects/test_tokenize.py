@@ -13,10 +13,10 @@ from dragoman.core.request import Conversation
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.tokenize import (
     TokenizeCall,
-    detokenize_answer,
     read_detokenize,
     read_tokenize,
-    tokenize_answer,
+    render_detokenize,
+    render_tokenize,
 )
 
 from .asking import HELLO, OPTIONS, WEATHER
@@ -72,6 +72,6 @@ def test_detokenize():
 
 
 def test_answers_are_those_of_vllm():
-    assert tokenize_answer([529, 526], 1024) == b'{"count":2,"max_model_len":1024,"tokens":[529,526],"token_strs":null}'
-    assert json.loads(tokenize_answer([1], 9, ["\ud800"]))["token_strs"] == ["?"]
-    assert detokenize_answer('a"b') == b'{"prompt":"a\\"b"}'
+    assert render_tokenize([529, 526], 1024) == b'{"count":2,"max_model_len":1024,"tokens":[529,526],"token_strs":null}'
+    assert json.loads(render_tokenize([1], 9, ["\ud800"]))["token_strs"] == ["?"]
+    assert render_detokenize('a"b') == b'{"prompt":"a\\"b"}'

@@ -25,9 +25,9 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolResult
 from dragoman.core.request import JsonObject
-from dragoman.dialects.base import Call, Header, Profile
+from dragoman.dialects.base import GenerationCall, Header, Profile
 from dragoman.dialects.chat import read_chat
-from dragoman.dialects.errors import openai_error
+from dragoman.dialects.errors import render_openai_error
 
 from .asking import (
     HELLO,
@@ -56,15 +56,15 @@ CALLS: tuple[Event, ...] = (
 )
 
 
-def chunks(call: Call, *events: Event) -> list[Json]:
+def chunks(call: GenerationCall, *events: Event) -> list[Json]:
     return [json.loads(line.removeprefix("data: ")) for line in streamed(call, *events).split("\n\n")[:-1]]
 
 
-def deltas(call: Call, *events: Event) -> list[Json]:
+def deltas(call: GenerationCall, *events: Event) -> list[Json]:
     return [choice["delta"] for chunk in chunks(call, *events) for choice in chunk["choices"]]
 
 
-def reasons(call: Call, *events: Event) -> tuple[str, str]:
+def reasons(call: GenerationCall, *events: Event) -> tuple[str, str]:
     """In the stream, and in the whole."""
     last = [chunk for chunk in chunks(call, *events) if chunk["choices"]][-1]
     return last["choices"][0]["finish_reason"], json.loads(whole(call, *events))["choices"][0]["finish_reason"]
@@ -190,7 +190,7 @@ def test_trap_15_the_object_has_its_right_name():
 
 
 @pytest.mark.parametrize("call", [chat(), completions()], ids=["chat", "completions"])
-def test_trap_16_id_created_and_usage_are_there(call: Call):
+def test_trap_16_id_created_and_usage_are_there(call: GenerationCall):
     """zed#34513, #54804, #42893"""
     events = (Started(1), TextDelta(0, "x"), STOP, DONE)
     for answer in (*chunks(call, *events), json.loads(whole(call, *events))):
@@ -210,7 +210,7 @@ def test_trap_29_a_responses_body_is_told_where_to_go():
 @pytest.mark.parametrize("profile", Profile)
 def test_trap_30_an_overflow_is_recognised(profile: Profile):
     """earendil-works/pi#5930, TensorRT-LLM#19457, harbor#996: clients match these words to compact their history."""
-    body = openai_error(ContextTooLong(limit=1024, prompt=2000, param="messages"), profile).decode()
+    body = render_openai_error(ContextTooLong(limit=1024, prompt=2000, param="messages"), profile).decode()
     assert "This model's maximum context length is 1024 tokens. However, your prompt has 2000 tokens" in body
     assert ("context_length_exceeded" in body) == (profile is Profile.OPENAI)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.dialects.sealing import Check, Purpose
+from dragoman.dialects.sealing import Purpose, VerificationMode
 
 
 @dataclass(frozen=True)
 class Wax:
-    check: Check = Check.LENIENT
+    check: VerificationMode = VerificationMode.LENIENT
 
     def seal(self, purpose: Purpose, text: str) -> str:
         return f"{purpose}:{text}"
@@ -21,5 +21,5 @@ class Wax:
     def sign(self, thought: str) -> str:
         return thought.upper()
 
-    def has_signed(self, thought: str, signature: str) -> bool:
+    def verify_signature(self, thought: str, signature: str) -> bool:
         return signature == self.sign(thought)

@@ -26,10 +26,10 @@ from dragoman.core.events import (
     ToolCallStart,
     Usage,
 )
-from dragoman.core.reply import Fold
-from dragoman.dialects.base import Call, Header, Profile, ReaderOptions
-from dragoman.dialects.parameters import SUPPORT
-from dragoman.dialects.support import Status, Support
+from dragoman.core.reply import ReplyBuilder
+from dragoman.dialects.all_parameters import ALL_PARAMETERS
+from dragoman.dialects.base import GenerationCall, Header, Profile, ReaderOptions
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 examples: Any = import_module("examples")
@@ -49,39 +49,39 @@ EVENTS: tuple[Event, ...] = (
 )
 GENERATING = [
     row
-    for row in SUPPORT
+    for row in ALL_PARAMETERS
     if row.dialect in examples.DIALECTS
-    and row.status is Status.HONOURED
+    and row.status is SupportStatus.HONOURED
     and row.name not in examples.REFUSES.get(row.dialect, ())
 ]
 
 
-def ask(dialect: str, fields: dict[str, Any]) -> Call:
+def ask(dialect: str, fields: dict[str, Any]) -> GenerationCall:
     return examples.DIALECTS[dialect].read(json.dumps(fields).encode(), READING)
 
 
-def shown(call: Call) -> tuple[object, ...]:
+def shown(call: GenerationCall) -> tuple[object, ...]:
     """All that a call comes to: what is asked of the engine, what is warned of, and what is written."""
     header = Header("id-1", 7, "m")
     streamed = b"".join(map(call.writer(header).feed, EVENTS))
-    fold = Fold()
+    fold = ReplyBuilder()
     for event in EVENTS:
         fold.feed(event)
-    return call.requests, call.stream, call.warnings, streamed, call.writer(header).full(fold.reply())
+    return call.requests, call.stream, call.warnings, streamed, call.writer(header).render_full(fold.build())
 
 
-def named(row: Support) -> str:
+def named(row: ParameterSupport) -> str:
     return f"{row.dialect}-{row.name}"
 
 
 @pytest.mark.parametrize("row", GENERATING, ids=named)
-def test_an_example_of_every_honoured_parameter_is_understood(row: Support):
+def test_an_example_of_every_honoured_parameter_is_understood(row: ParameterSupport):
     call = ask(row.dialect, examples.body(row.dialect, row.name))
     assert call.unknown == ()
 
 
 @pytest.mark.parametrize("row", GENERATING, ids=named)
-def test_what_is_honoured_shows(row: Support):
+def test_what_is_honoured_shows(row: ParameterSupport):
     body = examples.body(row.dialect, row.name)
     if row.name in examples.READ_ONLY[row.dialect]:
         with pytest.raises(RequestError):
@@ -95,6 +95,6 @@ def test_what_is_honoured_shows(row: Support):
 
 def test_no_example_is_of_something_else():
     for name, dialect in examples.DIALECTS.items():
-        honoured = {row.name for row in SUPPORT if row.dialect == name and row.status is Status.HONOURED}
+        honoured = {row.name for row in ALL_PARAMETERS if row.dialect == name and row.status is SupportStatus.HONOURED}
         assert dialect.examples.keys() | examples.REFUSES.get(name, frozenset()) == honoured
         assert examples.READ_ONLY[name] <= honoured

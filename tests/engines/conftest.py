@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.engines.tiny import embedded
+from dragoman.engines.tiny import find_bundled_model
 from dragoman.engines.tiny.model import Llama, read_model
 
 from .tiny.models import make_model
@@ -19,4 +19,4 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Llama:
 @pytest.fixture(scope="session")
 def packaged() -> Llama:
     """The model that comes with the package."""
-    return read_model(embedded())
+    return read_model(find_bundled_model())

@@ -10,17 +10,17 @@ from pathlib import Path
 from dragoman.core.engine import (
     Ended,
     Failed,
-    PromptScored,
+    PromptLogprobs,
     Sampled,
     Scheduled,
-    Score,
     TokenEngine,
+    TokenLogprob,
     TokenOutput,
     TokenRequest,
 )
 from dragoman.core.request import Sampling
-from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, seeded
-from dragoman.engines.batching.adapters import Adapter
+from dragoman.engines.batching import BatchingEngine, BlockFiles, Model, SchedulerConfig, build_rng
+from dragoman.engines.batching.adapters import LoadedAdapter
 from dragoman.engines.batching.sequence import Sequence
 from dragoman.engines.batching.stepper import Stepper
 from dragoman.engines.tiny.model import Llama
@@ -41,16 +41,16 @@ class Told(list[TokenOutput]):
         return [output.token for output in self if isinstance(output, Sampled)]
 
     @property
-    def scores(self) -> list[Score | None]:
-        return [output.score for output in self if isinstance(output, Sampled)]
+    def scores(self) -> list[TokenLogprob | None]:
+        return [output.logprobs for output in self if isinstance(output, Sampled)]
 
     @property
     def cached(self) -> list[int]:
         return [output.cached_tokens for output in self if isinstance(output, Scheduled)]
 
     @property
-    def prompt(self) -> list[PromptScored]:
-        return [output for output in self if isinstance(output, PromptScored)]
+    def prompt(self) -> list[PromptLogprobs]:
+        return [output for output in self if isinstance(output, PromptLogprobs)]
 
     @property
     def end(self) -> Ended | Failed | None:
@@ -81,10 +81,10 @@ class Bench:
         self.sequences: list[Sequence] = []
         self.told: list[Told] = []
 
-    def add(self, request: TokenRequest, adapter: Adapter | None = None) -> Told:
+    def add(self, request: TokenRequest, adapter: LoadedAdapter | None = None) -> Told:
         key = len(self.sequences)
         vocab, most = self._model.vocab, self._max_model_len
-        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, draws=seeded, adapter=adapter)
+        sequence = Sequence(key, request, vocab=vocab, max_model_len=most, rng_factory=build_rng, adapter=adapter)
         self.sequences.append(sequence)
         self.told.append(Told())
         self.stepper.scheduler.add(sequence)
@@ -124,7 +124,7 @@ def told_by(model: Llama | Model, directory: Path, ask: TokenRequest, most: int 
         bench = Bench(model, files=kept)
         told = bench.add(ask)
         bench.finish()
-        bench.stepper.spill(1000)
+        bench.stepper.offload(1000)
     return told
 
 

@@ -13,12 +13,12 @@ from itertools import count
 import pytest
 
 from dragoman.core.engine import Feature
-from dragoman.core.events import Event, Started, sampled
-from dragoman.core.grammar import check
+from dragoman.core.event_grammar import check_events
+from dragoman.core.events import Event, Started, get_answer_tokens
 from dragoman.core.message import Message, Role, Text
-from dragoman.core.reply import Choice, Fold, Reply
+from dragoman.core.reply import Choice, Reply, ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.pipeline.admission import Terms
+from dragoman.pipeline.admission import CallTerms
 from dragoman.pipeline.models import ServedModel
 from dragoman.pipeline.run import admit
 
@@ -49,7 +49,7 @@ class Subject:
 
     async def events(self, request: GenerateRequest) -> list[Event]:
         run = await admit(self.model, [request], terms())
-        return list(check([event async for batch in run.batches for event in batch]))
+        return list(check_events([event async for batch in run.batches for event in batch]))
 
     async def reply(self, request: GenerateRequest) -> Reply:
         return fold(await self.events(request))
@@ -59,11 +59,11 @@ def talk(text: str) -> Conversation:
     return Conversation((Message(Role.USER, (Text(text),)),))
 
 
-def terms() -> Terms:
+def terms() -> CallTerms:
     """Sequences need names of their own among those that run at once."""
     number = next(_numbers)
     calls = count()
-    return Terms(
+    return CallTerms(
         answer_id=f"kit-{number}",
         new_id=lambda: f"call_{number}_{next(calls)}",
         now=datetime(2026, 1, 1, tzinfo=UTC),
@@ -71,10 +71,10 @@ def terms() -> Terms:
 
 
 def fold(events: list[Event]) -> Reply:
-    folded = Fold()
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
-    return folded.reply()
+    return folded.build()
 
 
 def same(one: Reply, other: Reply, *, exact: bool) -> bool:
@@ -85,7 +85,7 @@ def same(one: Reply, other: Reply, *, exact: bool) -> bool:
 
 
 def _alike(one: Choice, other: Choice) -> bool:
-    if (one.text(), one.reason, one.stop) != (other.text(), other.reason, other.stop):
+    if (one.join_text(), one.reason, one.stop) != (other.join_text(), other.reason, other.stop):
         return False
     scores = [[token.logprob for token in choice.tokens] for choice in (one, other)]
     assert [token.id for token in one.tokens] == [token.id for token in other.tokens]
@@ -97,7 +97,7 @@ def ids(reply: Reply, choice: int = 0) -> list[int]:
 
 
 def count_tokens(events: list[Event]) -> int:
-    return sum(len(sampled(event)) for event in events)
+    return sum(len(get_answer_tokens(event)) for event in events)
 
 
 def prompt_tokens(events: list[Event]) -> int:

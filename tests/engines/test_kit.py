@@ -21,12 +21,12 @@ from dragoman.core.engine import Feature
 from dragoman.core.errors import ContextTooLong, DragomanError
 from dragoman.core.events import FinishReason, PromptTokens
 from dragoman.core.message import FunctionTool, ToolChoice
-from dragoman.core.request import Choices, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
+from dragoman.core.request import GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions, StringChoices
 from dragoman.dialects.base import Profile
 from dragoman.engines import tiny
-from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
-from dragoman.launch import Parting, Server, build_models, uvicorn_config
-from dragoman.launch.rollout import serve_executor
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
+from dragoman.launch.rollout import build_executor_model
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import load_tokenizer
@@ -48,14 +48,14 @@ def embedded() -> Models:
 def in_torch() -> Models:
     pytest.importorskip("torch", reason="needs torch (CPU)")
     pytest.importorskip("transformers", reason="needs transformers")
-    model = f"transformers:{tiny.embedded()}"
+    model = f"transformers:{tiny.find_bundled_model()}"
     return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, device="cpu"), SystemClock())
 
 
 def in_mlx() -> Models:
     pytest.importorskip("mlx.core", reason="needs mlx")
     pytest.importorskip("mlx_lm", reason="needs mlx-lm")
-    model = f"mlx:{tiny.embedded()}"
+    model = f"mlx:{tiny.find_bundled_model()}"
     return build_models(Settings(model=model, max_model_len=4096, max_num_seqs=32, dtype="float32"), SystemClock())
 
 
@@ -71,8 +71,8 @@ async def in_llamacpp() -> AsyncGenerator[Models]:
 
 
 def scripted() -> Models:
-    tokenizer = load_tokenizer(tiny.embedded())
-    engine = ScriptedEngine(Script((Entry((Say(LONG),), repeat=True),)), tokenizer=tokenizer, max_model_len=4096)
+    tokenizer = load_tokenizer(tiny.find_bundled_model())
+    engine = ScriptedEngine(Script((ScriptEntry((Say(LONG),), repeat=True),)), tokenizer=tokenizer, max_model_len=4096)
     return Models([ServedModel("scripted", EventBackend(engine, tokenizer), 4096, 0)])
 
 
@@ -89,9 +89,9 @@ async def upstream() -> AsyncGenerator[Models]:
     behind = embedded()
     options = ServingOptions(profile=Profile.VLLM)
     server = Server(
-        uvicorn_config(create_app(behind, options=options), Settings(log_level="error")),
+        build_uvicorn_config(create_app(behind, options=options), Settings(log_level="error")),
         behind,
-        parting=Parting(timeout=0.0),
+        shutdown_config=ShutdownConfig(timeout=0.0),
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -122,7 +122,7 @@ def simulated() -> Models:
 
 
 def rollout() -> Models:
-    return Models([serve_executor(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
+    return Models([build_executor_model(Settings(), SystemClock(), Dice(), own_name="dice", max_model_len=4096)])
 
 
 SUBJECTS = [
@@ -153,21 +153,21 @@ GREEDY = sampling(temperature=0.0)
 
 
 async def test_tokens_out_are_usage(subject: Subject) -> None:
-    events = await subject.events(subject.request(sampling=GREEDY, limits=Limits(max_tokens=20)))
+    events = await subject.events(subject.request(sampling=GREEDY, limits=GenerationLimits(max_tokens=20)))
     usage = fold(events).usage
     assert usage.completion == count_tokens(events) <= 20
     assert usage.prompt == prompt_tokens(events) > 0
 
 
 async def test_max_tokens_is_exact_and_told(subject: Subject) -> None:
-    reply = await subject.reply(subject.request(sampling=GREEDY, limits=Limits(max_tokens=3)))
+    reply = await subject.reply(subject.request(sampling=GREEDY, limits=GenerationLimits(max_tokens=3)))
     assert reply.usage.completion == 3
     assert reply.choices[0].reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("n", [1, 3])
 async def test_every_choice_is_answered_and_counted(subject: Subject, n: int) -> None:
-    events = await subject.events(subject.request(choices=n, limits=Limits(max_tokens=8)))
+    events = await subject.events(subject.request(choices=n, limits=GenerationLimits(max_tokens=8)))
     reply = fold(events)
     assert len(reply.choices) == n
     assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
@@ -180,24 +180,30 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_anything_starts(subj
 
 async def test_the_same_seed_says_the_same(subject: Subject) -> None:
     subject.needs_parameters("seed")
-    asked = subject.request(sampling=sampling(seed=7, temperature=1.5), choices=2, limits=Limits(max_tokens=16))
+    asked = subject.request(
+        sampling=sampling(seed=7, temperature=1.5), choices=2, limits=GenerationLimits(max_tokens=16)
+    )
     first, second = await subject.reply(asked), await subject.reply(asked)
     assert first.choices == second.choices
 
 
 async def test_a_stop_string_ends_the_text_and_never_shows(subject: Subject) -> None:
-    plain = (await subject.reply(subject.request(sampling=GREEDY, limits=Limits(max_tokens=30)))).choices[0].text()
+    plain = (
+        (await subject.reply(subject.request(sampling=GREEDY, limits=GenerationLimits(max_tokens=30))))
+        .choices[0]
+        .join_text()
+    )
     stop = plain[8:11]
-    limits = Limits(max_tokens=30, stop=(stop,))
+    limits = GenerationLimits(max_tokens=30, stop=(stop,))
     reply = await subject.reply(subject.request(sampling=GREEDY, limits=limits))
-    assert reply.choices[0].text() == plain[: plain.index(stop)]
+    assert reply.choices[0].join_text() == plain[: plain.index(stop)]
     assert (reply.choices[0].reason, reply.choices[0].stop) == (FinishReason.STOP, stop)
 
 
 async def test_every_token_has_its_logprob_and_its_alternatives(subject: Subject) -> None:
     subject.needs(Feature.LOGPROBS)
     most = min(2, subject.model.capabilities.max_logprobs)
-    asked = subject.request(sampling=GREEDY, limits=Limits(max_tokens=10), logprobs=most)
+    asked = subject.request(sampling=GREEDY, limits=GenerationLimits(max_tokens=10), logprobs=most)
     tokens = (await subject.reply(asked)).choices[0].tokens
     assert tokens
     for token in tokens:
@@ -209,7 +215,7 @@ async def test_every_token_has_its_logprob_and_its_alternatives(subject: Subject
 
 async def test_the_prompt_comes_back_with_its_logprobs(subject: Subject) -> None:
     subject.needs(Feature.PROMPT_LOGPROBS)
-    asked = subject.request(prompt_logprobs=1, return_prompt=True, limits=Limits(max_tokens=1))
+    asked = subject.request(prompt_logprobs=1, return_prompt=True, limits=GenerationLimits(max_tokens=1))
     events = await subject.events(asked)
     (prompt,) = [event for event in events if isinstance(event, PromptTokens)]
     assert len(prompt.tokens) == prompt_tokens(events)
@@ -222,7 +228,7 @@ async def test_a_prompt_of_ids_says_what_its_text_says(subject: Subject) -> None
     tokenizer = subject.model.tokenizer
     assert tokenizer is not None
     text = "Once upon a time"
-    limits = Limits(max_tokens=8)
+    limits = GenerationLimits(max_tokens=8)
     spelled = GenerateRequest(subject.model.name, text, sampling=GREEDY, limits=limits)
     counted = msgspec.structs.replace(spelled, prompt=tuple(tokenizer.encode(text, special=True)))
     assert ids(await subject.reply(spelled)) == ids(await subject.reply(counted))
@@ -244,28 +250,28 @@ async def test_a_schema_binds_the_answer(subject: Subject) -> None:
         asked = subject.request(
             constraint=JsonSchema(json.dumps(SCHEMA)),
             sampling=sampling(seed=seed, temperature=2.0),
-            limits=Limits(max_tokens=200),
+            limits=GenerationLimits(max_tokens=200),
         )
         choice = (await subject.reply(asked)).choices[0]
         assert choice.reason is FinishReason.STOP
-        jsonschema_rs.validate(SCHEMA, json.loads(choice.text()))
+        jsonschema_rs.validate(SCHEMA, json.loads(choice.join_text()))
 
 
 @pytest.mark.parametrize(
     ("constraint", "feature", "fits"),
     [
         (Regex("[a-c]{5}x"), Feature.REGEX, lambda text: len(text) == 6 and text.endswith("x")),  # pyright: ignore
-        (Choices(("yes", "no")), Feature.CHOICE, lambda text: text in ("yes", "no")),  # pyright: ignore
+        (StringChoices(("yes", "no")), Feature.CHOICE, lambda text: text in ("yes", "no")),  # pyright: ignore
     ],
 )
 async def test_a_pattern_binds_the_answer(
-    subject: Subject, constraint: Regex | Choices, feature: Feature, fits: Callable[[str], bool]
+    subject: Subject, constraint: Regex | StringChoices, feature: Feature, fits: Callable[[str], bool]
 ) -> None:
     if isinstance(subject.model.backend.engine, ScriptedEngine):
         pytest.skip("a script says what it says")
     subject.needs(feature)
     asked = subject.request(constraint=constraint, sampling=sampling(temperature=2.0, seed=1))
-    assert fits((await subject.reply(asked)).choices[0].text())
+    assert fits((await subject.reply(asked)).choices[0].join_text())
 
 
 async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subject: Subject) -> None:
@@ -280,9 +286,9 @@ async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subje
         subject.model.name,
         prompt,
         sampling=sampling(temperature=2.0, seed=3),
-        limits=Limits(max_tokens=300),
+        limits=GenerationLimits(max_tokens=300),
     )
-    calls = (await subject.reply(asked)).choices[0].calls()
+    calls = (await subject.reply(asked)).choices[0].list_calls()
     assert calls
     for call in calls:
         assert call.name == "make_person"
@@ -290,7 +296,9 @@ async def test_a_required_call_is_made_and_its_arguments_follow_the_schema(subje
 
 
 async def test_closing_frees_the_engine(subject: Subject) -> None:
-    run = await admit(subject.model, [subject.request(limits=Limits(max_tokens=2000, ignore_eos=True))], terms())
+    run = await admit(
+        subject.model, [subject.request(limits=GenerationLimits(max_tokens=2000, ignore_eos=True))], terms()
+    )
     assert await anext(run.batches)
     await run.batches.aclose()
     while subject.model.backend.engine.health().running:  # noqa: ASYNC110 - the engine's thread tells nobody
@@ -312,7 +320,7 @@ def mixed(subject: Subject, number: int) -> GenerateRequest:
     return subject.request(
         texts[number % len(texts)],
         sampling=kinds[number % len(kinds)],
-        limits=Limits(max_tokens=4 + number),
+        limits=GenerationLimits(max_tokens=4 + number),
         logprobs=min(number % 3, can.max_logprobs) if number % 2 and Feature.LOGPROBS in can.features else None,
     )
 
@@ -327,4 +335,4 @@ async def test_thirty_two_at_once_say_what_each_says_alone(subject: Subject) -> 
 async def test_a_refused_request_leaves_the_engine_as_it_was(subject: Subject) -> None:
     with pytest.raises(DragomanError):
         await subject.events(subject.request("word " * 6000))
-    assert (await subject.reply(subject.request(limits=Limits(max_tokens=2)))).usage.completion > 0
+    assert (await subject.reply(subject.request(limits=GenerationLimits(max_tokens=2)))).usage.completion > 0

@@ -14,22 +14,22 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.core.errors import DragomanError, EngineError
+from dragoman.core.event_grammar import EventGrammar
 from dragoman.core.events import Event
-from dragoman.core.grammar import Grammar
-from dragoman.core.reply import Fold
-from dragoman.dialects.anthropic import MessagesView, MessagesWriter
+from dragoman.core.reply import ReplyBuilder
+from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter
 from dragoman.dialects.base import Header, Profile, Writer
-from dragoman.dialects.chat import ChatView, ChatWriter
-from dragoman.dialects.completions import CompletionsView, CompletionsWriter
-from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter
-from dragoman.dialects.responses.tools import Name
+from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
+from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
+from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter
+from dragoman.dialects.responses.tools import ToolName
 
 CASES = Path(__file__).parent / "cases"
 _decode = msgspec.json.Decoder(Event).decode
 
 Make = Callable[[], Writer]
-VIEW = MessagesView(sign=lambda thought: f"signed {len(thought)}")
-RESPONSE = ResponsesView(now=lambda: 1700000009)
+VIEW = MessagesRenderOptions(sign=lambda thought: f"signed {len(thought)}")
+RESPONSE = ResponsesRenderOptions(now=lambda: 1700000009)
 ECHO = Echo(
     rest=b'"instructions":null,"max_output_tokens":null,"max_tool_calls":null,"metadata":{},"parallel_tool_calls":true,'
     b'"presence_penalty":0.0,"frequency_penalty":0.0,"prompt_cache_key":null,"reasoning":{"effort":null,"summary":null},'
@@ -54,41 +54,41 @@ class Golden(Struct, frozen=True):
         """What there should be on disk."""
         yield CASES / f"{self.case}.{self.writer}.sse", self._stream()
         if self.error is None:
-            folded = Fold()
+            folded = ReplyBuilder()
             for event in self.events():
                 folded.feed(event)
-            yield CASES / f"{self.case}.{self.writer}.json", self.make().full(folded.reply()) + b"\n"
+            yield CASES / f"{self.case}.{self.writer}.json", self.make().render_full(folded.build()) + b"\n"
 
     def _stream(self) -> bytes:
-        writer, grammar = self.make(), Grammar()
+        writer, grammar = self.make(), EventGrammar()
         sent = b""
         for event in self.events():
             grammar.feed(event)
             sent += writer.feed(event)
         if self.error is not None:
-            return sent + writer.error(self.error)
+            return sent + writer.render_error(self.error)
         grammar.close()
         return sent + writer.end
 
 
 def _chat(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
     for name, profile in (("chat", Profile.OPENAI), ("chat-vllm", Profile.VLLM)):
-        shown = msgspec.convert({"profile": profile, **view}, ChatView)
+        shown = msgspec.convert({"profile": profile, **view}, ChatRenderOptions)
         yield Golden(case, name, lambda shown=shown: ChatWriter(_header("chatcmpl-1"), shown), error)
 
 
 def _completions(case: str, *, error: DragomanError | None = None, **view: object) -> Iterator[Golden]:
     for name, profile in (("completions", Profile.OPENAI), ("completions-vllm", Profile.VLLM)):
-        shown = msgspec.convert({"profile": profile, **view}, CompletionsView)
+        shown = msgspec.convert({"profile": profile, **view}, CompletionsRenderOptions)
         yield Golden(case, name, lambda shown=shown: CompletionsWriter(_header("cmpl-1"), shown), error)
 
 
-def _messages(case: str, view: MessagesView = VIEW, *, error: DragomanError | None = None) -> Iterator[Golden]:
+def _messages(case: str, view: MessagesRenderOptions = VIEW, *, error: DragomanError | None = None) -> Iterator[Golden]:
     yield Golden(case, "messages", lambda: MessagesWriter(_header("msg_1"), view), error)
 
 
 def _responses(
-    case: str, view: ResponsesView = RESPONSE, *, writer: str = "responses", error: DragomanError | None = None
+    case: str, view: ResponsesRenderOptions = RESPONSE, *, writer: str = "responses", error: DragomanError | None = None
 ) -> Iterator[Golden]:
     yield Golden(case, writer, lambda: ResponsesWriter(_header("resp_1"), view, ECHO), error)
 
@@ -97,7 +97,7 @@ def _header(id: str) -> Header:
     return Header(id, 1700000000, "org/model", "fp_1")
 
 
-GROUPED = (Name("get_weather", "get", "weather"),)
+GROUPED = (ToolName("get_weather", "get", "weather"),)
 FAILURE = EngineError("The engine stopped.")
 
 GOLDEN: tuple[Golden, ...] = (
@@ -144,7 +144,7 @@ GOLDEN: tuple[Golden, ...] = (
     *_completions("continuous-usage", include_usage=True, continuous_usage=True),
     *_chat("logprobs", logprobs=2),
     *_completions("logprobs", logprobs=2),
-    *_responses("logprobs", ResponsesView(logprobs=2)),
+    *_responses("logprobs", ResponsesRenderOptions(logprobs=2)),
     *_chat("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
     *_completions("token-ids", token_ids=True, tokens_as_ids=True, logprobs=0),
     *_chat("prompt-logprobs", prompt_logprobs=1, prompt_text=True),
@@ -154,7 +154,7 @@ GOLDEN: tuple[Golden, ...] = (
     *_chat("reasoning"),
     *_messages("reasoning"),
     *_responses("reasoning"),
-    *_responses("reasoning", ResponsesView(summary=True), writer="responses-summary"),
+    *_responses("reasoning", ResponsesRenderOptions(as_summary=True), writer="responses-summary"),
     *_chat("reasoning-hidden", reasoning_fields=(), logprobs=0),
     *_chat("refusal", logprobs=0),
     *_messages("refusal"),
@@ -162,7 +162,7 @@ GOLDEN: tuple[Golden, ...] = (
     *_chat("tool-call"),
     *_messages("tool-call"),
     *_responses("tool-call"),
-    *_responses("tool-call", ResponsesView(names=GROUPED), writer="responses-grouped"),
+    *_responses("tool-call", ResponsesRenderOptions(tool_names=GROUPED), writer="responses-grouped"),
     *_chat("parallel-calls"),
     *_messages("parallel-calls"),
     *_responses("parallel-calls"),
@@ -177,8 +177,10 @@ GOLDEN: tuple[Golden, ...] = (
     *_messages("call-cut-off"),
     *_responses("call-cut-off"),
     *_chat("service-tier", service_tier=True),
-    *_messages("thought-omitted", MessagesView(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")),
-    *_messages("context-full", MessagesView(max_tokens=100)),
+    *_messages(
+        "thought-omitted", MessagesRenderOptions(omit_thinking=True, sign=lambda thought: f"signed {len(thought)}")
+    ),
+    *_messages("context-full", MessagesRenderOptions(max_tokens=100)),
     *_messages("call-no-json"),
     *_chat("kv-transfer"),
     *_completions("kv-transfer"),

@@ -10,9 +10,9 @@ import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
-from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMedia
-from dragoman.engines.scripted import Entry, Say
-from dragoman.serving.body import Budget, ClientGone, Share, read_body
+from dragoman.core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMediaType
+from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.serving.body import BodyMemoryBudget, BodyMemoryShare, ClientGone, read_body
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 
@@ -78,7 +78,7 @@ async def test_a_truncated_body_is_a_400(coding: str, encode: Callable[[bytes], 
 
 
 async def test_trap_28_an_unknown_coding_is_a_415() -> None:
-    with pytest.raises(UnsupportedMedia, match="gzip"):
+    with pytest.raises(UnsupportedMediaType, match="gzip"):
         await read_body(pieces(b"x"), Headers({"content-encoding": "snappy"}), LIMIT)
 
 
@@ -97,43 +97,43 @@ async def test_a_client_that_leaves_in_its_body_is_noticed() -> None:
 
 
 async def test_all_bodies_together_are_bounded() -> None:
-    budget = Budget(LIMIT)
-    first, second = Share(budget), Share(budget)
+    budget = BodyMemoryBudget(LIMIT)
+    first, second = BodyMemoryShare(budget), BodyMemoryShare(budget)
     await read_body(pieces(b"x" * 600), Headers(), LIMIT, first)
     with pytest.raises(Overloaded) as refused:
         await read_body(pieces(b"x" * 300, b"x" * 300), Headers(), LIMIT, second)
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
-    second.give_back()
-    assert budget.taken == 600
-    first.give_back()
+    second.release()
+    assert budget.used == 600
+    first.release()
     assert len(await read_body(pieces(b"x" * 600), Headers(), LIMIT, second)) == 600
 
 
 async def test_one_body_alone_may_always_be_as_large_as_one_may_be() -> None:
-    share = Share(Budget(10))
+    share = BodyMemoryShare(BodyMemoryBudget(10))
     assert len(
         await read_body(pieces(gzip.compress(b"x" * LIMIT)), Headers({"content-encoding": "gzip"}), LIMIT, share)
     )
 
 
 async def test_who_has_nothing_gives_nothing_back_beside_one_that_is_larger_than_all() -> None:
-    budget = Budget(10)
-    large, none = Share(budget), Share(budget)
-    large.take(LIMIT)
-    none.give_back()
+    budget = BodyMemoryBudget(10)
+    large, none = BodyMemoryShare(budget), BodyMemoryShare(budget)
+    large.reserve(LIMIT)
+    none.release()
     with pytest.raises(Overloaded):
-        none.take(1)
-    large.give_back()
-    assert budget.taken == 0
+        none.reserve(1)
+    large.release()
+    assert budget.used == 0
 
 
 async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
     """While it is decoded by what it may become at most: nobody knows before."""
-    budget = Budget(LIMIT + 100)
-    small, other = Share(budget), Share(budget)
+    budget = BodyMemoryBudget(LIMIT + 100)
+    small, other = BodyMemoryShare(budget), BodyMemoryShare(budget)
     body = pieces(gzip.compress(b"x" * 500))
     await read_body(body, Headers({"content-encoding": "gzip"}), LIMIT, small)
-    assert budget.taken == 500
+    assert budget.used == 500
     with pytest.raises(Overloaded):
         await read_body(pieces(gzip.compress(b"x")), Headers({"content-encoding": "gzip"}), LIMIT, other)
 
@@ -141,7 +141,7 @@ async def test_a_compressed_body_is_counted_by_what_it_becomes() -> None:
 @pytest.mark.parametrize("status", [200, 400])
 async def test_what_was_taken_is_given_back(status: int) -> None:
     options = ServingOptions(max_inflight_body_bytes=300)
-    server = house(Entry((Say("hi"),), repeat=True), options=options)
+    server = house(ScriptEntry((Say("hi"),), repeat=True), options=options)
     messages = [{"role": "user", "content": "x" * 200}] if status == 200 else "x" * 200
     for _ in range(3):
         answer = await server.post("/v1/chat/completions", {"model": "m", "messages": messages})
@@ -149,7 +149,7 @@ async def test_what_was_taken_is_given_back(status: int) -> None:
 
 
 async def test_more_than_a_hundred_headers_are_refused() -> None:
-    server = house(Entry((Say("hi"),)))
+    server = house(ScriptEntry((Say("hi"),)))
     few, many = ({f"x-{n}": "" for n in range(count)} for count in (80, 100))
     assert (await server.get("/v1/models", few)).status_code == 200
     refused = await server.get("/v1/models", many)

@@ -20,11 +20,11 @@ KINDS = all_kinds()
 
 
 def names(tokenizer: HfTokenizer) -> list[str]:
-    return sorted({*tokenizer.special_tokens, *tokenizer.controls.names})
+    return sorted({*tokenizer.special_tokens, *tokenizer.control_tokens.names})
 
 
 def controls(tokenizer: HfTokenizer) -> set[int]:
-    return {tokenizer.special_tokens[name] for name in tokenizer.controls.names}
+    return {tokenizer.special_tokens[name] for name in tokenizer.control_tokens.names}
 
 
 @pytest.mark.parametrize("kind", KINDS)

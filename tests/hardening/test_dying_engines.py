@@ -32,7 +32,7 @@ ENDS = {
 async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
     engine, clock = Mortal(tokenizer()), Clock()
     models = Models([ServedModel("m", EventBackend(engine), 4096, 0)], clock=clock, sleep=never)
-    (place,) = models.places
+    (place,) = models.slots
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -43,7 +43,7 @@ async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
             await asyncio.sleep(0)
         assert (await client.get("/health")).status_code == 503
 
-        await models.tend(place)
+        await models.poll(place)
         error, success = ENDS[path]
         said = (await answer).content
         assert error in said
@@ -53,7 +53,7 @@ async def test_an_engine_that_dies_in_mid_answer(path: str) -> None:
 
         engine.die_at = None
         clock.now += 1
-        await models.tend(place)
+        await models.poll(place)
         assert (await client.get("/health")).status_code == 200
         assert (await client.post(path, json=ask)).status_code == 200
     await models.stop()

@@ -4,14 +4,14 @@ import httpx2
 import pytest
 from starlette.datastructures import Headers
 
-from dragoman.core.errors import Misdirected, RequestError
+from dragoman.core.errors import MisdirectedRequest, RequestError
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.host import allowed_hosts, check_host
+from dragoman.serving.host import build_allowed_hosts, check_host
 from dragoman.settings import Settings
 
-LOCAL = allowed_hosts("127.0.0.1", ())
+LOCAL = build_allowed_hosts("127.0.0.1", ())
 
 
 def headers(*hosts: str) -> Headers:
@@ -25,7 +25,7 @@ def test_local_names_are_ours(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "10.0.0.1:8000", "127.0.0.1.evil.example"])
 def test_other_names_are_misdirected(host: str) -> None:
-    with pytest.raises(Misdirected):
+    with pytest.raises(MisdirectedRequest):
         check_host(headers(host), LOCAL)
 
 
@@ -45,9 +45,9 @@ def test_host_is_given_exactly_once(hosts: tuple[str, ...]) -> None:
 
 
 def test_a_public_bind_answers_for_all_names_unless_told_otherwise() -> None:
-    check_host(headers("anything.example"), allowed_hosts("0.0.0.0", ()))
-    with pytest.raises(Misdirected):
-        check_host(headers("anything.example"), allowed_hosts("0.0.0.0", ("llm.example",)))
+    check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ()))
+    with pytest.raises(MisdirectedRequest):
+        check_host(headers("anything.example"), build_allowed_hosts("0.0.0.0", ("llm.example",)))
 
 
 @pytest.mark.parametrize(

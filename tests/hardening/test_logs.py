@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Message
 
-from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.request_log import RequestLog
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house, scope
@@ -56,7 +56,7 @@ async def test_a_path_makes_no_line_of_its_own(path: str, caplog: pytest.LogCapt
 
 async def test_headers_of_ours_are_printable_whatever_is_ignored():
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "x\r\nset-cookie: a": 1, "é\u2028": 2}
-    answer = await house(Entry((Say("hi"),))).post("/v1/chat/completions", body)
+    answer = await house(ScriptEntry((Say("hi"),))).post("/v1/chat/completions", body)
     told = answer.headers["x-dragoman-warnings"]
     assert "x??set-cookie: a" in told
     assert told.isprintable()
@@ -64,8 +64,10 @@ async def test_headers_of_ours_are_printable_whatever_is_ignored():
     assert "set-cookie" not in answer.headers
 
 
-@pytest.mark.parametrize("entry", [Entry((Say("hi"),)), Entry((Say("x"), Fail()))])
-async def test_neither_prompts_nor_keys_are_logged(entry: Entry, caplog: pytest.LogCaptureFixture, tmp_path: Path):
+@pytest.mark.parametrize("entry", [ScriptEntry((Say("hi"),)), ScriptEntry((Say("x"), Fail()))])
+async def test_neither_prompts_nor_keys_are_logged(
+    entry: ScriptEntry, caplog: pytest.LogCaptureFixture, tmp_path: Path
+):
     caplog.set_level(logging.DEBUG)
     requests = RequestLog(tmp_path / "requests.jsonl")
     server = house(entry, options=LOGGED, request_log=requests)

@@ -8,11 +8,11 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.pipeline.meter import Meters
-from dragoman.serving.app import routes
+from dragoman.pipeline.metrics import ModelMetrics
+from dragoman.serving.app import build_routes
 from dragoman.serving.auth import Access
 from dragoman.serving.clock import SystemClock
-from dragoman.serving.http_meter import HttpMeter
+from dragoman.serving.http_metrics import HttpMetrics
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.serving.house import House, house
@@ -30,7 +30,7 @@ KINDS = {
 
 def table() -> Mapping[str, tuple[Access, Mapping[str, object]]]:
     models = build_models(Settings(model="scripted"), SystemClock())
-    return routes(Meters(models, lambda: 0.0), HttpMeter())
+    return build_routes(ModelMetrics(models, lambda: 0.0), HttpMetrics())
 
 
 TABLE = table()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.limits import Limits
+from dragoman.http.limits import HttpLimits
 from tests.http.wire import GET, HEAD, answers, body_of, echo, piece, serving, start, stream
 
 SOON = 0.02
@@ -15,18 +15,18 @@ POST = b"POST / " + HEAD + b"content-length: 10\r\n\r\n12345"
 
 
 async def test_a_connection_that_says_nothing_is_closed_without_a_word() -> None:
-    async with serving(echo, Limits(head=SOON)) as wire:
+    async with serving(echo, HttpLimits(head_timeout=SOON)) as wire:
         assert await wire.ask() == b""
 
 
 @pytest.mark.parametrize("half", [b"G", b"GET / HTTP/1.1\r\nhost: h", b"GET / HTTP/1.1\r\nhost: h\r\n"])
 async def test_headers_that_do_not_end_are_refused(half: bytes) -> None:
-    async with serving(echo, Limits(head=SOON, linger=SOON)) as wire:
+    async with serving(echo, HttpLimits(head_timeout=SOON, linger_timeout=SOON)) as wire:
         assert [(each.status, each.headers["connection"]) for each in answers(await wire.ask(half))] == [(408, "close")]
 
 
 async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None:
-    async with serving(echo, Limits(head=0.1)) as wire:
+    async with serving(echo, HttpLimits(head_timeout=0.1)) as wire:
         reader, writer = await wire.connect()
 
         async def drip() -> None:
@@ -42,7 +42,7 @@ async def test_headers_do_not_get_more_time_by_coming_a_byte_at_a_time() -> None
 
 
 async def test_a_second_requests_headers_are_not_waited_for_either() -> None:
-    async with serving(stream, Limits(head=SOON)) as wire:
+    async with serving(stream, HttpLimits(head_timeout=SOON)) as wire:
         assert [each.status for each in answers(await wire.ask(GET + b"GET / HT"))] == [200, 408]
 
 
@@ -57,7 +57,7 @@ async def test_a_body_that_does_not_come_is_refused_and_its_application_knows() 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
         heard.extend([(await receive())["type"], (await receive())["type"]])
 
-    async with serving(app, Limits(body=SOON)) as wire:
+    async with serving(app, HttpLimits(body=SOON)) as wire:
         said = await wire.ask(POST)
         await wire.over()
     assert [each.status for each in answers(said)] == [408]
@@ -70,7 +70,7 @@ async def test_an_answer_that_had_begun_before_the_body_stalled_gets_no_false_en
         await send(piece(b"begun", more=True))
         await body_of(receive)
 
-    async with serving(app, Limits(body=SOON)) as wire:
+    async with serving(app, HttpLimits(body=SOON)) as wire:
         said = await wire.ask(POST)
     assert said.endswith(b"begun\r\n")
 
@@ -80,7 +80,7 @@ async def test_a_body_is_not_late_while_its_application_does_not_ask_for_it() ->
         await asyncio.sleep(4 * SOON)
         await echo(scope, receive, send)
 
-    async with serving(app, Limits(body=SOON, held_bytes=10)) as wire:
+    async with serving(app, HttpLimits(body=SOON, max_buffered_bytes=10)) as wire:
         head = b"POST / " + HEAD + b"connection: close\r\ncontent-length: 1000000\r\n\r\n"
         assert [each.status for each in answers(await wire.ask(head + b"x" * 1_000_000))] == [200]
 
@@ -90,7 +90,7 @@ async def test_the_rest_of_a_body_that_nobody_reads_is_taken_in_only_for_a_while
         await send(start(401, (b"content-length", b"0")))
         await send(piece())
 
-    async with serving(app, Limits(linger=SOON)) as wire:
+    async with serving(app, HttpLimits(linger_timeout=SOON)) as wire:
         assert [each.status for each in answers(await wire.ask(POST))] == [401]
 
 
@@ -104,7 +104,7 @@ async def test_who_takes_nothing_of_an_answer_is_given_up() -> None:
         await receive()
         gone.set()
 
-    async with serving(app, Limits(stall=0.1)) as wire:
+    async with serving(app, HttpLimits(stall_timeout=0.1)) as wire:
         reader, writer = await wire.connect()
         writer.write(GET)
         await reader.readuntil(b"\r\n\r\n")
@@ -120,7 +120,7 @@ async def test_who_takes_an_answer_slowly_gets_all_of_it() -> None:
         await send(start(200, (b"content-length", str(size).encode()), (b"connection", b"close")))
         await send(piece(b"x" * size))
 
-    async with serving(app, Limits(stall=0.1)) as wire:
+    async with serving(app, HttpLimits(stall_timeout=0.1)) as wire:
         reader, writer = await wire.connect()
         writer.write(GET)
         await reader.readuntil(b"\r\n\r\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.http.limits import Limits
+from dragoman.http.limits import HttpLimits
 from tests.http.wire import HEAD, answers, body_of, echo, serving
 
 POST = b"POST / " + HEAD
@@ -79,7 +79,7 @@ CHUNKS = {
 
 @pytest.mark.parametrize("head", AMBIGUOUS.values(), ids=AMBIGUOUS)
 async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(head: bytes) -> None:
-    async with serving(echo, Limits(linger=0.01)) as wire:
+    async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         said = answers(await wire.ask(head + SECOND))
         assert wire.state.total_requests == 0
     assert [(each.status, each.headers["connection"]) for each in said] == [(400, "close")]
@@ -87,7 +87,7 @@ async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is
 
 @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
 async def test_malformed_chunks_are_refused_and_nothing_after_them_is_read(chunks: bytes) -> None:
-    async with serving(echo, Limits(linger=0.01)) as wire:
+    async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         said = answers(await wire.ask(CHUNKED + chunks + SECOND))
         assert wire.state.total_requests == 0
     assert [each.status // 100 for each in said] == [4]
@@ -130,7 +130,7 @@ def filled(size: int) -> bytes:
     ],
 )
 async def test_a_head_has_its_limits(request_: bytes, status: int) -> None:
-    async with serving(echo, Limits(head_bytes=LIMIT, linger=0.01)) as wire:
+    async with serving(echo, HttpLimits(max_head_bytes=LIMIT, linger_timeout=0.01)) as wire:
         [answer] = answers(await wire.ask(request_))
     assert answer.status == status
     if status != 200:
@@ -149,7 +149,7 @@ async def test_a_head_has_its_limits(request_: bytes, status: int) -> None:
     ],
 )
 async def test_what_this_server_does_not_speak_is_told_so(request_: bytes, status: int) -> None:
-    async with serving(echo, Limits(linger=0.01)) as wire:
+    async with serving(echo, HttpLimits(linger_timeout=0.01)) as wire:
         assert [each.status for each in answers(await wire.ask(request_))] == [status]
 
 

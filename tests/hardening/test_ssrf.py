@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.picture import MAX_BYTES
+from dragoman.core.image_info import MAX_BYTES
 from dragoman.serving.fetch import Fetcher, is_public
 from tests.loopback import served
 from tests.pictures import PIXEL
@@ -52,14 +52,14 @@ def moved(to: str) -> httpx2.Response:
 
 async def refusal(web: Web, url: str, *hosts: str) -> RequestError:
     with pytest.raises(RequestError) as error:
-        await web.fetcher(*hosts).get(url, "here")
+        await web.fetcher(*hosts).fetch(url, "here")
     assert error.value.param == "here"
     return error.value
 
 
 async def test_what_is_public_is_fetched_from_the_address_that_was_looked_at():
     web = Web({"pictures.example": [[PUBLIC]]})
-    assert await web.fetcher().get("https://pictures.example/a.png?b#c", "here") == PIXEL
+    assert await web.fetcher().fetch("https://pictures.example/a.png?b#c", "here") == PIXEL
     (asked,) = web.asked
     assert str(asked.url) == f"https://{PUBLIC}/a.png?b"
     assert asked.headers["host"] == "pictures.example"
@@ -87,7 +87,7 @@ async def test_nothing_else_is_connected_to(address: str):
 async def test_a_name_is_resolved_once():
     """DNS rebinding: public when it is looked at, private when it is connected to."""
     web = Web({"sly.example": [[PUBLIC], ["127.0.0.1"]]})
-    await web.fetcher().get("http://sly.example/", "here")
+    await web.fetcher().fetch("http://sly.example/", "here")
     assert web.asked[0].url.host == PUBLIC
 
 
@@ -104,7 +104,7 @@ async def test_a_redirect_is_looked_at_again(location: str):
 async def test_redirects_are_followed_and_counted():
     names = {"a.example": [[PUBLIC]]}
     web = Web(names, {"/a": moved("/b"), "/b": moved("http://a.example/c")})
-    assert await web.fetcher().get("http://a.example/a", "here") == PIXEL
+    assert await web.fetcher().fetch("http://a.example/a", "here") == PIXEL
     web = Web(names, {"/a": moved("/a")})
     assert (await refusal(web, "http://a.example/a")).code == "failed_to_download_image"
     assert len(web.asked) == 4
@@ -122,7 +122,7 @@ async def test_other_urls_are_refused(url: str):
 async def test_hosts_can_be_listed():
     web = Web({name: [[PUBLIC]] for name in ("a.example", "b.a.example", "evil.example", "xa.example")})
     for host in ("a.example", "b.a.example", "A.EXAMPLE"):
-        assert await web.fetcher("a.example", "*.a.example").get(f"http://{host}/", "here") == PIXEL
+        assert await web.fetcher("a.example", "*.a.example").fetch(f"http://{host}/", "here") == PIXEL
     for host in ("evil.example", "xa.example", "a.example.evil.example"):
         assert (await refusal(web, f"http://{host}/", "a.example", "*.a.example")).code == "invalid_image_url"
 
@@ -140,9 +140,9 @@ async def test_size_and_time_are_bounded():
     web = Web({"a.example": [[PUBLIC]]}, {"/": httpx2.Response(200, content=endless())})
     error = await refusal(web, "http://a.example/")
     assert (error.code, str(MAX_BYTES) in error.message) == ("image_too_large", True)
-    slow = Fetcher(resolve=web.resolve, seconds=0.01, transport=httpx2.MockTransport(silent))
+    slow = Fetcher(resolve=web.resolve, timeout=0.01, transport=httpx2.MockTransport(silent))
     with pytest.raises(RequestError, match="could not be fetched"):
-        await slow.get("http://a.example/", "here")
+        await slow.fetch("http://a.example/", "here")
 
 
 @pytest.mark.parametrize(("status", "headers"), [(404, {}), (200, {"content-encoding": "gzip"})])
@@ -156,7 +156,7 @@ async def test_a_name_without_an_address_is_told():
         raise OSError
 
     with pytest.raises(RequestError, match="could not be fetched"):
-        await Fetcher(resolve=nobody).get("http://a.example/", "here")
+        await Fetcher(resolve=nobody).fetch("http://a.example/", "here")
 
 
 async def test_over_a_real_connection():
@@ -170,7 +170,7 @@ async def test_over_a_real_connection():
 
     with served(app) as where:  # pyright: ignore[reportArgumentType]
         port = where.rpartition(":")[2]
-        there = Fetcher(resolve=here, allowed=lambda _: True)
-        assert await there.get(f"http://pictures.example:{port}/", "here") == f"pictures.example:{port}".encode()
+        there = Fetcher(resolve=here, is_allowed=lambda _: True)
+        assert await there.fetch(f"http://pictures.example:{port}/", "here") == f"pictures.example:{port}".encode()
         with pytest.raises(RequestError, match="not a public host"):
-            await Fetcher().get(where, "here")
+            await Fetcher().fetch(where, "here")

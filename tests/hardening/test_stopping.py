@@ -18,8 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine, Wait
-from dragoman.launch import Parting, Server, uvicorn_config
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry, Wait
+from dragoman.launch import Server, ShutdownConfig, build_uvicorn_config
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
 from dragoman.settings import Settings
@@ -44,12 +44,14 @@ DONE = dict(zip(ASKED, (b"[DONE]", b"[DONE]", b"response.completed", b"message_s
 class Stopped:
     """A server whose answers wait in their midst for `go_on`."""
 
-    def __init__(self, parting: Parting) -> None:
+    def __init__(self, parting: ShutdownConfig) -> None:
         self.go_on = asyncio.Event()
-        script = Script((Entry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
+        script = Script((ScriptEntry((Say("One "), Wait(1.0), Say("two.")), repeat=True),))
         self.engine = ScriptedEngine(script, tokenizer=tokenizer(), sleep=self._wait)
         self.models = Models([ServedModel("m", EventBackend(self.engine, tokenizer()), 4096, 1)])
-        self.server = Server(uvicorn_config(create_app(self.models), Settings()), self.models, parting=parting)
+        self.server = Server(
+            build_uvicorn_config(create_app(self.models), Settings()), self.models, shutdown_config=parting
+        )
         self.where = ""
 
     async def _wait(self, _seconds: float) -> None:
@@ -63,17 +65,17 @@ class Stopped:
             return (await client.post(path, json={"model": "m", **ASKED[path], "stream": True})).content
 
     async def until_running(self, count: int) -> None:
-        while self.engine.running != count:  # noqa: ASYNC110 - the engine has no event for it
+        while self.engine.num_running != count:  # noqa: ASYNC110 - the engine has no event for it
             await asyncio.sleep(0)
 
     async def tell_to_stop(self) -> None:
         self.server.handle_exit(signal.SIGTERM, None)
-        while not self.models.closed:  # noqa: ASYNC110 - nor has uvicorn
+        while not self.models.is_closed:  # noqa: ASYNC110 - nor has uvicorn
             await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def stopped(parting: Parting) -> AsyncGenerator[tuple[Stopped, asyncio.Task[None]]]:
+async def stopped(parting: ShutdownConfig) -> AsyncGenerator[tuple[Stopped, asyncio.Task[None]]]:
     one = Stopped(parting)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -88,7 +90,7 @@ async def stopped(parting: Parting) -> AsyncGenerator[tuple[Stopped, asyncio.Tas
 
 
 async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
-    async with stopped(Parting(timeout=600.0)) as (house, task):
+    async with stopped(ShutdownConfig(timeout=600.0)) as (house, task):
         running = asyncio.create_task(house.stream("/v1/chat/completions"))
         await house.until_running(1)
         await house.tell_to_stop()
@@ -103,7 +105,7 @@ async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
                 said = refused.json()
                 assert said.get("type") == ("error" if anthropic else None)
                 assert "stopping" in said["error"]["message"]
-        assert house.engine.running == 1
+        assert house.engine.num_running == 1
         house.go_on.set()
         assert (await running).endswith(b"data: [DONE]\n\n")
         await task
@@ -114,7 +116,7 @@ async def test_what_runs_goes_on_while_new_work_is_told_to_come_again():
 
 @pytest.mark.parametrize("path", ASKED)
 async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
-    async with stopped(Parting(timeout=0.0)) as (house, task):
+    async with stopped(ShutdownConfig(timeout=0.0)) as (house, task):
         running = asyncio.create_task(house.stream(path))
         await house.until_running(1)
         await house.tell_to_stop()
@@ -125,7 +127,7 @@ async def test_what_runs_too_long_gets_its_dialects_terminal_error(path: str):
 
 
 async def test_a_second_signal_waits_for_nobody():
-    async with stopped(Parting(timeout=600.0, grace=600.0)) as (house, task):
+    async with stopped(ShutdownConfig(timeout=600.0, grace=600.0)) as (house, task):
         running = asyncio.create_task(house.stream("/v1/chat/completions"))
         await house.until_running(1)
         await house.tell_to_stop()
@@ -136,7 +138,7 @@ async def test_a_second_signal_waits_for_nobody():
 
 
 async def test_with_a_grace_an_idle_server_can_still_be_reached():
-    async with stopped(Parting(grace=600.0)) as (house, task):
+    async with stopped(ShutdownConfig(grace=600.0)) as (house, task):
         await house.tell_to_stop()
         async with house.client() as client:
             assert (await client.get("/health")).status_code == 503
@@ -146,7 +148,7 @@ async def test_with_a_grace_an_idle_server_can_still_be_reached():
 
 async def test_what_was_kept_can_be_read_meanwhile():
     """Only new work is refused."""
-    async with stopped(Parting(grace=600.0)) as (house, _):
+    async with stopped(ShutdownConfig(grace=600.0)) as (house, _):
         await house.tell_to_stop()
         async with house.client() as client:
             assert (await client.get("/v1/models")).status_code == 200

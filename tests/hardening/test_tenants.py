@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.serving.clock import RandomIds
+from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import SqliteStore
 from tests.serving.working import working
@@ -54,7 +54,7 @@ async def test_what_is_anothers_looks_exactly_as_what_is_not_there(kind: str):
 
 
 def test_ids_have_128_random_bits():
-    made = {RandomIds().new("x_") for _ in range(1000)}
+    made = {RandomIdGenerator().new("x_") for _ in range(1000)}
     assert len(made) == 1000
     assert all(len(id) == 2 + 32 and int(id[2:], 16) >= 0 for id in made)
     bits = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.http.limits import Limits
+from dragoman.http.limits import HttpLimits
 from tests.hardening.test_smuggling import AMBIGUOUS
 from tests.http.wire import HEAD, Answer, answers, echo, serving, stream
 
@@ -48,7 +48,7 @@ DIFFERENT = {
 
 
 async def ask(data: bytes, *, theirs: bool, streamed: bool = False) -> list[Answer]:
-    async with serving(stream if streamed else echo, Limits(linger=0.01), theirs=theirs) as wire:
+    async with serving(stream if streamed else echo, HttpLimits(linger_timeout=0.01), theirs=theirs) as wire:
         return answers(await wire.ask(data), data.lstrip().split(b" ")[0].decode())
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.http.bell import Bell
-from dragoman.http.body import Chunked
-from dragoman.http.connection import Connection
-from dragoman.http.exchange import Exchange
-from dragoman.http.limits import Limits
+from dragoman.http.body import ChunkedReader
+from dragoman.http.connection import HttpConnection
+from dragoman.http.exchange import HttpExchange
+from dragoman.http.limits import HttpLimits
+from dragoman.http.wakeup import Wakeup
 from tests.http.wire import GET, HEAD, Answer, answers, body_of, echo, piece, serving, start, stream
 
 CLOSE = b"GET / " + HEAD + b"connection: close\r\n\r\n"
@@ -84,7 +84,7 @@ async def test_a_stream_is_chunked_and_one_connection_answers_many() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_their_order() -> None:
-    async with serving(echo, Limits(held_bytes=100)) as wire:
+    async with serving(echo, HttpLimits(max_buffered_bytes=100)) as wire:
         said = await wire.ask(b"".join(post(b"%d" % number) for number in range(50)) + CLOSE)
     assert [came(answer)[-1] for answer in answers(said)] == [*map(str, range(50)), ""]
 
@@ -315,7 +315,9 @@ async def test_nothing_is_left_of_many_requests_and_no_garbage() -> None:
             assert wire.state.total_requests == 200
             assert len(asyncio.all_tasks()) <= before
             await asyncio.sleep(0)
-            assert not [each for each in gc.get_objects() if type(each) in (Connection, Exchange, Bell, Chunked)]
+            assert not [
+                each for each in gc.get_objects() if type(each) in (HttpConnection, HttpExchange, Wakeup, ChunkedReader)
+            ]
     finally:
         gc.enable()
 

@@ -42,18 +42,18 @@ class Clockwork(asyncio.AbstractEventLoop):
 def test_each_is_late_in_its_time_unless_it_ends_before() -> None:
     loop, late = Clockwork(), list[tuple[str, float]]()
     deadlines = Deadlines[str](loop, 10, lambda who: late.append((who, loop.now)))
-    deadlines.begin("a")
+    deadlines.start("a")
     loop.pass_to(3)
-    deadlines.begin("b")
-    deadlines.begin("c")
+    deadlines.start("b")
+    deadlines.start("c")
     loop.pass_to(5)
-    deadlines.end("b")
-    deadlines.end("nobody")
+    deadlines.cancel("b")
+    deadlines.cancel("nobody")
     loop.pass_to(9)
-    deadlines.begin("a")
+    deadlines.start("a")
     loop.pass_to(100)
     assert late == [("c", 13), ("a", 19)]
-    deadlines.begin("a")
+    deadlines.start("a")
     loop.pass_to(200)
     assert late[2:] == [("a", 110)]
 
@@ -63,13 +63,13 @@ def test_one_that_is_late_may_end_anothers_time_and_begin_its_own() -> None:
 
     def is_late(who: str) -> None:
         late.append(who)
-        deadlines.end("b")
+        deadlines.cancel("b")
         if len(late) < 3:
-            deadlines.begin(who)
+            deadlines.start(who)
 
     deadlines = Deadlines[str](loop, 10, is_late)
-    deadlines.begin("a")
-    deadlines.begin("b")
+    deadlines.start("a")
+    deadlines.start("b")
     loop.pass_to(100)
     assert late == ["a", "a", "a"]
 
@@ -86,10 +86,10 @@ def test_it_is_as_if_each_had_a_timer_of_its_own(steps: list[tuple[int, str, boo
                 expected.add((each, when))
                 del due[each]
         if begins:
-            deadlines.begin(who)
+            deadlines.start(who)
             due[who] = loop.now + 7
         else:
-            deadlines.end(who)
+            deadlines.cancel(who)
             due.pop(who, None)
     assert late == expected
     assert loop.set <= len(steps) * 2

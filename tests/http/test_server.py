@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.asyncio.client import connect
 
-from dragoman.http.server import Http11
+from dragoman.http.server import Http11ProtocolFactory
 from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
 
 CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
@@ -28,7 +28,7 @@ CLOSE = b"GET /a " + HEAD + b"connection: close\r\n\r\n"
 
 @asynccontextmanager
 async def served(app: ASGIApp, listener: socket.socket | None, **options: Any) -> AsyncGenerator[uvicorn.Server]:
-    make: Any = Http11()
+    make: Any = Http11ProtocolFactory()
     settings = {"log_config": None, "log_level": "critical", "proxy_headers": False, "access_log": False}
     server = uvicorn.Server(uvicorn.Config(app, http=make, **settings, **options))
     running = asyncio.create_task(server.serve(None if listener is None else [listener]))

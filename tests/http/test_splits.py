@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from dragoman.http.limits import Limits
-from dragoman.http.server import Http11
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server import Http11ProtocolFactory
 from tests.http.wire import HEAD, echo
 
 
@@ -58,7 +58,10 @@ async def talk(packets: list[bytes]) -> tuple[bytes, bool]:
     """What is written, and whether it was closed."""
     state = ServerState()
     config = uvicorn.Config(echo, lifespan="off", log_config=None, log_level="critical", proxy_headers=False)
-    connection, memory = Http11(Limits(held_bytes=40, head_bytes=1000))(config, state, {}), Memory()
+    connection, memory = (
+        Http11ProtocolFactory(HttpLimits(max_buffered_bytes=40, max_head_bytes=1000))(config, state, {}),
+        Memory(),
+    )
     connection.connection_made(memory)
     for packet in packets:
         while not memory.is_reading() and not memory.is_closing():  # noqa: ASYNC110 - a transport has no event for it

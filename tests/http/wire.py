@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from dragoman.http.limits import Limits
-from dragoman.http.server import Http11
+from dragoman.http.limits import HttpLimits
+from dragoman.http.server import Http11ProtocolFactory
 
 HEAD = b"HTTP/1.1\r\nhost: h\r\n"
 GET = b"GET / " + HEAD + b"\r\n"
@@ -48,10 +48,10 @@ class Wire(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, limits: Limits | None = None, *, idle: float = 5, theirs: bool = False, **options: Any
+    app: ASGIApp, limits: HttpLimits | None = None, *, idle: float = 5, theirs: bool = False, **options: Any
 ) -> AsyncGenerator[Wire]:
     """idle: seconds between requests. theirs: by uvicorn's own protocol instead. options: of `uvicorn.Config`."""
-    make: Any = HttpToolsProtocol if theirs else Http11(limits)
+    make: Any = HttpToolsProtocol if theirs else Http11ProtocolFactory(limits)
     config = uvicorn.Config(
         app, http=make, log_config=None, log_level="critical", lifespan="off", proxy_headers=False, access_log=False,
         timeout_keep_alive=cast(int, idle), **options,

@@ -14,13 +14,13 @@ import pytest
 import pytest_asyncio
 
 from dragoman.core.errors import RequestError
-from dragoman.launch.door import Door
-from dragoman.launch.instances import ByPort, spread
-from dragoman.launch.parting import Parting
-from dragoman.launch.server import Server, assembled, uvicorn_config
-from dragoman.launch.timetable import Doors, SeenFrom, changes
-from dragoman.serving.listening import Order
-from dragoman.settings import load
+from dragoman.launch.instances import PortDispatcher, expand_instances
+from dragoman.launch.port_faults.port import ServerPort
+from dragoman.launch.port_faults.schedule import ServerPortController, ServerPorts, plan_changes
+from dragoman.launch.server import Server, assemble_server, build_uvicorn_config
+from dragoman.launch.shutdown import ShutdownConfig
+from dragoman.serving.port_faults.spec import PortCommand
+from dragoman.settings import load_settings
 
 ENDLESS = {"prompt": "Hello", "max_tokens": 5_000, "ignore_eos": True, "stream": True}
 SHORT = {**ENDLESS, "max_tokens": 40}
@@ -81,14 +81,22 @@ class Fleet:
 
 @pytest_asyncio.fixture
 async def fleet() -> AsyncGenerator[Fleet]:
-    told = load({"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {})
+    told = load_settings({"model": "sim", "port": "0", "store": "none", "instances": "2", "time_scale": "2"}, {})
     timers = Timers()
-    doors = Doors([Door(one) for one in spread(told)], timers.later)
-    each = [assembled(one, b"", SeenFrom(door, doors)) for one, door in zip(spread(told), doors.each, strict=True)]
-    sockets = [door.open() for door in doors.each]
-    ports = [door.port for door in doors.each]
-    app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
-    server = Server(uvicorn_config(app, told), *(one.models for one in each), parting=Parting(timeout=0.0), doors=doors)
+    doors = ServerPorts([ServerPort(one) for one in expand_instances(told)], timers.later)
+    each = [
+        assemble_server(one, b"", ServerPortController(door, doors))
+        for one, door in zip(expand_instances(told), doors.ports, strict=True)
+    ]
+    sockets = [door.listen() for door in doors.ports]
+    ports = [door.port for door in doors.ports]
+    app = PortDispatcher({port: one.application for port, one in zip(ports, each, strict=True)})
+    server = Server(
+        build_uvicorn_config(app, told),
+        *(one.models for one in each),
+        shutdown_config=ShutdownConfig(timeout=0.0),
+        server_ports=doors,
+    )
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0)
@@ -203,7 +211,11 @@ async def test_an_order_that_cannot_be_is_refused_and_changes_nothing(
 
 
 def test_an_order_holds_until_it_is_over_or_the_next_begins() -> None:
-    orders = [Order("hanging", after=8), Order("closed", after=5, seconds=10)]
-    assert [(at, order.state) for at, order in changes(orders)] == [(0, "listening"), (5, "closed"), (8, "hanging")]
+    orders = [PortCommand("hanging", after=8), PortCommand("closed", after=5, seconds=10)]
+    assert [(at, order.state) for at, order in plan_changes(orders)] == [
+        (0, "listening"),
+        (5, "closed"),
+        (8, "hanging"),
+    ]
     with pytest.raises(RequestError):
-        changes([Order("closed"), Order("hanging")])
+        plan_changes([PortCommand("closed"), PortCommand("hanging")])

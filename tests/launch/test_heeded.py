@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.launch.models import build, meant, mind_unheeded
+from dragoman.launch.models import build, parse_model, warn_unsupported
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings, SettingsError, load, told
-from dragoman.settings.heeded import ENGINES, HEEDED_BY
+from dragoman.settings import Settings, SettingsError, find_changed_settings, load_settings
+from dragoman.settings.engine_support import ENGINES, SUPPORTED_BY
 
 BUILT: dict[str, dict[str, Any]] = {
     "tiny": {"kv_offloading_dir": "kv"},
@@ -30,7 +30,7 @@ def read_by(engine: str) -> set[str]:
 
     class Watched(Settings, frozen=True, kw_only=True):
         def __getattribute__(self, name: str) -> Any:
-            if name in HEEDED_BY:
+            if name in SUPPORTED_BY:
                 seen.add(name)
             return super().__getattribute__(name)
 
@@ -42,7 +42,7 @@ def read_by(engine: str) -> set[str]:
 @pytest.mark.parametrize("engine", BUILT)
 def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    declared = {name for name, engines in HEEDED_BY.items() if engine in engines}
+    declared = {name for name, engines in SUPPORTED_BY.items() if engine in engines}
     # Read of every engine, to refuse them by name.
     looked_at = read_by(engine) - {"lora_modules"} | (declared & {"lora_modules"})
     assert looked_at - ELSEWHERE == declared - ELSEWHERE
@@ -50,12 +50,12 @@ def test_the_table_says_what_an_engine_looks_at(engine: str, tmp_path: Any, monk
 
 def test_what_is_meant_is_known_by_the_name_that_the_table_has() -> None:
     names = ("tiny", "scripted", "sim:x", "http://a/v1", "m.gguf", "vllm:x", "mlx:x", "transformers:x", "encoder:x")
-    assert {meant(name)[0] for name in names} == ENGINES
+    assert {parse_model(name)[0] for name in names} == ENGINES
 
 
 def vain(caplog: pytest.LogCaptureFixture, **given: Any) -> list[str]:
     with caplog.at_level(logging.WARNING):
-        mind_unheeded(load(given, {}))
+        warn_unsupported(load_settings(given, {}))
     return [record.message.partition(";")[0] for record in caplog.records]
 
 
@@ -70,7 +70,7 @@ def test_a_switch_that_is_off_is_called_by_what_turns_it_off(caplog: pytest.LogC
 
 
 def test_what_is_as_by_default_needs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(load({"model": "tiny", "quantization": None, "dtype": "auto"}, {})) == set()
+    assert find_changed_settings(load_settings({"model": "tiny", "quantization": None, "dtype": "auto"}, {})) == set()
     assert vain(caplog, model="tiny", dtype="auto") == []
 
 
@@ -88,4 +88,4 @@ def test_of_several_models_one_is_enough_but_each_answers_for_its_own(caplog: py
 
 def test_strict_refuses_it() -> None:
     with pytest.raises(SettingsError, match="tiny would ignore it"):
-        mind_unheeded(load({"model": "tiny", "gpu_layers": "3", "strict": True}, {}))
+        warn_unsupported(load_settings({"model": "tiny", "gpu_layers": "3", "strict": True}, {}))

@@ -9,30 +9,30 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.launch.instances import ByPort, spread
-from dragoman.launch.server import assembled
-from dragoman.settings import Settings, load
+from dragoman.launch.instances import PortDispatcher, expand_instances
+from dragoman.launch.server import assemble_server
+from dragoman.settings import Settings, load_settings
 
 PROFILE = "rtx4090-llama-3.1-8b"
 
 
 def told(**said: object) -> Settings:
-    return load({"model": "sim", "profile": PROFILE, **said}, {})
+    return load_settings({"model": "sim", "profile": PROFILE, **said}, {})
 
 
 def test_ports_and_files_count_up_unless_an_instance_names_its_own() -> None:
-    each = spread(told(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl"))
+    each = expand_instances(told(port="8100", instances='[{}, {"port": 9000}, {}]', request_log="log.jsonl"))
     assert [one.port for one in each] == [8100, 9000, 8102]
     assert [one.request_log for one in each] == ["log.jsonl.0", "log.jsonl.1", "log.jsonl.2"]
-    assert {(one.store, one.instances.each) for one in each} == {("memory", ())}
-    assert [one.port for one in spread(told(port="0", instances="2"))] == [0, 0]
+    assert {(one.store, one.instances.items) for one in each} == {("memory", ())}
+    assert [one.port for one in expand_instances(told(port="0", instances="2"))] == [0, 0]
 
 
 def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
     events, transfer = {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}, {"kv_port": 7000}
     own = json.dumps({"endpoint": "tcp://*:6000"})
     instances = [{"data_parallel_size": 2}, {}, {"kv_events_config": own}, {"kv_transfer_config": '{"kv_port": 99}'}]
-    each = spread(
+    each = expand_instances(
         told(
             instances=json.dumps(instances),
             kv_events_config=json.dumps(events),
@@ -47,7 +47,7 @@ def test_events_and_transfers_of_instances_have_ports_of_their_own() -> None:
 
 def test_a_port_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="2: there is no port 65536"):
-        spread(told(port="65535", instances="2"))
+        expand_instances(told(port="65535", instances="2"))
 
 
 @pytest.fixture
@@ -57,10 +57,10 @@ async def fleet() -> AsyncGenerator[list[httpx2.AsyncClient]]:
         {"kv_transfer_config": json.dumps({"kv_role": role, "kv_port": 0})} for role in ("kv_producer", "kv_consumer")
     ]
     settings = told(port="8100", time_scale="1000", store="none", instances=json.dumps([{}, *roles]))
-    each = [assembled(one, b"secret") for one in spread(settings)]
-    app = ByPort({one.settings.port: one.application for one in each})
+    each = [assemble_server(one, b"secret") for one in expand_instances(settings)]
+    app = PortDispatcher({one.settings.port: one.application for one in each})
     transport: Any = httpx2.ASGITransport(app)
-    async with app.alive():
+    async with app.lifespan_context():
         yield [
             httpx2.AsyncClient(transport=transport, base_url=f"http://localhost:{one.settings.port}") for one in each
         ]

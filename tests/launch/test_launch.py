@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.engines import tiny
-from dragoman.launch import build_models, greeting
-from dragoman.launch.directory import engine_of
-from dragoman.launch.secret import secret_key
-from dragoman.parsers.frame import FramedFormat
+from dragoman.launch import build_greeting, build_models
+from dragoman.launch.engine_detection import detect_engine
+from dragoman.launch.secret import load_secret_key
+from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.response_template import ResponseTemplateFormat
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Secret, Settings, SettingsError
@@ -31,13 +31,13 @@ TEMPLATE = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny.embedded(), tmp_path / "house-model"))
+    return Path(shutil.copytree(tiny.find_bundled_model(), tmp_path / "house-model"))
 
 
 def test_the_embedded_model_is_served_by_default() -> None:
     (model,) = build_models(Settings(), SystemClock())
     assert (model.name, model.max_model_len) == ("tiny", 32768)
-    assert isinstance(model.tools, FramedFormat)
+    assert isinstance(model.tools, DelimitedCallFormat)
 
 
 def test_a_directory_is_served_under_its_own_name(directory: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "response_template": TEMPLATE}))
     settings = Settings(model=f"tiny:{directory}", tool_call_parser="hermes")
     (model,) = build_models(settings, SystemClock())
-    assert isinstance(model.tools, FramedFormat)
+    assert isinstance(model.tools, DelimitedCallFormat)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_cannot_be_served_is_said(settings: Settings, word: str) -> None:
 
 def test_the_greeting_has_a_line_that_works() -> None:
     settings = Settings(port=8000)
-    _, curl = greeting(settings, build_models(settings, SystemClock()), 8000)
+    _, curl = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert curl.startswith(
         "Try: curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"
     )
@@ -88,23 +88,23 @@ def test_the_greeting_has_a_line_that_works() -> None:
 @pytest.mark.parametrize(("shape", "route"), [(PLAIN, "/v1/embeddings"), (SCORER, "/rerank")])
 def test_the_line_for_an_encoder_is_one_that_it_can_answer(tmp_path: Path, shape: Shape, route: str) -> None:
     settings = Settings(model=str(write_encoder(tmp_path, shape)))
-    _, curl = greeting(settings, build_models(settings, SystemClock()), 8000)
+    _, curl = build_greeting(settings, build_models(settings, SystemClock()), 8000)
     assert f":8000{route} " in curl
 
 
 def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
-    assert secret_key(Settings(secret_key=Secret("open sesame")), environment) == b"open sesame"
-    kept = secret_key(Settings(), environment)
+    assert load_secret_key(Settings(secret_key=Secret("open sesame")), environment) == b"open sesame"
+    kept = load_secret_key(Settings(), environment)
     assert kept is not None
-    assert secret_key(Settings(), environment) == kept
+    assert load_secret_key(Settings(), environment) == kept
     for store in ("memory", "none"):
-        assert secret_key(Settings(store=store), environment) is None
-    beside = secret_key(Settings(store=f"sqlite:{tmp_path / 'my.db'}"), environment)
+        assert load_secret_key(Settings(store=store), environment) is None
+    beside = load_secret_key(Settings(store=f"sqlite:{tmp_path / 'my.db'}"), environment)
     assert beside not in (None, kept)
     assert (tmp_path / "my.db.key").exists()
     (tmp_path / "file").touch()
-    assert secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None
+    assert load_secret_key(Settings(), {"XDG_STATE_HOME": str(tmp_path / "file")}) is None
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_secret_key_is_the_one_that_was_set_else_the_kept_one_else_none(tmp_
 )
 def test_a_directory_says_which_engine_it_wants(tmp_path: Path, config: dict[str, object], kinds: set[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert engine_of(tmp_path) in kinds
+    assert detect_engine(tmp_path) in kinds
 
 
 def test_a_directory_that_says_nothing_readable_is_refused(tmp_path: Path) -> None:

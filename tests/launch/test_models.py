@@ -9,11 +9,11 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
-from dragoman.launch.models import size_of
-from dragoman.pipeline.models import State
+from dragoman.launch.models import measure_weights
+from dragoman.pipeline.models import ModelState
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
-from dragoman.settings import Settings, SettingsError, load
+from dragoman.settings import Settings, SettingsError, load_settings
 
 MODELS = """{
     "house": {"model": "tiny", "aliases": ["claude-*", "gpt"], "pinned": true, "max_model_len": 2048},
@@ -23,12 +23,12 @@ MODELS = """{
 
 
 def settings(models: str = MODELS, **more: Any) -> Settings:
-    return load({"models": models, **more}, {})
+    return load_settings({"models": models, **more}, {})
 
 
 async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for() -> None:
     models = build_models(settings(), SystemClock())
-    assert [place.state for place in models.places] == [State.LOADED, State.UNLOADED, State.UNLOADED]
+    assert [place.state for place in models.slots] == [ModelState.LOADED, ModelState.UNLOADED, ModelState.UNLOADED]
     transport = httpx2.ASGITransport(create_app(models))
     await models.start()
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -65,13 +65,18 @@ def test_the_first_name_of_a_model_is_no_pattern() -> None:
 def test_the_size_of_a_model_in_files_is_that_of_all_of_them(tmp_path: Path) -> None:
     for number, size in ((1, 10), (2, 20)):
         (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(bytes(size))
-    assert size_of(f"{tmp_path}/m-00001-of-00002.gguf") == 30
+    assert measure_weights(f"{tmp_path}/m-00001-of-00002.gguf") == 30
 
 
 def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"12345")
     (tmp_path / "config.json").write_bytes(b"{}")
-    assert (size_of(f"tiny:{tmp_path}"), size_of(str(tmp_path)), size_of("tiny"), size_of("http://a/v1")) == (
+    assert (
+        measure_weights(f"tiny:{tmp_path}"),
+        measure_weights(str(tmp_path)),
+        measure_weights("tiny"),
+        measure_weights("http://a/v1"),
+    ) == (
         5,
         5,
         0,

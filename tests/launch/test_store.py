@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.launch.store import build_store, try_out
+from dragoman.launch.store import build_store, check_store
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Key, MemoryStore, Put, SqliteStore
 from dragoman.store.postgres import PostgresStore
@@ -15,14 +15,14 @@ from dragoman.store.postgres import PostgresStore
 async def test_by_default_a_file_among_this_users_state(tmp_path: Path):
     store = build_store(Settings(), {"XDG_STATE_HOME": str(tmp_path)})
     assert isinstance(store, SqliteStore)
-    await try_out(store)
+    await check_store(store)
     assert (tmp_path / "dragoman" / "store.db").stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_store_that_was_tried_out_can_be_opened(tmp_path: Path):
     store = build_store(Settings(store=f"sqlite:{tmp_path}/x.db"), {})
     assert store is not None
-    await try_out(store)
+    await check_store(store)
     await store.open()
     await store.commit(Put(Key("", "file", "a"), 0, b""))
     assert await store.get(Key("", "file", "a")) is not None
@@ -46,4 +46,4 @@ async def test_a_store_that_cannot_be_opened_is_told(tmp_path: Path):
     store = build_store(Settings(store=f"sqlite:{tmp_path}/file/x.db"), {})
     assert store is not None
     with pytest.raises(SettingsError, match="cannot be opened"):
-        await try_out(store)
+        await check_store(store)

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from dragoman.core.events import (
     Alternative,
+    AppliedEdit,
     ChoiceFinished,
-    Cleared,
-    Edited,
+    ClearedKind,
     Event,
     Finished,
     FinishReason,
@@ -31,7 +31,7 @@ from dragoman.core.events import (
     WeightSpan,
 )
 from dragoman.core.message import Reasoning, Refusal, Text, ToolCall
-from dragoman.core.reply import Choice, Part, Reply
+from dragoman.core.reply import Choice, Reply, ReplyPart
 
 # Beyond ASCII, quotes and controls: the line ends that only some clients know, and what looks like markup.
 ALPHABET = 'ab é日😀<>"\\\n\r\t{}/\x00\x7f\x85\u2028\u2029'
@@ -74,7 +74,7 @@ class Case(Struct, frozen=True):
 class Kinds(Struct, frozen=True):
     """What a dialect can be given. prompts: whether PromptTokens may be there."""
 
-    parts: tuple[type[Part], ...] = (Text, Reasoning, Refusal, ToolCall)
+    parts: tuple[type[ReplyPart], ...] = (Text, Reasoning, Refusal, ToolCall)
     reasons: tuple[FinishReason, ...] = tuple(FinishReason)
     max_choices: int = 3
     max_prompts: int = 1
@@ -86,9 +86,9 @@ class Kinds(Struct, frozen=True):
 ANYTHING = Kinds()
 
 
-edited = st.lists(st.builds(Edited, st.sampled_from(Cleared), st.integers(1, 9), st.integers(1, 999)), max_size=2).map(
-    tuple
-)
+edited = st.lists(
+    st.builds(AppliedEdit, st.sampled_from(ClearedKind), st.integers(1, 9), st.integers(1, 999)), max_size=2
+).map(tuple)
 
 
 @st.composite
@@ -159,7 +159,7 @@ def _told_whole(events: tuple[Event, ...]) -> Reply:
         mine = [
             event for event in middle if not isinstance(event, Started | PromptTokens | Finished) and event.choice == i
         ]
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         for event in mine:
             _append(parts, event)
         end = mine[-1]
@@ -169,7 +169,7 @@ def _told_whole(events: tuple[Event, ...]) -> Reply:
     return Reply(tuple(choices), finished.usage, tuple(prompts or [None] * started.prompts), started.edited)
 
 
-def _append(parts: list[Part], event: Event) -> None:
+def _append(parts: list[ReplyPart], event: Event) -> None:
     last = parts[-1] if parts else None
     match event, last:
         case ToolCallStart(_, id, name, toks, custom), _:

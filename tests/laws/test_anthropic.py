@@ -25,10 +25,10 @@ from dragoman.core.events import (
     ToolCallStart,
     Usage,
 )
-from dragoman.core.reply import Fold
-from dragoman.dialects.anthropic import MessagesView, MessagesWriter, unsigned
+from dragoman.core.reply import ReplyBuilder
+from dragoman.dialects.anthropic import MessagesRenderOptions, MessagesWriter, no_signature
 from dragoman.dialects.base import Header
-from dragoman.dialects.text import printable
+from dragoman.dialects.json_encoding import replace_surrogates
 
 from .anthropic_sdk import AnthropicSdk
 from .sdk import written
@@ -49,10 +49,10 @@ def signed(thought: str) -> str:
 # A message is one answer, and all of its tools take JSON.
 one_answer = cases(Kinds(max_choices=1, custom=False)).filter(is_consistent)
 views = st.builds(
-    MessagesView,
+    MessagesRenderOptions,
     max_tokens=st.sampled_from((None, 0, 5)),
     omit_thinking=st.booleans(),
-    sign=st.sampled_from((unsigned, signed)),
+    sign=st.sampled_from((no_signature, signed)),
     tells_edits=st.booleans(),
 )
 # What a model may take for JSON.
@@ -90,11 +90,11 @@ def sdk() -> AnthropicSdk:
     return AnthropicSdk()
 
 
-def whole_of(view: MessagesView, events: tuple[Event, ...]) -> bytes:
-    folded = Fold()
+def whole_of(view: MessagesRenderOptions, events: tuple[Event, ...]) -> bytes:
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
-    return MessagesWriter(HEADER, view).full(folded.reply())
+    return MessagesWriter(HEADER, view).render_full(folded.build())
 
 
 def without_nulls(value: Any) -> Any:
@@ -106,10 +106,10 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case, view: MessagesView):
-    read = sdk.edited_message if view.tells_edits else sdk.message
+def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: AnthropicSdk, case: Case, view: MessagesRenderOptions):
+    read = sdk.edited_message if view.reports_edits else sdk.message
     streamed = read(written(MessagesWriter(HEADER, view), case.events)).to_json(warnings=False)
-    whole = MessagesWriter(HEADER, view).full(case.reply)
+    whole = MessagesWriter(HEADER, view).render_full(case.reply)
     assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole))
 
 
@@ -118,16 +118,16 @@ def test_whatever_a_model_takes_for_json_the_sdk_makes_the_whole_out_of_it(
     sdk: AnthropicSdk, events: tuple[Event, ...]
 ):
     streamed = sdk.message(written(MessagesWriter(HEADER), events)).to_json(warnings=False)
-    assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole_of(MessagesView(), events)))
+    assert without_nulls(json.loads(streamed)) == without_nulls(json.loads(whole_of(MessagesRenderOptions(), events)))
 
 
 @given(calls())
 def test_a_finished_call_is_what_the_model_wrote_or_says_that_it_is_not(events: tuple[Event, ...]):
-    message = json.loads(whole_of(MessagesView(), events))
+    message = json.loads(whole_of(MessagesRenderOptions(), events))
     told = iter(said(events))
     for block in message["content"] if message["stop_reason"] == "tool_use" else message["content"][:-1]:
         if block["type"] == "tool_use":
-            raw = printable(next(told))
+            raw = replace_surrogates(next(told))
             input = block["input"]
             has_escapes = "\\" in raw  # some of which are mended
             assert input == meant(raw) or input.get("INVALID_JSON") == raw or has_escapes
@@ -152,21 +152,21 @@ def meant(raw: str) -> object:
 
 
 @given(one_answer, views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: MessagesView):
+def test_the_grammar_of_the_wire_is_kept(case: Case, view: MessagesRenderOptions):
     grammar.check_stream(written(MessagesWriter(HEADER, view), case.events))
-    grammar.check_object(json.loads(MessagesWriter(HEADER, view).full(case.reply)))
+    grammar.check_object(json.loads(MessagesWriter(HEADER, view).render_full(case.reply)))
 
 
 @given(calls())
 def test_the_grammar_of_the_wire_is_kept_by_any_call(events: tuple[Event, ...]):
     grammar.check_stream(written(MessagesWriter(HEADER), events))
-    grammar.check_object(json.loads(whole_of(MessagesView(), events)))
+    grammar.check_object(json.loads(whole_of(MessagesRenderOptions(), events)))
 
 
 @given(one_answer, views)
-def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: MessagesView):
-    BetaMessage.model_validate_json(MessagesWriter(HEADER, view).full(case.reply), strict=True)
-    Message.model_validate_json(MessagesWriter(HEADER, view).full(case.reply), strict=True)
+def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: MessagesRenderOptions):
+    BetaMessage.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
+    Message.model_validate_json(MessagesWriter(HEADER, view).render_full(case.reply), strict=True)
     any_event: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
     for event in grammar.check_stream(written(MessagesWriter(HEADER, view), case.events)):
         any_event.validate_json(json.dumps(event), strict=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from dragoman.conformance import chat as grammar
-from dragoman.conformance.violation import an_object, objects
+from dragoman.conformance.checks import require_object, require_objects
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.chat import ChatView, ChatWriter
+from dragoman.dialects.chat import ChatRenderOptions, ChatWriter
 
 from .sdk import OpenAiSdk, written
 from .strategies import Case, Kinds, cases
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 HEADER = Header("chatcmpl-1", 1700000000, "org/model", "fp_1")
 FUNCTIONS_ONLY = Kinds(custom=False)
 views = st.builds(
-    ChatView,
+    ChatRenderOptions,
     profile=st.sampled_from(Profile),
     logprobs=st.sampled_from((None, 0, 1)),
     token_ids=st.booleans(),
@@ -44,13 +44,13 @@ def sdk() -> OpenAiSdk:
 
 
 @given(cases(), views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, view: ChatView):
+def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: OpenAiSdk, case: Case, view: ChatRenderOptions):
     streamed = sdk.chat(written(ChatWriter(HEADER, view), case.events)).to_json(warnings=False)
-    whole = ChatWriter(HEADER, view).full(case.reply)
+    whole = ChatWriter(HEADER, view).render_full(case.reply)
     assert normal(json.loads(streamed), view) == normal(json.loads(whole), view)
 
 
-def normal(whole: Json, view: ChatView) -> Json:
+def normal(whole: Json, view: ChatRenderOptions) -> Json:
     """Take away what the format itself makes differ: null or absent, the index of calls, the SDK's own parse."""
     if not view.include_usage:
         whole.pop("usage")
@@ -62,9 +62,9 @@ def normal(whole: Json, view: ChatView) -> Json:
         choice.pop("stop_reason", None)
         message = choice["message"]
         message["content"] = message["content"] or None
-        for call in objects(message.get("tool_calls") or [], "tool_calls"):
+        for call in require_objects(message.get("tool_calls") or [], "tool_calls"):
             call.pop("index", None)
-            an_object(call.get("function") or {}, "function").pop("parsed_arguments", None)
+            require_object(call.get("function") or {}, "function").pop("parsed_arguments", None)
     return without_nulls(whole)
 
 
@@ -76,11 +76,11 @@ def without_nulls(value: Any) -> Any:
 
 
 @given(cases(), views)
-def test_the_grammar_is_kept_and_the_chunks_add_up_to_the_whole(case: Case, view: ChatView):
+def test_the_grammar_is_kept_and_the_chunks_add_up_to_the_whole(case: Case, view: ChatRenderOptions):
     chunks = grammar.check_stream(
         written(ChatWriter(HEADER, view), case.events), include_usage=view.include_usage, extra_reasons=("abort",)
     )
-    whole = json.loads(ChatWriter(HEADER, view).full(case.reply))
+    whole = json.loads(ChatWriter(HEADER, view).render_full(case.reply))
     grammar.check_object(whole, extra_reasons=("abort",))
     for index, choice in enumerate(whole["choices"]):
         mine = [part for chunk in chunks for part in chunk["choices"] if part["index"] == index]
@@ -102,9 +102,9 @@ def test_the_grammar_is_kept_and_the_chunks_add_up_to_the_whole(case: Case, view
 
 
 @given(cases(FUNCTIONS_ONLY), views.filter(lambda view: view.profile is Profile.OPENAI))
-def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatView):
+def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: ChatRenderOptions):
     """Functions alone: the SDK's type of a chunk does not know custom tools, although its accumulator takes them."""
-    ChatCompletion.model_validate_json(ChatWriter(HEADER, view).full(case.reply), strict=True)
+    ChatCompletion.model_validate_json(ChatWriter(HEADER, view).render_full(case.reply), strict=True)
     writer = ChatWriter(HEADER, view)
     for event in case.events:
         for block in writer.feed(event).split(b"\n\n")[:-1]:
@@ -112,4 +112,4 @@ def test_objects_and_chunks_satisfy_the_sdk_types_strictly(case: Case, view: Cha
 
 
 def entries(choice: Json, name: str) -> list[Json]:
-    return an_object(choice["logprobs"] or {}, "logprobs").get(name) or []
+    return require_object(choice["logprobs"] or {}, "logprobs").get(name) or []

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from openai.types import Completion
 
 from dragoman.conformance import completions as grammar
-from dragoman.conformance.violation import objects
+from dragoman.conformance.checks import require_objects
 from dragoman.core.message import Refusal, Text
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.completions import CompletionsView, CompletionsWriter
+from dragoman.dialects.completions import CompletionsRenderOptions, CompletionsWriter
 
 from .sdk import OpenAiSdk, written
 from .strategies import Case, Kinds, cases
@@ -24,7 +24,7 @@ HEADER = Header("cmpl-1", 1700000000, "org/model", "fp_1")
 MANY = Kinds(max_prompts=3, max_choices=2)
 TEXT_ONLY = Kinds(parts=(Text, Refusal), max_prompts=2, max_choices=2)
 views = st.builds(
-    CompletionsView,
+    CompletionsRenderOptions,
     profile=st.sampled_from(Profile),
     logprobs=st.sampled_from((None, 0, 1, 2)),
     token_ids=st.booleans(),
@@ -45,14 +45,14 @@ def sdk() -> OpenAiSdk:
 
 @given(cases(MANY), views)
 def test_the_grammar_is_kept_and_the_chunks_put_together_are_the_whole(
-    sdk: OpenAiSdk, case: Case, view: CompletionsView
+    sdk: OpenAiSdk, case: Case, view: CompletionsRenderOptions
 ):
     stream = written(CompletionsWriter(HEADER, view), case.events)
     grammar.check_stream(stream, include_usage=view.include_usage, extra_reasons=("abort",))
     chunks = [json.loads(chunk.to_json()) for chunk in sdk.completions(stream)]
-    whole = json.loads(CompletionsWriter(HEADER, view).full(case.reply))
+    whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
     grammar.check_object(whole, extra_reasons=("abort",))
-    for choice in objects(whole["choices"], "choices"):
+    for choice in require_objects(whole["choices"], "choices"):
         choice.pop("prompt_logprobs", None)
     assert folded(chunks, len(whole["choices"])) == whole["choices"]
     assert all(chunk["id"] == whole["id"] and chunk["model"] == whole["model"] for chunk in chunks)
@@ -64,7 +64,7 @@ def folded(chunks: list[Json], count: int) -> list[Json]:
     """Texts and lists are concatenated; of the rest the last that was said holds."""
     choices: list[Json] = [{"text": ""} for _ in range(count)]
     for chunk in chunks:
-        for part in objects(chunk["choices"], "choices"):
+        for part in require_objects(chunk["choices"], "choices"):
             index: int = part["index"]
             choice = choices[index]
             choice.update({key: joined(choice.get(key), value) for key, value in part.items()})
@@ -82,16 +82,16 @@ def joined(before: Any, now: Any) -> Any:
 
 
 @given(cases(MANY), views.filter(lambda view: view.profile is Profile.OPENAI and not view.echo))
-def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsView):
+def test_the_whole_satisfies_the_sdk_types_strictly(case: Case, view: CompletionsRenderOptions):
     """With an echo the first token has no logprob; OpenAI's own schema forgot that null."""
-    Completion.model_validate_json(CompletionsWriter(HEADER, view).full(case.reply), strict=True)
+    Completion.model_validate_json(CompletionsWriter(HEADER, view).render_full(case.reply), strict=True)
 
 
 @given(cases(TEXT_ONLY))
 def test_offsets_point_at_the_text_of_their_tokens(case: Case):
     """Where each token's text is what the answer says, the offsets are exact."""
-    view = CompletionsView(logprobs=0, echo=True, special_tokens_in_text=True)
-    whole = json.loads(CompletionsWriter(HEADER, view).full(case.reply))
+    view = CompletionsRenderOptions(logprobs=0, echo=True, special_tokens_in_text=True)
+    whole = json.loads(CompletionsWriter(HEADER, view).render_full(case.reply))
     each = len(case.reply.choices) // len(case.reply.prompts)
     for i, choice in enumerate(whole["choices"]):
         prompt = case.reply.prompts[i // each]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from dragoman.core.event_grammar import check_events
 from dragoman.core.events import ChoiceFinished, Delta
-from dragoman.core.grammar import check
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Sampling, SamplingOptions
 
 from .strategies import Case, Kinds, cases
@@ -14,24 +14,24 @@ from .strategies import Case, Kinds, cases
 MANY = Kinds(max_prompts=2)
 
 
-def fold(case: Case) -> Fold:
-    folded = Fold()
-    for event in check(case.events):
+def fold(case: Case) -> ReplyBuilder:
+    folded = ReplyBuilder()
+    for event in check_events(case.events):
         folded.feed(event)
     return folded
 
 
 @given(cases(MANY))
 def test_folding_undoes_cutting_and_interleaving(case: Case):
-    assert fold(case).reply() == case.reply
+    assert fold(case).build() == case.reply
 
 
 @given(cases(MANY))
 def test_no_token_is_lost_or_made_up(case: Case):
-    for index, choice in enumerate(fold(case).reply().choices):
+    for index, choice in enumerate(fold(case).build().choices):
         mine = [event for event in case.events if isinstance(event, Delta | ChoiceFinished) and event.choice == index]
         assert choice.tokens == tuple(token for event in mine for token in event.tokens)
 
 
 def test_what_the_client_said_goes_before_the_default():
-    assert SamplingOptions(top_k=3).over(Sampling(top_k=9, min_p=0.1)) == Sampling(top_k=3, min_p=0.1)
+    assert SamplingOptions(top_k=3).resolve(Sampling(top_k=9, min_p=0.1)) == Sampling(top_k=3, min_p=0.1)

@@ -18,10 +18,10 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.base import Header
-from dragoman.dialects.responses import Echo, ResponsesView, ResponsesWriter, log
-from dragoman.dialects.responses.kept import Kept, settled
-from dragoman.dialects.responses.tools import Name
-from dragoman.dialects.text import printable
+from dragoman.dialects.json_encoding import replace_surrogates
+from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, event_log
+from dragoman.dialects.responses.stored import StoredResponse, finalize
+from dragoman.dialects.responses.tools import ToolName
 
 from .responses_sdk import ResponsesSdk
 from .sdk import written
@@ -48,11 +48,11 @@ def sealed(thought: str) -> str:
 
 one_answer = cases(Kinds(max_choices=1)).filter(is_consistent)
 views = st.builds(
-    ResponsesView,
+    ResponsesRenderOptions,
     logprobs=st.sampled_from((None, 0, 1)),
     summary=st.booleans(),
     hide_reasoning=st.sampled_from((False, False, True)),
-    names=st.sampled_from(((), (Name("a", "find", "crm"), Name("b", "close", "agents")))),
+    names=st.sampled_from(((), (ToolName("a", "find", "crm"), ToolName("b", "close", "agents")))),
     seal=st.sampled_from((None, sealed)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
@@ -63,12 +63,12 @@ def sdk() -> ResponsesSdk:
     return ResponsesSdk()
 
 
-def streamed(case: Case, view: ResponsesView) -> bytes:
+def streamed(case: Case, view: ResponsesRenderOptions) -> bytes:
     return written(ResponsesWriter(HEADER, view, ECHO), case.events)
 
 
-def whole(case: Case, view: ResponsesView) -> Json:
-    return json.loads(ResponsesWriter(HEADER, view, ECHO).full(case.reply))
+def whole(case: Case, view: ResponsesRenderOptions) -> Json:
+    return json.loads(ResponsesWriter(HEADER, view, ECHO).render_full(case.reply))
 
 
 def normal(value: Any) -> Any:
@@ -80,7 +80,7 @@ def normal(value: Any) -> Any:
 
 
 @given(one_answer, views)
-def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesView):
+def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions):
     last, snapshots = sdk.response(streamed(case, view))
     told = whole(case, view)
     assert normal(json.loads(last.to_json(warnings=False))) == normal(told)
@@ -90,19 +90,19 @@ def test_the_sdk_makes_the_whole_out_of_the_stream(sdk: ResponsesSdk, case: Case
 
 
 @given(one_answer, views)
-def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesView):
+def test_the_last_event_carries_the_very_object(case: Case, view: ResponsesRenderOptions):
     last = streamed(case, view).split(b"\n\n")[-3]
-    assert last.endswith(b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).full(case.reply))
+    assert last.endswith(b'"response":%s}' % ResponsesWriter(HEADER, view, ECHO).render_full(case.reply))
 
 
 @given(one_answer, views)
-def test_the_grammar_of_the_wire_is_kept(case: Case, view: ResponsesView):
+def test_the_grammar_of_the_wire_is_kept(case: Case, view: ResponsesRenderOptions):
     grammar.check_stream(streamed(case, view))
     grammar.check_object(whole(case, view))
 
 
 @given(one_answer, views)
-def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: ResponsesView):
+def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: ResponsesRenderOptions):
     Response.model_validate_json(json.dumps(whole(case, view)), strict=True)
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
     for event in grammar.check_stream(streamed(case, view)):
@@ -110,14 +110,14 @@ def test_objects_and_events_satisfy_the_sdk_types_strictly(case: Case, view: Res
 
 
 @given(one_answer, views)
-def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesView):
+def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRenderOptions):
     (choice,) = case.reply.choices
     parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
     if view.hide_reasoning:
         parts = [part for part in parts if not isinstance(part, Reasoning)]
     told = whole(case, view)
     assert [text_of(item) for item in told["output"]] == [
-        printable(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts
+        replace_surrogates(part.arguments if isinstance(part, ToolCall) else part.text) for part in parts
     ]
     assert (told["status"] == "completed") == (choice.reason is FinishReason.STOP)
     if view.logprobs is not None:
@@ -140,7 +140,9 @@ def text_of(item: Json) -> str:
 
 
 @given(one_answer, views, st.data())
-def test_an_answer_may_fail_at_any_point(sdk: ResponsesSdk, case: Case, view: ResponsesView, data: st.DataObject):
+def test_an_answer_may_fail_at_any_point(
+    sdk: ResponsesSdk, case: Case, view: ResponsesRenderOptions, data: st.DataObject
+):
     writer = ResponsesWriter(HEADER, view, ECHO)
     events = case.events[: data.draw(st.integers(0, len(case.events) - 1))]
     sent = b""
@@ -148,7 +150,7 @@ def test_an_answer_may_fail_at_any_point(sdk: ResponsesSdk, case: Case, view: Re
         sent += writer.feed(event)
         if data.draw(st.booleans()):
             sent += writer.keepalive
-    sent += writer.error(EngineError("The engine stopped."))
+    sent += writer.render_error(EngineError("The engine stopped."))
     assert not any(isinstance(event, Finished) for event in events)
     assert grammar.check_stream(sent)[-1]["response"]["error"]["message"] == "The engine stopped."
     with pytest.raises(APIError, match="The engine stopped"):
@@ -157,7 +159,7 @@ def test_an_answer_may_fail_at_any_point(sdk: ResponsesSdk, case: Case, view: Re
 
 @given(one_answer)
 def test_every_write_is_whole_events(case: Case):
-    writer = ResponsesWriter(HEADER, ResponsesView(), ECHO)
+    writer = ResponsesWriter(HEADER, ResponsesRenderOptions(), ECHO)
     for event in case.events:
         said = writer.feed(event)
         assert not said or said.endswith(b"\n\n")
@@ -166,60 +168,64 @@ def test_every_write_is_whole_events(case: Case):
 # What is kept.
 
 
-def queued(case: Case, view: ResponsesView) -> tuple[ResponsesWriter, list[bytes]]:
+def queued(case: Case, view: ResponsesRenderOptions) -> tuple[ResponsesWriter, list[bytes]]:
     """All events of a response in the background, those of each canonical event together."""
     writer = ResponsesWriter(HEADER, view, ECHO)
-    return writer, [writer.queue(), *(said for event in case.events if (said := writer.feed(event)))]
+    return writer, [writer.render_queued_events(), *(said for event in case.events if (said := writer.feed(event)))]
 
 
 @given(one_answer, views)
-def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesView):
+def test_a_response_in_the_background_waits_in_the_queue_first(case: Case, view: ResponsesRenderOptions):
     writer, said = queued(case, view)
     events = grammar.check_stream(b"".join(said) + writer.end)
     assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
-    assert events[-1]["response"] == json.loads(writer.full(case.reply))
+    assert events[-1]["response"] == json.loads(writer.render_full(case.reply))
 
 
 @given(one_answer, views)
-def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view: ResponsesView):
+def test_the_object_is_the_same_bytes_whenever_it_is_asked_for(case: Case, view: ResponsesRenderOptions):
     """Seals and times differ each time they are made."""
     seals = (f"seal {i}" for i in range(1_000_000))
 
     def seal(thought: str) -> str:
         return next(seals)
 
-    view = msgspec.structs.replace(view, seal=seal)
+    view = msgspec.structs.replace(view, seal_reasoning=seal)
     writer = ResponsesWriter(HEADER, view, ECHO)
     *before, last = case.events
     for event in before:
         writer.feed(event)
-    whole = writer.full(case.reply)
+    whole = writer.render_full(case.reply)
     assert writer.feed(last).endswith(b'"response":%s}\n\n' % whole)
-    assert writer.full(case.reply) == whole
+    assert writer.render_full(case.reply) == whole
     lone = ResponsesWriter(HEADER, view, ECHO)
-    assert lone.full(case.reply) == lone.full(case.reply)
+    assert lone.render_full(case.reply) == lone.render_full(case.reply)
 
 
 @given(one_answer, views, st.data())
-def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesView, data: st.DataObject):
+def test_a_log_can_be_cut_anywhere(case: Case, view: ResponsesRenderOptions, data: st.DataObject):
     whole = b"".join(queued(case, view)[1])
-    events = list(log.events(whole))
+    events = list(event_log.split_events(whole))
     assert b"".join(events) == whole
-    assert [log.number(event) for event in events] == list(range(len(events)))
+    assert [event_log.read_sequence_number(event) for event in events] == list(range(len(events)))
     last = data.draw(st.integers(-1, len(events)))
-    assert log.after(whole, last) == b"".join(events[last + 1 :])
-    assert log.last_event(whole) == events[-1]
-    assert [log.ends(event) for event in events] == [False] * (len(events) - 1) + [True]
+    assert event_log.skip_through(whole, last) == b"".join(events[last + 1 :])
+    assert event_log.get_last_event(whole) == events[-1]
+    assert [event_log.has_ended(event) for event in events] == [False] * (len(events) - 1) + [True]
 
 
 @given(one_answer, views, st.none() | st.just(EngineError("The server stopped.")), st.data())
 def test_a_response_may_be_ended_from_outside_at_any_point(
-    case: Case, view: ResponsesView, error: EngineError | None, data: st.DataObject
+    case: Case, view: ResponsesRenderOptions, error: EngineError | None, data: st.DataObject
 ):
     writer, said = queued(case, view)
     told = b"".join(said[: data.draw(st.integers(1, len(said) - 1))])
-    end = settled(Kept(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).waiting())), told, error)
-    assert end.number == log.number(log.last_event(told)) + 1 == log.number(end.events)
+    end = finalize(StoredResponse(object=msgspec.Raw(ResponsesWriter(HEADER, view, ECHO).render_queued())), told, error)
+    assert (
+        end.first_number
+        == event_log.read_sequence_number(event_log.get_last_event(told)) + 1
+        == event_log.read_sequence_number(end.events)
+    )
     last = grammar.check_stream(told + end.events + writer.end)[-1]["response"]
-    assert last == json.loads(end.whole)
+    assert last == json.loads(end.response)
     assert last["status"] == end.status == ("cancelled" if error is None else "failed")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.conformance import sglang as grammar
 from dragoman.dialects.base import Header
-from dragoman.dialects.sglang import SglangView, SglangWriter
+from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter
 
 from .sdk import written
 from .strategies import Case, Kinds, cases
@@ -19,7 +19,7 @@ HEADER = Header("gen-1", 1700000000, "org/model")
 # What the strategies draw of weights fits no tokens: the grammar's rule of them is tried on real answers.
 MANY = Kinds(max_prompts=3, max_choices=2, weights=False)
 views = st.builds(
-    SglangView,
+    SglangRenderOptions,
     several=st.just(True),
     logprobs=st.sampled_from((None, 0, 1, 2)),
     texts=st.booleans(),
@@ -29,10 +29,10 @@ views = st.builds(
 
 
 @given(cases(MANY), views)
-def test_the_last_of_each_choice_is_the_whole(case: Case, view: SglangView):
+def test_the_last_of_each_choice_is_the_whole(case: Case, view: SglangRenderOptions):
     stream = written(SglangWriter(HEADER, view), case.events)
     last = grammar.check_stream(stream, choices=len(case.reply.choices))
-    whole: list[Any] = json.loads(SglangWriter(HEADER, view).full(case.reply))
+    whole: list[Any] = json.loads(SglangWriter(HEADER, view).render_full(case.reply))
     for answer in whole:
         grammar.check_object(answer)
     assert last == whole

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from dragoman.conformance import tgi as grammar
 from dragoman.core.events import FinishReason, TextDelta
-from dragoman.dialects.tgi import TgiView, TgiWriter
+from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 
 from .sdk import written
 from .strategies import Case, Kinds, cases
 
 ONE = Kinds(max_choices=1, weights=False)
 views = st.builds(
-    TgiView,
+    TgiRenderOptions,
     details=st.just(True),
     scored=st.booleans(),
     prefill=st.booleans(),
@@ -37,16 +37,16 @@ def told(token: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(cases(ONE), views)
-def test_the_events_are_the_whole(case: Case, view: TgiView):
-    events = grammar.check_stream(written(TgiWriter(view), case.events), before=view.prefix)
-    whole: dict[str, Any] = json.loads(TgiWriter(view).full(case.reply))
+def test_the_events_are_the_whole(case: Case, view: TgiRenderOptions):
+    events = grammar.check_stream(written(TgiWriter(view), case.events), prefix=view.prefix)
+    whole: dict[str, Any] = json.loads(TgiWriter(view).render_full(case.reply))
     grammar.check_object(whole)
     last, details = events[-1], whole["details"]
     assert last["generated_text"] == whole["generated_text"]
     assert [told(event["token"]) for event in events if event["token"]["id"] is not None] == [
         told(token) for token in details["tokens"]
     ]
-    if view.top:
+    if view.top_tokens:
         assert [event["top_tokens"] for event in events if "top_tokens" in event] == details["top_tokens"]
     for name in ("finish_reason", "generated_tokens", "seed"):
         assert last["details"][name] == details[name]
@@ -55,8 +55,8 @@ def test_the_events_are_the_whole(case: Case, view: TgiView):
 
 @given(cases(ONE))
 def test_lightllms_form_says_the_same(case: Case):
-    whole = json.loads(TgiWriter(TgiView(details=True, scored=True)).full(case.reply))
-    own = json.loads(TgiWriter(TgiView(own_form=True, scored=True)).full(case.reply))
+    whole = json.loads(TgiWriter(TgiRenderOptions(details=True, logprobs=True)).render_full(case.reply))
+    own = json.loads(TgiWriter(TgiRenderOptions(lightllm_tokens=True, logprobs=True)).render_full(case.reply))
     grammar.check_lightllm(own)
     assert own["generated_text"] == [whole["generated_text"]]
     assert own["count_output_tokens"] == whole["details"]["generated_tokens"]

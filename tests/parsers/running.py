@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hypothesis import strategies as st
 
+from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
     ChoiceFinished,
     Event,
@@ -18,9 +19,8 @@ from dragoman.core.events import (
     ToolCallDelta,
     Usage,
 )
-from dragoman.core.grammar import check
 from dragoman.core.message import CustomTool, FunctionTool, Reasoning, Text, Tool, ToolCall
-from dragoman.core.reply import Choice, Fold
+from dragoman.core.reply import Choice, ReplyBuilder
 from dragoman.core.syntax import ParseContext, Parser, ToolFormat
 from dragoman.parsers import registry
 
@@ -40,7 +40,7 @@ PATCH = CustomTool("patch")
 
 
 def tool_format(name: str, added: Collection[str] = ()) -> ToolFormat:
-    found = registry.tools(name, added)
+    found = registry.find_tool_format(name, added)
     assert found is not None
     return found
 
@@ -57,7 +57,7 @@ def deltas(pieces: Iterable[str]) -> list[TextDelta]:
 def parse(parser: Parser, events: Sequence[TextDelta], reason: FinishReason = FinishReason.STOP) -> list[Event]:
     """The legal event stream that comes out."""
     raw = [Started(1), *events, ChoiceFinished(0, reason, None, (END,)), Finished(Usage(1, 1))]
-    out = list(check(event for one in raw for event in parser.feed(one)))
+    out = list(check_events(event for one in raw for event in parser.feed(one)))
     for event in out:
         match event:
             case TextDelta(_, text) | ReasoningDelta(_, text) | ToolCallDelta(_, text):
@@ -68,10 +68,10 @@ def parse(parser: Parser, events: Sequence[TextDelta], reason: FinishReason = Fi
 
 
 def fold(events: Iterable[Event]) -> Choice:
-    folded = Fold()
+    folded = ReplyBuilder()
     for event in events:
         folded.feed(event)
-    (choice,) = folded.reply().choices
+    (choice,) = folded.build().choices
     return choice
 
 

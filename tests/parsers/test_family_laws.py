@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dragoman.core.events import FinishReason, TextDelta, Token
 from dragoman.core.syntax import Parser
 from dragoman.parsers import registry
-from dragoman.parsers.call_families import CALLS
-from dragoman.parsers.thought_families import THOUGHTS
+from dragoman.parsers.call_families import CALL_FAMILIES
+from dragoman.parsers.reasoning_families import REASONING_FAMILIES
 
 from .goldens import TOOLS, golden
 from .running import END, PATCH, context, cut, deltas, fold, parse, regroup, shape, tool_format
@@ -57,9 +57,9 @@ WORDS = [
     "\\u00e9",
     "\\ud83d",
 ]
-SHAPES = {family.names[0]: type(family.syntax).__name__.lower() for family in CALLS} | {"openai": "harmony"}
+SHAPES = {family.names[0]: type(family.syntax).__name__.lower() for family in CALL_FAMILIES} | {"openai": "harmony"}
 every_shape = pytest.mark.parametrize("kind", sorted(set(SHAPES.values())))
-thinkers = st.sampled_from(sorted({family.names[0] for family in THOUGHTS}))
+thinkers = st.sampled_from(sorted({family.names[0] for family in REASONING_FAMILIES}))
 
 
 callers_of_all = st.sampled_from(sorted(SHAPES))
@@ -72,13 +72,13 @@ def callers(kind: str) -> st.SearchStrategy[str]:
 
 
 def calling(name: str, added: Sequence[str] = (), tail: str = "assistant\n") -> Parser:
-    return tool_format(name, added).parser(context(*TOOLS, PATCH, tail=tail))
+    return tool_format(name, added).create_parser(context(*TOOLS, PATCH, tail=tail))
 
 
 def thinking(name: str, tail: str = "assistant\n", added: Sequence[str] = ()) -> Parser:
-    found = registry.reasoning(name, added)
+    found = registry.find_reasoning_format(name, added)
     assert found is not None
-    return found.parser(context(*TOOLS, tail=tail))
+    return found.create_parser(context(*TOOLS, tail=tail))
 
 
 def raws(name: str) -> list[str]:
@@ -88,7 +88,7 @@ def raws(name: str) -> list[str]:
 
 def bits(name: str) -> st.SearchStrategy[str]:
     """What may come in an answer of this family, in any order: its marks, and pieces of its transcripts."""
-    marks = [*tool_format(name).markers, *tool_format(name).openers]
+    marks = [*tool_format(name).markers, *tool_format(name).call_openers]
     whole = raws(name)
     pieces = [piece for raw in whole for piece in re.split(r"(?<=[>\])}])|(?=[<\[({])", raw) if piece]
     one = st.sampled_from(marks or [" "]) | st.sampled_from(pieces) | st.sampled_from(whole)
@@ -127,8 +127,8 @@ def test_no_token_is_lost_and_their_order_stays(name: str, data: st.DataObject):
 def test_what_calls_no_declared_tool_is_text_verbatim(name: str, data: st.DataObject):
     """Marks in a user's words, calls of something else: all of it is text, exactly as it was written."""
     output = data.draw(answers(name))
-    parser = tool_format(name).parser(context("another"))
-    assert fold(parse(parser, deltas(cut(data.draw, output)))).text() == output
+    parser = tool_format(name).create_parser(context("another"))
+    assert fold(parse(parser, deltas(cut(data.draw, output)))).join_text() == output
 
 
 @given(callers_of_all, st.data())
@@ -154,7 +154,7 @@ def beyond(one: str, other: str) -> str:
 @given(callers_of_all, st.data())
 def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
     """Marks are told from text that looks like them, however tokens share deltas."""
-    added = [mark for mark in tool_format(name).openers if mark[0] in "<["]
+    added = [mark for mark in tool_format(name).call_openers if mark[0] in "<["]
     known = [Token(n, text, special=True) for n, text in enumerate(added)]
     words = [Token(100 + n, text) for n, text in enumerate([*SCRAPS, *WORDS, *(mark[:3] for mark in added)])]
     split = [Token(200 + n, mark[at:][:4]) for mark in added for n, at in enumerate(range(0, len(mark), 4))]
@@ -168,7 +168,7 @@ def test_regrouping_the_tokens_does_not_matter(name: str, data: st.DataObject):
 def endless(name: str) -> list[tuple[str, str]]:
     """What may go on for ever: everything that has a meaning, again and again, and inside a call."""
     format = tool_format(name)
-    marks = tuple(dict.fromkeys((*format.markers, *format.openers)))
+    marks = tuple(dict.fromkeys((*format.markers, *format.call_openers)))
     raw = raws(name)[0]
     inside = [raw[: raw.index(word) + len(word)] for word in ("Par", "days", "He said", "tru") if word in raw]
     units = [
@@ -206,16 +206,16 @@ def test_time_is_linear(kind: str, data: st.DataObject):
 
 
 def tails(name: str) -> list[str]:
-    found = registry.reasoning(name)
+    found = registry.find_reasoning_format(name)
     assert found is not None
-    thought = found.thought
+    thought = found.syntax
     return ["assistant\n", thought.begin, thought.begin + "\n", thought.begin + thought.end, "x" + thought.end + "\n\n"]
 
 
 def thoughts(name: str) -> st.SearchStrategy[str]:
-    found = registry.reasoning(name)
+    found = registry.find_reasoning_format(name)
     assert found is not None
-    marks = [mark for mark in (*found.markers, found.thought.after, found.thought.answer) if mark]
+    marks = [mark for mark in (*found.markers, found.syntax.end_suffix, found.syntax.answer_prefix) if mark]
     halves = [half for mark in marks for half in (mark[:4], mark[4:]) if half]
     one = st.sampled_from([*marks, *halves]) | st.sampled_from(["\n", "\n\n", " ", "x", "<", "é"]) | st.text(max_size=3)
     return st.lists(one, max_size=10).map("".join)
@@ -236,10 +236,10 @@ def test_cutting_a_thought_does_not_matter(data: st.DataObject):
 def test_of_a_thought_only_marks_and_white_space_beside_them_vanish(data: st.DataObject):
     name = data.draw(thinkers)
     output, tail = data.draw(thoughts(name)), data.draw(st.sampled_from(tails(name)))
-    found = registry.reasoning(name)
+    found = registry.find_reasoning_format(name)
     assert found is not None
     choice = fold(parse(thinking(name, tail), deltas(cut(data.draw, output))))
-    rest = [char for char in "".join((choice.reasoning(), choice.text())) if not char.isspace()]
+    rest = [char for char in "".join((choice.join_reasoning(), choice.join_text())) if not char.isspace()]
     plain = output
     for mark in found.markers:
         plain = plain.replace(mark, "")

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from dragoman.core.message import CustomTool, FunctionTool
-from dragoman.core.syntax import JsonValue, Verbatim
+from dragoman.core.syntax import JsonValue, LiteralText
 
 from .running import PATCH, SPECIAL, Shape, answer, context, deltas, fold, parse, shape, token, tool_format
 
 
 def hermes(*tools: str | CustomTool):
-    return tool_format("hermes").parser(context(*(tools or ("f", "get_weather", PATCH))))
+    return tool_format("hermes").create_parser(context(*(tools or ("f", "get_weather", PATCH))))
 
 
 def call(name: str, arguments: str) -> str:
@@ -193,17 +193,17 @@ def test_marks_and_pieces_joined_are_the_raw_text():
 
 def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
     pieces = ["<", "tool_call", ">", '{"name": "f", "arguments": {}}', "</", "tool_call>"]
-    parser = tool_format("hermes", SPECIAL).parser(context("f"))
+    parser = tool_format("hermes", SPECIAL).create_parser(context("f"))
     assert shape(fold(parse(parser, deltas(pieces)))) == [("text", "".join(pieces))]
     pieces[:3] = ["<tool_call>"]
-    parser = tool_format("hermes", SPECIAL).parser(context("f"))
+    parser = tool_format("hermes", SPECIAL).create_parser(context("f"))
     assert shape(fold(parse(parser, deltas(pieces)))) == [("call", "f", "{}")]
 
 
 def test_fifty_interleaved_streams_do_not_mix():
     format = tool_format("hermes")
     texts = [f"Text {n}\n" + call("f", f'{{"n": {n}}}') + call("g", f'{{"n": "{n}"}}') for n in range(50)]
-    parsers = [format.parser(context("f", "g")) for _ in texts]
+    parsers = [format.create_parser(context("f", "g")) for _ in texts]
     events = [list[object]() for _ in texts]
     for at in range(max(map(len, texts))):
         for text, parser, out in zip(texts, parsers, events, strict=True):
@@ -239,23 +239,23 @@ def test_plain_text_passes_as_the_same_object():
 
 def test_how_a_call_is_written_when_it_is_enforced():
     format = tool_format("hermes")
-    assert format.call(FunctionTool("f", parameters='{"type": "object"}')) == (
-        Verbatim('<tool_call>\n{"name": "f", "arguments": '),
+    assert format.build_call_syntax(FunctionTool("f", parameters='{"type": "object"}')) == (
+        LiteralText('<tool_call>\n{"name": "f", "arguments": '),
         JsonValue('{"type": "object"}'),
-        Verbatim("}\n</tool_call>"),
+        LiteralText("}\n</tool_call>"),
     )
-    assert format.call(FunctionTool("f"))[1] == JsonValue(None)
-    schema = format.call(PATCH)[1]
+    assert format.build_call_syntax(FunctionTool("f"))[1] == JsonValue(None)
+    schema = format.build_call_syntax(PATCH)[1]
     assert isinstance(schema, JsonValue)
     assert json.loads(schema.schema or "")["required"] == ["input"]
-    assert (format.markers, format.between) == (("<tool_call>", "</tool_call>"), "\n")
+    assert (format.markers, format.call_separator) == (("<tool_call>", "</tool_call>"), "\n")
 
 
 @pytest.mark.parametrize("name", ['a"b', "é\n", "</tool_call>", "<tool_call>"])
 def test_a_name_is_escaped_and_found_again(name: str):
-    head, value, tail = tool_format("hermes").call(FunctionTool(name))
-    assert isinstance(head, Verbatim)
-    assert isinstance(tail, Verbatim)
+    head, value, tail = tool_format("hermes").build_call_syntax(FunctionTool(name))
+    assert isinstance(head, LiteralText)
+    assert isinstance(tail, LiteralText)
     assert isinstance(value, JsonValue)
     assert head.text.count("<") == 1, "no text in it may read like a mark"
     assert answer(hermes(name), head.text + "{}" + tail.text) == [("call", name, "{}")]

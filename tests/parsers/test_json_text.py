@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.parsers.json_text import ObjectReader, Seen, StringReader, ValueReader
+from dragoman.parsers.json_text import ObjectReader, ReadStatus, StringDecoder, ValueReader
 
 from .running import cut
 
@@ -29,11 +29,11 @@ def members(pieces: list[str]) -> tuple[dict[str, str], str]:
             at, seen = reader.read(piece, at)
             raw += piece[start:at] if inside else ""
             match seen:
-                case Seen.END:
+                case ReadStatus.END:
                     found[reader.key], raw = raw, ""
-                case Seen.CLOSE:
+                case ReadStatus.CLOSE:
                     return found, piece[at:] + "".join(pieces[number + 1 :])
-                case Seen.BAD:
+                case ReadStatus.INVALID:
                     raise AssertionError(piece[at:])
                 case _:
                     pass
@@ -57,7 +57,7 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
     for piece in cut(data.draw, text + "\n]}"):
         at, seen = reader.read(piece, 0)
         read += piece[:at]
-        if seen is Seen.END:
+        if seen is ReadStatus.END:
             break
     assert read == text
 
@@ -66,15 +66,15 @@ def test_the_end_of_a_value_is_found(value: object, indent: int | str | None, da
     "text", ["[", '{"a"}', '{"a" 1}', '{"a":}', "{,}", '{"a":1,}', '{"a":1 2}', '{"a":[}', "{a:1}", '{"\\x":1}']
 )
 def test_what_is_no_object_is_told(text: str):
-    reader, at, seen = ObjectReader(), 0, Seen.MORE
-    while at < len(text) and seen not in (Seen.BAD, Seen.CLOSE):
+    reader, at, seen = ObjectReader(), 0, ReadStatus.MORE
+    while at < len(text) and seen not in (ReadStatus.INVALID, ReadStatus.CLOSE):
         at, seen = reader.read(text, at)
-    assert seen is Seen.BAD
+    assert seen is ReadStatus.INVALID
 
 
 def meaning(pieces: list[str]) -> str:
-    reader = StringReader()
-    return "".join(map(reader.read, pieces)) + reader.end()
+    reader = StringDecoder()
+    return "".join(map(reader.decode, pieces)) + reader.flush()
 
 
 @given(st.text(), st.booleans(), st.data())
@@ -104,6 +104,6 @@ def test_what_is_no_escape_stays(raw: str, meant: str):
 
 
 def test_what_is_decided_is_not_held():
-    reader, text = StringReader(), r'"a\u00e9\ud83d\ude00b"'
-    lengths = [len(reader.read(char)) for char in text]
+    reader, text = StringDecoder(), r'"a\u00e9\ud83d\ude00b"'
+    lengths = [len(reader.decode(char)) for char in text]
     assert lengths == [0, 1, *[0] * 5, 1, *[0] * 11, 1, 1, 0]

@@ -19,17 +19,17 @@ from .running import END, PATCH, SPECIAL, Make, context, cut, deltas, fold, pars
 
 
 def thinking(tail: str = "assistant\n", *, unopened: bool = False, added: tuple[str, ...] = ()) -> Make:
-    return lambda: ThinkFormat(unopened=unopened, added=added).parser(context(tail=tail))
+    return lambda: ThinkFormat(starts_implicitly=unopened, added_tokens=added).create_parser(context(tail=tail))
 
 
 def calling(added: tuple[str, ...] = ()) -> Make:
-    return lambda: tool_format("hermes", added).parser(context("f", "get_weather", PATCH))
+    return lambda: tool_format("hermes", added).create_parser(context("f", "get_weather", PATCH))
 
 
 def both(added: tuple[str, ...] = ()) -> Make:
     def make() -> Parser:
-        reasoning, tools = registry.reasoning("think", added), registry.tools("hermes", added)
-        return registry.parser(reasoning, tools, context("f", "get_weather", PATCH))
+        reasoning, tools = registry.find_reasoning_format("think", added), registry.find_tool_format("hermes", added)
+        return registry.create_parser(reasoning, tools, context("f", "get_weather", PATCH))
 
     return make
 
@@ -105,7 +105,7 @@ def test_regrouping_the_tokens_does_not_matter(make: Make, tokens: list[Token], 
 @given(st.text("abc \n<"), st.data())
 def test_without_marks_the_text_is_the_answer(make: Make, output: str, data: st.DataObject):
     choice = fold(parse(make(), deltas(cut(data.draw, output))))
-    assert choice.text() + choice.reasoning() in (output, output.removeprefix("\n"))
+    assert choice.join_text() + choice.join_reasoning() in (output, output.removeprefix("\n"))
 
 
 def operations(work: Callable[[], object]) -> int:

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from dragoman.parsers.response_template.pattern import Unsupported, can_be_empty, literals, parse, spell
-from dragoman.parsers.response_template.search import Matched, Program, Search, find_all
+from dragoman.parsers.response_template.pattern import (
+    UnsupportedPattern,
+    can_be_empty,
+    find_literals,
+    parse_pattern,
+    render_pattern,
+)
+from dragoman.parsers.response_template.pike_vm import PatternMatch, PatternSearch, Program, find_matches
 
 atoms = st.sampled_from(["a", "b", "<", r"\<", r"\w", r"\s", "[^<]", "[ab]", "[]a]", ".", r"\x61", "\n", "^", "$"])
 counts = st.sampled_from(["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}?", "{1,}"])
@@ -29,16 +35,16 @@ def program(source: str) -> Program:
     """Only what a template may use, and only once named."""
     assume(source.count("<g>") < 2)
     try:
-        node = parse(source)
-    except Unsupported:
+        node = parse_pattern(source)
+    except UnsupportedPattern:
         assume(False)
         raise
     assume(not can_be_empty(node))
     return Program([node])
 
 
-def first(compiled: Program, pieces: list[str]) -> Matched | None:
-    search = Search(compiled, 0, first=True)
+def first(compiled: Program, pieces: list[str]) -> PatternMatch | None:
+    search = PatternSearch(compiled, 0, at_start=True)
     for piece in pieces:
         found = search.read(piece, 0)
         if found is not None:
@@ -61,7 +67,7 @@ def test_it_finds_what_re_finds(source: str, text: str):
     expected = re.search(source, text, re.DOTALL)
     assert (found and (found.start, found.end, found.captures)) == (expected and by_re(expected))
     if "^" not in source and "$" not in source:
-        every = [(one.start, one.end, one.captures) for one in find_all(compiled, text)]
+        every = [(one.start, one.end, one.captures) for one in find_matches(compiled, text)]
         assert every == [by_re(one) for one in re.finditer(source, text, re.DOTALL)]
 
 
@@ -89,24 +95,24 @@ def test_cutting_does_not_matter(source: str, pieces: list[str]):
     ],
 )
 def test_what_needs_more_than_one_pass_is_refused(source: str):
-    with pytest.raises(Unsupported):
-        parse(source)
+    with pytest.raises(UnsupportedPattern):
+        parse_pattern(source)
 
 
 def test_the_leftmost_wins_then_the_longest_then_the_first():
-    assert first(Program([parse("bc"), parse("abcd")]), ["xabcd"]) == Matched(1, 1, 5, ())
-    assert first(Program([parse("bc"), parse("abcd")]), ["xabce"]) == Matched(0, 2, 4, ())
-    assert first(Program([parse("ab"), parse("abc")]), ["ab", "c"]) == Matched(1, 0, 3, ())
-    assert first(Program([parse("ab"), parse(r"a\w")]), ["ab"]) == Matched(0, 0, 2, ())
+    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabcd"]) == PatternMatch(1, 1, 5, ())
+    assert first(Program([parse_pattern("bc"), parse_pattern("abcd")]), ["xabce"]) == PatternMatch(0, 2, 4, ())
+    assert first(Program([parse_pattern("ab"), parse_pattern("abc")]), ["ab", "c"]) == PatternMatch(1, 0, 3, ())
+    assert first(Program([parse_pattern("ab"), parse_pattern(r"a\w")]), ["ab"]) == PatternMatch(0, 0, 2, ())
 
 
 def test_a_try_that_takes_too_long_is_given_up():
-    search = Search(Program([parse("<.*?>")]), 0, first=True, longest=10)
+    search = PatternSearch(Program([parse_pattern("<.*?>")]), 0, at_start=True, max_length=10)
     assert search.read("<" + "a" * 8, 0) is None
     assert search.pending == 0
     assert search.read("aaa", 0) is None
     assert search.pending == 12
-    assert search.read("<a>", 0) == Matched(0, 12, 15, ())
+    assert search.read("<a>", 0) == PatternMatch(0, 12, 15, ())
 
 
 @pytest.mark.parametrize(
@@ -119,6 +125,6 @@ def test_a_try_that_takes_too_long_is_given_up():
     ],
 )
 def test_a_pattern_is_spelled(source: str, spelled: str | None, runs: list[str]):
-    node = parse(source)
-    assert spell(node, {"name": "f"}) == spelled
-    assert literals(node) == runs
+    node = parse_pattern(source)
+    assert render_pattern(node, {"name": "f"}) == spelled
+    assert find_literals(node) == runs

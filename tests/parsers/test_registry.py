@@ -13,7 +13,7 @@ from dragoman.core.errors import Unsupported
 from dragoman.core.events import ChoiceFinished, Finished, FinishReason, Started, TextDelta, Usage
 from dragoman.core.message import FunctionTool
 from dragoman.parsers import registry
-from dragoman.parsers.frame import FramedFormat
+from dragoman.parsers.delimited_calls import DelimitedCallFormat
 from dragoman.parsers.think import ThinkFormat
 
 from .running import answer, context, tool_format
@@ -21,34 +21,41 @@ from .running import answer, context, tool_format
 
 @pytest.mark.parametrize("name", ["think", "deepseek_r1", "qwen3", "think_unopened"])
 def test_reasoning_formats_have_names(name: str):
-    assert isinstance(registry.reasoning(name), ThinkFormat)
+    assert isinstance(registry.find_reasoning_format(name), ThinkFormat)
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen2_5", "qwen25", "qwen3"])
 def test_tool_formats_have_names(name: str):
-    assert isinstance(registry.tools(name), FramedFormat)
+    assert isinstance(registry.find_tool_format(name), DelimitedCallFormat)
 
 
 def test_the_vocabulary_says_which_of_two_forms_a_mistral_writes():
-    old, new = registry.tools("mistral", ("[TOOL_CALLS]",)), registry.tools("mistral", ("[TOOL_CALLS]", "[ARGS]"))
+    old, new = (
+        registry.find_tool_format("mistral", ("[TOOL_CALLS]",)),
+        registry.find_tool_format("mistral", ("[TOOL_CALLS]", "[ARGS]")),
+    )
     assert old is not None
     assert new is not None
-    assert (old.around, new.around) == (("[TOOL_CALLS][", "]"), ("", ""))
+    assert (old.section_delimiters, new.section_delimiters) == (("[TOOL_CALLS][", "]"), ("", ""))
     for text in ('[TOOL_CALLS][{"name": "f", "arguments": {}}]', "[TOOL_CALLS]f[ARGS]{}"):
-        assert answer(old.parser(context("f")), text) == answer(new.parser(context("f")), text) == [("call", "f", "{}")]
+        assert (
+            answer(old.create_parser(context("f")), text)
+            == answer(new.create_parser(context("f")), text)
+            == [("call", "f", "{}")]
+        )
 
 
 def test_none_is_a_name():
-    assert registry.reasoning("none") is None
-    assert registry.tools("none") is None
-    assert all("none" in names for names in registry.names())
+    assert registry.find_reasoning_format("none") is None
+    assert registry.find_tool_format("none") is None
+    assert all("none" in names for names in registry.list_names())
 
 
 def test_an_unknown_name_is_answered_with_what_there_is():
     with pytest.raises(ValueError, match=r"reasoning parser 'thnk'.*Did you mean 'think'\?.*deepseek_r1.*none"):
-        registry.reasoning("thnk")
+        registry.find_reasoning_format("thnk")
     with pytest.raises(ValueError, match=r"tools parser 'zzz'\. There are: .*hermes.*none"):
-        registry.tools("zzz")
+        registry.find_tool_format("zzz")
 
 
 def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -62,13 +69,13 @@ def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[dragoman.parsers]\nreasoning.loud = shouting:make\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    found = registry.reasoning("loud")
+    found = registry.find_reasoning_format("loud")
     assert found is not None
-    assert found.thought.begin == "<LOUD>"
+    assert found.syntax.begin == "<LOUD>"
     with pytest.raises(ValueError, match="loud"):
-        registry.reasoning("luod")
+        registry.find_reasoning_format("luod")
     with pytest.raises(ValueError, match="tools parser 'loud'"):
-        registry.tools("loud")
+        registry.find_tool_format("loud")
 
 
 QWEN = (
@@ -90,27 +97,31 @@ QWEN = (
 def test_a_chat_template_gives_its_formats_away(
     template: str, added: tuple[str, ...], expected: tuple[str | None, ...]
 ):
-    assert registry.detect(template, added) == expected
+    assert registry.detect_formats(template, added) == expected
 
 
 def test_the_embedded_model_is_recognised():
     source = Path(dragoman.engines.tiny.__file__).with_name("data") / "chat_template.jinja"
-    assert registry.detect(source.read_text()) == ("think", "hermes")
+    assert registry.detect_formats(source.read_text()) == ("think", "hermes")
 
 
 def test_reasoning_is_read_before_calls():
     text = '<think>\nI could <tool_call>.\n</think>\n\nSo:\n<tool_call>\n{"name": "f"}\n</tool_call>'
-    both = registry.parser(registry.reasoning("think"), registry.tools("hermes"), context("f"))
+    both = registry.create_parser(
+        registry.find_reasoning_format("think"), registry.find_tool_format("hermes"), context("f")
+    )
     assert answer(both, text) == [("reasoning", "I could <tool_call>."), ("text", "So:"), ("call", "f", "{}")]
 
 
 def test_without_tools_calls_are_text():
     text = '\n<tool_call>\n{"name": "f"}\n</tool_call>\n'
-    assert answer(registry.parser(None, registry.tools("hermes"), context()), text) == [("text", text)]
+    assert answer(registry.create_parser(None, registry.find_tool_format("hermes"), context()), text) == [
+        ("text", text)
+    ]
 
 
 def test_without_formats_everything_passes_through():
-    nothing = registry.parser(None, None, context())
+    nothing = registry.create_parser(None, None, context())
     for event in (Started(1), TextDelta(0, "<think>"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(1, 1))):
         (passed,) = nothing.feed(event)
         assert passed is event
@@ -122,16 +133,16 @@ def test_a_schema_that_multiplies_is_not_followed_for_long():
     schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": defs}
     tool = FunctionTool("f", None, json.dumps(schema))
     format = tool_format("qwen3_coder")
-    assert format.call(tool)
+    assert format.build_call_syntax(tool)
     text = "<tool_call><function=f><parameter=x>1</parameter></function></tool_call>"
-    assert answer(format.parser(context(tool)), text) == [("call", "f", '{"x": 1}')]
+    assert answer(format.create_parser(context(tool)), text) == [("call", "f", '{"x": 1}')]
 
 
 @pytest.mark.parametrize("name", ["qwen3_coder", "pythonic"])
 def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
     schema = {"type": "object", "properties": {f"x{n}": {"type": "string"} for n in range(1000)}}
     with pytest.raises(Unsupported, match="arguments"):
-        tool_format(name).call(FunctionTool("f", None, json.dumps(schema)))
+        tool_format(name).build_call_syntax(FunctionTool("f", None, json.dumps(schema)))
 
 
 @pytest.mark.parametrize(
@@ -148,4 +159,4 @@ def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
 def test_what_could_not_be_read_back_is_not_enforced(name: str, tool: str, properties: dict[str, object]):
     schema = json.dumps({"type": "object", "properties": properties})
     with pytest.raises(Unsupported, match="cannot be written"):
-        tool_format(name).call(FunctionTool(tool, None, schema))
+        tool_format(name).build_call_syntax(FunctionTool(tool, None, schema))

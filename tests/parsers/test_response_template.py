@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dragoman.core.errors import Unsupported
 from dragoman.core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 from dragoman.core.message import FunctionTool
-from dragoman.core.syntax import JsonValue, ThoughtSyntax, Verbatim
+from dragoman.core.syntax import JsonValue, LiteralText, ReasoningSyntax
 from dragoman.parsers import registry
 from dragoman.parsers.response_template import ResponseTemplateFormat, load
 
@@ -52,7 +52,7 @@ once = cache(load)
 
 def parser(spec: Template, tail: str = "", *, added: tuple[str, ...] = ()):
     _, format = once(source(spec), added)
-    return format.parser(context(F, "g", PATCH, tail=tail))
+    return format.create_parser(context(F, "g", PATCH, tail=tail))
 
 
 @pytest.mark.parametrize(
@@ -278,16 +278,16 @@ def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token():
 def test_one_object_is_the_format_of_both():
     reasoning, tools = load(source(QWEN3))
     assert reasoning is tools
-    (only,) = registry.parser(reasoning, tools, context("f")).feed(TextDelta(0, "Yes"))
+    (only,) = registry.create_parser(reasoning, tools, context("f")).feed(TextDelta(0, "Yes"))
     assert only == TextDelta(0, "Yes")
     assert isinstance(reasoning, ResponseTemplateFormat)
-    assert reasoning.openers == ("<tool_call>",)
+    assert reasoning.call_openers == ("<tool_call>",)
 
 
 def test_a_template_without_reasoning_still_reads_all_of_an_answer():
     reasoning, tools = load(source(LINES))
     assert reasoning is None
-    assert answer(registry.parser(reasoning, tools, context()), "Yes <end>") == [("text", "Yes")]
+    assert answer(registry.create_parser(reasoning, tools, context()), "Yes <end>") == [("text", "Yes")]
 
 
 def test_markers_are_the_added_tokens_that_it_looks_for():
@@ -301,31 +301,31 @@ def test_openers_begin_calls_and_nothing_else():
     _, tools = load(source(GPT_OSS), ("<|channel|>", "<|message|>", "<|call|>"))
     assert isinstance(tools, ResponseTemplateFormat)
     assert tools.markers == ("<|channel|>", "<|message|>", "<|call|>")
-    assert tools.openers == ()
+    assert tools.call_openers == ()
 
 
 def test_how_a_thought_and_a_call_are_written_when_they_are_enforced():
     reasoning, tools = load(source(QWEN3))
     assert reasoning is not None
-    assert reasoning.thought == ThoughtSyntax("<think>", "</think>")
-    assert tools.call(F) == (
-        Verbatim('<tool_call>{"name": "f", "arguments": '),
+    assert reasoning.syntax == ReasoningSyntax("<think>", "</think>")
+    assert tools.build_call_syntax(F) == (
+        LiteralText('<tool_call>{"name": "f", "arguments": '),
         JsonValue(SCHEMA),
-        Verbatim("}</tool_call>"),
+        LiteralText("}</tool_call>"),
     )
     _, tools = load(source(GPT_OSS))
-    assert tools.call(F)[0] == Verbatim("<|channel|>commentary to=functions.f<|message|>")
+    assert tools.build_call_syntax(F)[0] == LiteralText("<|channel|>commentary to=functions.f<|message|>")
     _, tools = load(source(QWEN3_CODER))
     with pytest.raises(Unsupported):
-        tools.call(F)
+        tools.build_call_syntax(F)
 
 
 @pytest.mark.parametrize("spec", [QWEN3, GPT_OSS, INKLING])
 def test_an_enforced_call_is_found_again(spec: Template):
     _, tools = load(source(spec))
-    head, _, tail = tools.call(F)
-    assert isinstance(head, Verbatim)
-    assert isinstance(tail, Verbatim)
+    head, _, tail = tools.build_call_syntax(F)
+    assert isinstance(head, LiteralText)
+    assert isinstance(tail, LiteralText)
     assert answer(parser(spec), head.text + '{"n": 1}' + tail.text) == [("call", "f", '{"n": 1}')]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta
-from dragoman.core.syntax import ThoughtSyntax
+from dragoman.core.syntax import ReasoningSyntax
 from dragoman.parsers.think import ThinkFormat
 
 from .running import END, SPECIAL, answer, context, deltas, fold, parse, shape, token
@@ -15,7 +15,7 @@ CLOSED = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 def think(tail: str = "<|im_start|>assistant\n", *, unopened: bool = False):
-    return ThinkFormat(unopened=unopened).parser(context(tail=tail))
+    return ThinkFormat(starts_implicitly=unopened).create_parser(context(tail=tail))
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
 
 @pytest.mark.parametrize("pieces", [["<", "think", ">", "x"], ["<th", "ink>x"]])
 def test_a_spelled_mark_is_text_where_the_vocabulary_has_it_as_one_token(pieces: list[str]):
-    marks = ThinkFormat(added=SPECIAL)
-    assert shape(fold(parse(marks.parser(context()), deltas(pieces)))) == [("text", "<think>x")]
-    assert shape(fold(parse(ThinkFormat().parser(context()), deltas(pieces)))) == [("reasoning", "x")]
-    assert answer(marks.parser(context()), "<think>x") == [("reasoning", "x")], "without tokens the text counts"
+    marks = ThinkFormat(added_tokens=SPECIAL)
+    assert shape(fold(parse(marks.create_parser(context()), deltas(pieces)))) == [("text", "<think>x")]
+    assert shape(fold(parse(ThinkFormat().create_parser(context()), deltas(pieces)))) == [("reasoning", "x")]
+    assert answer(marks.create_parser(context()), "<think>x") == [("reasoning", "x")], "without tokens the text counts"
 
 
 def test_a_spelled_end_mark_does_not_end_the_thought():
     pieces = ["<think>", "say ", "</", "think", ">", " twice", "</think>", "Yes"]
-    choice = fold(parse(ThinkFormat(added=SPECIAL).parser(context()), deltas(pieces)))
+    choice = fold(parse(ThinkFormat(added_tokens=SPECIAL).create_parser(context()), deltas(pieces)))
     assert shape(choice) == [("reasoning", "say </think> twice"), ("text", "Yes")]
 
 
@@ -137,5 +137,5 @@ def test_events_of_other_kinds_pass_in_their_place():
 
 def test_other_marks_can_be_named():
     format = ThinkFormat("[THINK]", "[/THINK]", "")
-    assert format.thought == ThoughtSyntax("[THINK]", "[/THINK]", "")
-    assert answer(format.parser(context()), "[THINK]hm[/THINK]\nYes") == [("reasoning", "hm"), ("text", "\nYes")]
+    assert format.syntax == ReasoningSyntax("[THINK]", "[/THINK]", "")
+    assert answer(format.create_parser(context()), "[THINK]hm[/THINK]\nYes") == [("reasoning", "hm"), ("text", "\nYes")]

@@ -10,7 +10,7 @@ from dragoman.core.engine import Capabilities, Health
 from dragoman.core.errors import EngineError
 from dragoman.core.events import Event
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.prompts.tokenizer import HfTokenizer
 
 
@@ -30,7 +30,7 @@ class Mortal:
     """A script whose engine can die: it says no more, and waits to be stopped, as a lost process would."""
 
     def __init__(self, lent: HfTokenizer) -> None:
-        self._actor = ScriptedEngine(Script((Entry((Say("One two three four."),), repeat=True),)), tokenizer=lent)
+        self._actor = ScriptedEngine(Script((ScriptEntry((Say("One two three four."),), repeat=True),)), tokenizer=lent)
         self.dead = self.refuses = False
         self.die_at: int | None = None
         """So many events into its next answer."""

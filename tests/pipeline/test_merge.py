@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from dragoman.core.errors import EngineError
+from dragoman.core.event_grammar import check_events
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
-from dragoman.core.grammar import check
-from dragoman.core.reply import Fold, Reply
-from dragoman.pipeline.merge import best, merge
+from dragoman.core.reply import Reply, ReplyBuilder
+from dragoman.pipeline.merge import merge_prompts, select_best
 
 
 def answer(*texts: str, logprob: float = -9.0, prompt: int = 3) -> list[list[Event]]:
@@ -31,15 +31,15 @@ async def batches(said: Sequence[list[Event]], fail: Exception | None = None) ->
 
 async def fold(stream: AsyncGenerator[list[Event]]) -> Reply:
     events = [event async for batch in stream for event in batch]
-    folded = Fold()
-    for event in check(events):
+    folded = ReplyBuilder()
+    for event in check_events(events):
         folded.feed(event)
-    return folded.reply()
+    return folded.build()
 
 
 async def test_prompts_keep_their_order_and_their_choices() -> None:
-    reply = await fold(merge([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))]))
-    assert [choice.text() for choice in reply.choices] == ["a", "b", "c", "d"]
+    reply = await fold(merge_prompts([batches(answer("a", "b")), batches(answer("c", "d", prompt=5))]))
+    assert [choice.join_text() for choice in reply.choices] == ["a", "b", "c", "d"]
     assert reply.usage == Usage(8, 4, 2, 0)
     assert len(reply.prompts) == 2
 
@@ -52,7 +52,7 @@ async def test_a_prompt_that_is_slow_to_start_holds_back_the_others() -> None:
         for batch in answer("late"):
             yield batch
 
-    stream = merge([batches(answer("early")), late()])
+    stream = merge_prompts([batches(answer("early")), late()])
     first = asyncio.ensure_future(anext(stream))
     await asyncio.sleep(0)
     assert not first.done()
@@ -72,7 +72,7 @@ async def test_the_failure_of_one_prompt_fails_the_answer_and_closes_the_others(
             closed.set()
 
     with pytest.raises(EngineError, match="broke"):
-        await fold(merge([endless(), batches(answer("x")[:1], EngineError("broke"))]))
+        await fold(merge_prompts([endless(), batches(answer("x")[:1], EngineError("broke"))]))
     assert closed.is_set()
 
 
@@ -86,13 +86,13 @@ async def test_closing_closes_every_prompt() -> None:
         finally:
             closed.append(number)
 
-    stream = merge([endless(0), endless(1)])
+    stream = merge_prompts([endless(0), endless(1)])
     await anext(stream)
     await stream.aclose()
     assert sorted(closed) == [0, 1]
 
 
 async def test_best_of_keeps_the_likeliest_and_counts_all() -> None:
-    reply = await fold(best(batches(answer("least", "less", "likely")), 2))
-    assert [choice.text() for choice in reply.choices] == ["likely", "less"]
+    reply = await fold(select_best(batches(answer("least", "less", "likely")), 2))
+    assert [choice.join_text() for choice in reply.choices] == ["likely", "less"]
     assert reply.usage.completion == 3

@@ -9,7 +9,7 @@ import pytest
 from dragoman.core.errors import EngineError, ModelNotFound, Overloaded
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.pipeline.models import EventBackend, Models, Offer, ServedModel, State
+from dragoman.pipeline.models import EventBackend, Models, ModelSpec, ModelState, ServedModel
 from dragoman.pipeline.run import admit
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.engines.kit import terms
@@ -38,22 +38,22 @@ class House:
         offers = [self._offer("a", ttl=60.0), self._offer("b"), self._offer("c")]
         self.models = Models(offers, memory=memory, clock=self.clock, sleep=never)
 
-    def _offer(self, name: str, ttl: float | None = None) -> Offer:
+    def _offer(self, name: str, ttl: float | None = None) -> ModelSpec:
         def load() -> ServedModel:
             if self.broken:
                 raise OSError("no such file")
             self.engines.setdefault(name, []).append(Mortal(self.lent))
             return served(name, self.engines[name][-1])
 
-        return Offer(name, load, 0, ttl=ttl, memory=10)
+        return ModelSpec(name, load, 0, ttl=ttl, memory=10)
 
     @property
     def loaded(self) -> list[str]:
-        return [place.name for place in self.models.places if place.state is State.LOADED]
+        return [place.name for place in self.models.slots if place.state is ModelState.LOADED]
 
     async def tend(self) -> None:
-        for place in self.models.places:
-            await self.models.tend(place)
+        for place in self.models.slots:
+            await self.models.poll(place)
 
 
 async def said(model: ServedModel) -> int:
@@ -69,21 +69,21 @@ def names(*served_names: str) -> Models:
 
 def test_an_alias_may_be_a_pattern() -> None:
     models = names("house", "claude-*", "gpt-?o")
-    assert models.find("claude-sonnet-4-5").name == "house"
-    assert models.find("gpt-4o").name == "house"
+    assert models.find_loaded("claude-sonnet-4-5").name == "house"
+    assert models.find_loaded("gpt-4o").name == "house"
     for wrong in ("claude", "gpt-40o", "Claude-x", "*"):
         with pytest.raises(ModelNotFound):
-            models.find(wrong)
+            models.find_loaded(wrong)
 
 
 def test_a_name_goes_before_a_pattern() -> None:
-    assert names("house", "o*").find("other").name == "other"
+    assert names("house", "o*").find_loaded("other").name == "other"
 
 
 async def test_a_model_is_loaded_when_it_is_asked_for_and_only_once(lent: HfTokenizer) -> None:
     house = House(lent)
     assert house.loaded == []
-    found = await asyncio.gather(*(house.models.ready("a") for _ in range(5)))
+    found = await asyncio.gather(*(house.models.load_and_find("a") for _ in range(5)))
     assert len({id(model) for model in found}) == 1
     assert (house.loaded, len(house.engines["a"])) == (["a"], 1)
     assert await said(found[0]) > 0
@@ -91,7 +91,7 @@ async def test_a_model_is_loaded_when_it_is_asked_for_and_only_once(lent: HfToke
 
 async def test_who_leaves_while_it_is_loaded_takes_it_from_nobody(lent: HfTokenizer) -> None:
     house = House(lent)
-    first, second = (asyncio.create_task(house.models.ready("a")) for _ in range(2))
+    first, second = (asyncio.create_task(house.models.load_and_find("a")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).name == "a"
@@ -101,20 +101,20 @@ async def test_a_model_that_cannot_be_loaded_says_so_and_is_tried_again_later(le
     house = House(lent)
     house.broken = True
     with pytest.raises(EngineError, match="could not be loaded"):
-        await house.models.ready("a")
+        await house.models.load_and_find("a")
     with pytest.raises(Overloaded) as found:
-        await house.models.ready("a")
+        await house.models.load_and_find("a")
     assert found.value.retry_after
     house.broken = False
     house.clock.now += 60
     await house.tend()
-    assert (await house.models.ready("a")).name == "a"
+    assert (await house.models.load_and_find("a")).name == "a"
 
 
 async def test_a_model_that_nobody_asks_for_is_let_go(lent: HfTokenizer) -> None:
     house = House(lent)
-    await house.models.ready("a")
-    await house.models.ready("b")
+    await house.models.load_and_find("a")
+    await house.models.load_and_find("b")
     house.clock.now += 59
     await house.tend()
     assert house.loaded == ["a", "b"]
@@ -126,7 +126,7 @@ async def test_a_model_that_nobody_asks_for_is_let_go(lent: HfTokenizer) -> None
 
 async def test_a_model_that_is_used_is_not_let_go(lent: HfTokenizer) -> None:
     house = House(lent)
-    run = await admit(await house.models.ready("a"), [ASK], terms())
+    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
     await anext(run.batches)
     house.clock.now += 1000
     await house.tend()
@@ -141,19 +141,19 @@ async def test_memory_makes_room_by_letting_go_of_what_was_used_longest_ago(lent
     house = House(lent, memory=20)
     for name in ("a", "b", "a", "c"):
         house.clock.now += 1
-        await house.models.ready(name)
+        await house.models.load_and_find(name)
     assert house.loaded == ["a", "c"]
 
 
 async def test_what_has_to_make_room_finishes_first(lent: HfTokenizer) -> None:
     house = House(lent, memory=10)
-    run = await admit(await house.models.ready("a"), [ASK], terms())
+    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
     await anext(run.batches)
-    waiting = asyncio.create_task(house.models.ready("b"))
+    waiting = asyncio.create_task(house.models.load_and_find("b"))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
-    again = asyncio.create_task(house.models.ready("a"))
+    again = asyncio.create_task(house.models.load_and_find("a"))
     rest = [event async for batch in run.batches for event in batch]
     assert rest
     assert (await waiting).name == "b"
@@ -165,15 +165,15 @@ async def test_who_has_waited_gets_it_however_many_others_want_another(lent: HfT
     house = House(lent, memory=10)
 
     async def ask(name: str) -> int:
-        return await said(await house.models.ready(name))
+        return await said(await house.models.load_and_find(name))
 
     assert all(await asyncio.gather(*(ask("abc"[number % 3]) for number in range(12))))
 
 
 async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> None:
     house = House(lent, memory=10)
-    run = await admit(await house.models.ready("a"), [ASK], terms())
-    waiting = asyncio.create_task(house.models.ready("b"))
+    run = await admit(await house.models.load_and_find("a"), [ASK], terms())
+    waiting = asyncio.create_task(house.models.load_and_find("b"))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -183,8 +183,8 @@ async def test_an_answer_that_nobody_reads_keeps_nothing(lent: HfTokenizer) -> N
 
 async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> None:
     house = House(lent, memory=10)
-    model = await house.models.ready("a")
-    await house.models.ready("b")
+    model = await house.models.load_and_find("a")
+    await house.models.load_and_find("b")
     with pytest.raises(Overloaded):
         await admit(model, [ASK], terms())
 
@@ -192,7 +192,7 @@ async def test_a_model_that_has_gone_meanwhile_is_a_503(lent: HfTokenizer) -> No
 async def test_what_fits_nowhere_is_said(lent: HfTokenizer) -> None:
     house = House(lent, memory=5)
     with pytest.raises(EngineError, match="more memory"):
-        await house.models.ready("a")
+        await house.models.load_and_find("a")
 
 
 async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
@@ -204,59 +204,59 @@ async def dying(lent: HfTokenizer) -> tuple[Models, Mortal, Clock]:
 
 async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> None:
     models, engine, _ = await dying(lent)
-    run = await admit(models.find("m"), [ASK], terms())
+    run = await admit(models.find_loaded("m"), [ASK], terms())
     await anext(run.batches)
     engine.dead = True
     rest = asyncio.ensure_future(anext(run.batches))
     await asyncio.sleep(0)
-    (place,) = models.places
-    await models.tend(place)
+    (place,) = models.slots
+    await models.poll(place)
     with pytest.raises(EngineError, match="died"):
         await rest
     with pytest.raises(Overloaded):
-        models.find("m")
+        models.find_loaded("m")
     await models.stop()
 
 
 async def test_an_engine_that_died_is_started_again_and_goes_on(lent: HfTokenizer) -> None:
     models, engine, clock = await dying(lent)
-    (place,) = models.places
+    (place,) = models.slots
     engine.dead = True
-    await models.tend(place)
+    await models.poll(place)
     assert engine.starts == 1
     clock.now += 0.5
-    await models.tend(place)
+    await models.poll(place)
     assert engine.starts == 2
-    assert await said(models.find("m")) > 0
+    assert await said(models.find_loaded("m")) > 0
     await models.stop()
 
 
 async def test_one_that_cannot_be_started_is_tried_less_and_less_often(lent: HfTokenizer) -> None:
     models, engine, clock = await dying(lent)
-    (place,) = models.places
+    (place,) = models.slots
     engine.dead = engine.refuses = True
-    await models.tend(place)
+    await models.poll(place)
     pauses: list[float] = []
     for _ in range(10):
         pauses.append(place.retry_at - clock.now)
         clock.now = place.retry_at
-        await models.tend(place)
+        await models.poll(place)
     assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     engine.refuses = False
     clock.now = place.retry_at
-    await models.tend(place)
-    assert await said(models.find("m")) > 0
+    await models.poll(place)
+    assert await said(models.find_loaded("m")) > 0
     await models.stop()
 
 
 async def test_one_that_was_well_for_long_begins_with_the_shortest_pause_again(lent: HfTokenizer) -> None:
     models, engine, clock = await dying(lent)
-    (place,) = models.places
+    (place,) = models.slots
     for well, pause in ((1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (100.0, 0.5)):
         clock.now += well
         engine.dead = True
-        await models.tend(place)
+        await models.poll(place)
         assert place.retry_at - clock.now == pause
         clock.now = place.retry_at
-        await models.tend(place)
+        await models.poll(place)
     await models.stop()

@@ -17,10 +17,10 @@ from dragoman.core.events import (
     Token,
     ToolCallDelta,
     ToolCallStart,
-    sampled,
+    get_answer_tokens,
 )
+from dragoman.pipeline.detokenizer import TextAssembler, Vocabulary
 from dragoman.pipeline.stops import StopStage, StopStrings
-from dragoman.pipeline.text import TextAssembler, Vocabulary
 
 from .spelling import BYTES, Bytes
 
@@ -41,7 +41,7 @@ def text(events: Iterable[Event]) -> str:
 
 
 def stage(*stops: str, include: bool = False, min_tokens: int = 0) -> StopStage:
-    return StopStage(0, stops, include=include, min_tokens=min_tokens)
+    return StopStage(0, stops, includes_stop=include, min_tokens=min_tokens)
 
 
 @pytest.mark.parametrize("pieces", [["abSTOPcd"], list("abSTOPcd"), ["abS", "TO", "Pcd"], ["ab", "STOP", "cd"]])
@@ -90,7 +90,7 @@ def test_cutting_does_not_matter_and_no_token_is_lost(pieces: list[str], stops: 
     out = said(stage(*stops), deltas(pieces))
     whole = said(stage(*stops), deltas("".join(pieces)))
     assert text(out) == text(whole)
-    assert [token.id for event in out for token in sampled(event)] == list(range(len(pieces)))
+    assert [token.id for event in out for token in get_answer_tokens(event)] == list(range(len(pieces)))
     assert not any(stop in text(out) for stop in stops)
 
 
@@ -110,12 +110,12 @@ def test_the_first_complete_stop_ends_the_text_however_it_is_cut(
 ):
     before, matched = first_stop(text, stops)
     expected = before + matched if include and matched else before
-    stopper, out, at = StopStrings(stops, include=include), "", 0
+    stopper, out, at = StopStrings(stops, includes_stop=include), "", 0
     while at < len(text):
         size = data.draw(st.integers(1, len(text) - at))
         out += stopper.feed(text[at : at + size])
         at += size
-    out += stopper.close()
+    out += stopper.flush()
     assert (out, stopper.matched) == (expected, matched)
 
 
@@ -143,7 +143,7 @@ def test_text_is_held_no_longer_than_needed(text: str, stops: list[str]):
 )
 def test_which_stop_wins(stops: list[str], text: str, kept: str, matched: str | None):
     stopper = StopStrings(stops)
-    assert ("".join(map(stopper.feed, text)) + stopper.close(), stopper.matched) == (kept, matched)
+    assert ("".join(map(stopper.feed, text)) + stopper.flush(), stopper.matched) == (kept, matched)
 
 
 def test_a_stop_that_does_not_count_is_not_held():
@@ -161,9 +161,9 @@ def test_detokenised_text_stops_where_it_should_and_loses_no_token(ids: list[int
     """An incomplete character at the end, which becomes text only there, can still complete a stop."""
     assembler, stopper = TextAssembler(Vocabulary(BYTES), 0), stage(*stops, include=include)
     fed = [event for event in map(assembler.feed, ids) if event is not None]
-    out = [made for event in (*fed, *assembler.close(FinishReason.LENGTH)) for made in stopper.feed(event)]
+    out = [made for event in (*fed, *assembler.finish(FinishReason.LENGTH)) for made in stopper.feed(event)]
     before, matched = first_stop(BYTES.decode(ids, skip_special_tokens=True), stops)
     assert text(out) == (before + matched if include and matched else before)
-    assert [token.id for event in out for token in sampled(event)] == ids
+    assert [token.id for event in out for token in get_answer_tokens(event)] == ids
     assert isinstance(out[-1], ChoiceFinished)
     assert out[-1].stop == matched

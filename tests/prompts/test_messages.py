@@ -13,55 +13,55 @@ from dragoman.core.message import (
     File,
     FunctionTool,
     Image,
-    Inline,
+    InlineMedia,
     Message,
     Part,
     Reasoning,
     Refusal,
-    Remote,
+    RemoteMedia,
     Role,
     Text,
     ToolCall,
     ToolResult,
 )
-from dragoman.prompts.messages import Reading, message_values, tool_values
-from dragoman.prompts.traits import Traits
+from dragoman.prompts.capabilities import TemplateFeatures
+from dragoman.prompts.messages import MessageOptions, build_message_values, build_tool_values
 
-NOTHING = Traits(
-    strings=True,
-    parts=False,
-    null_content=True,
-    developer=False,
-    tools=True,
+NOTHING = TemplateFeatures(
+    accepts_strings=True,
+    accepts_parts=False,
+    accepts_null_content=True,
+    supports_developer=False,
+    supports_tools=True,
     variables=frozenset(),
     fields=frozenset(),
     literals=frozenset(),
-    splits=frozenset(),
-    replaces=False,
+    split_separators=frozenset(),
+    replaces_text=False,
 )
-LISTS = Traits(
-    strings=True,
-    parts=True,
-    null_content=False,
-    developer=True,
-    tools=True,
+LISTS = TemplateFeatures(
+    accepts_strings=True,
+    accepts_parts=True,
+    accepts_null_content=False,
+    supports_developer=True,
+    supports_tools=True,
     variables=frozenset(),
     fields=frozenset({"thinking"}),
     literals=frozenset(),
-    splits=frozenset(),
-    replaces=False,
+    split_separators=frozenset(),
+    replaces_text=False,
 )
-ONLY_LISTS = Traits(
-    strings=False,
-    parts=True,
-    null_content=False,
-    developer=False,
-    tools=False,
+ONLY_LISTS = TemplateFeatures(
+    accepts_strings=False,
+    accepts_parts=True,
+    accepts_null_content=False,
+    supports_developer=False,
+    supports_tools=False,
     variables=frozenset(),
     fields=frozenset(),
     literals=frozenset(),
-    splits=frozenset(),
-    replaces=False,
+    split_separators=frozenset(),
+    replaces_text=False,
 )
 
 
@@ -69,8 +69,10 @@ def same(text: str) -> str:
     return text
 
 
-def values(*messages: Message, traits: Traits = NOTHING, images: bool = False, thoughts: tuple[str, ...] = ()) -> Any:
-    return message_values(messages, Reading(traits, frozenset(thoughts), images), same)
+def values(
+    *messages: Message, traits: TemplateFeatures = NOTHING, images: bool = False, thoughts: tuple[str, ...] = ()
+) -> Any:
+    return build_message_values(messages, MessageOptions(traits, frozenset(thoughts), images), same)
 
 
 def user(*parts: Part) -> Message:
@@ -221,7 +223,7 @@ def test_leading_instructions_are_one_message() -> None:
 
 @pytest.mark.parametrize(
     "part",
-    [Image(Remote("http://example.invalid/a.png")), Audio(Inline(b"x")), File(Inline(b"x"), "a.pdf")],
+    [Image(RemoteMedia("http://example.invalid/a.png")), Audio(InlineMedia(b"x")), File(InlineMedia(b"x"), "a.pdf")],
 )
 def test_media_are_refused_unless_told_otherwise(part: Image | Audio | File) -> None:
     kind = type(part).__name__.lower()
@@ -233,13 +235,13 @@ def test_media_are_refused_unless_told_otherwise(part: Image | Audio | File) -> 
 
 
 def test_images_are_shown_where_they_can_be_seen_and_nothing_else_is() -> None:
-    image = Image(Remote("http://example.invalid/a.png"))
+    image = Image(RemoteMedia("http://example.invalid/a.png"))
     found = values(user(Text("see"), image), traits=LISTS, images=True)
     assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}]
     with pytest.raises(Unsupported, match="text only"):
         values(user(image), traits=NOTHING, images=True)
     with pytest.raises(Unsupported, match="audio"):
-        values(user(Audio(Inline(b"x"))), traits=LISTS, images=True)
+        values(user(Audio(InlineMedia(b"x"))), traits=LISTS, images=True)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_parts_in_the_wrong_message_are_refused(message: Message) -> None:
 
 
 def test_instructions_hold_only_text() -> None:
-    picture = Message(Role.SYSTEM, (Image(Remote("x")),))
+    picture = Message(Role.SYSTEM, (Image(RemoteMedia("x")),))
     for messages in ((picture,), (picture, picture)):
         with pytest.raises(Unsupported):
             values(*messages)
@@ -263,12 +265,12 @@ def test_functions_are_shown_as_openai_writes_them() -> None:
     tool = FunctionTool("f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}', strict=True)
     parameters = {"type": "object", "properties": {"a": {"type": "integer"}}}
     function = {"name": "f", "description": "Does it.", "parameters": parameters}
-    assert tool_values([tool], same) == [{"type": "function", "function": function}]
+    assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
 
 
 def test_a_function_without_parameters_takes_none() -> None:
     function: dict[str, object] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
-    assert tool_values([FunctionTool("f")], same) == [{"type": "function", "function": function}]
+    assert build_tool_values([FunctionTool("f")], same) == [{"type": "function", "function": function}]
 
 
 def test_a_custom_tool_takes_one_string() -> None:
@@ -277,7 +279,7 @@ def test_a_custom_tool_takes_one_string() -> None:
     parameters = {"type": "object", "properties": properties, "required": ["input"]}
     function: dict[str, object] = {"name": "sh", "description": "A shell.", "parameters": parameters}
     tool = CustomTool("sh", "A shell.", "lark", "start: X")
-    assert tool_values([tool], same) == [{"type": "function", "function": function}]
+    assert build_tool_values([tool], same) == [{"type": "function", "function": function}]
 
 
 def test_every_string_of_the_users_is_visited_and_no_other() -> None:
@@ -293,8 +295,8 @@ def test_every_string_of_the_users_is_visited_and_no_other() -> None:
         Message(Role.TOOL, (ToolResult("t9", (Text("t10"),)),), "n2"),
         Message(Role.ASSISTANT, (ToolCall("t11", "t12", "t13"), ToolCall("t14", "t15", "t16", custom=True))),
     )
-    message_values(messages, Reading(NOTHING), visit)
-    tool_values([FunctionTool("t17", "t18", '{"t19": "t20"}'), CustomTool("t21", "t22", None, "t23")], visit)
+    build_message_values(messages, MessageOptions(NOTHING), visit)
+    build_tool_values([FunctionTool("t17", "t18", '{"t19": "t20"}'), CustomTool("t21", "t22", None, "t23")], visit)
     assert {f"t{n}" for n in range(1, 23)} | {"n1", "n2"} <= set(seen)
     assert any("t23" in text for text in seen)
     assert not {"role", "content", "user", "system", "text", "function", "arguments"} & set(seen)

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.core.message import Image, Inline, Message, Role, Text
+from dragoman.core.message import Image, InlineMedia, Message, Role, Text
 from dragoman.core.request import Conversation
-from dragoman.prompts.render import Pictures, Rendered, Renderer
+from dragoman.prompts.render import ImagePlaceholders, Rendered, Renderer
 from dragoman.prompts.template import ChatTemplate
 from dragoman.prompts.tokenizer import HfTokenizer
 from tests.prompts import vocabularies
@@ -20,13 +20,13 @@ TEMPLATE = (
     "{% for message in messages %}{% for part in message.content %}"
     "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %};{% endfor %}"
 )
-IMAGE = Image(Inline(b""))
+IMAGE = Image(InlineMedia(b""))
 
 
 def shown(*parts: Text | Image, texts: tuple[str, ...], source: str = TEMPLATE) -> Rendered:
     talk = Conversation((Message(Role.USER, parts),))
-    pictures = Pictures("<image>", texts)
-    return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, pictures=pictures)
+    pictures = ImagePlaceholders("<image>", texts)
+    return Renderer(ChatTemplate(source), TOKENIZER).render(talk, now=NOW, placeholders=pictures)
 
 
 def test_every_image_gets_its_own_text_and_tokens() -> None:

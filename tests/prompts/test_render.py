@@ -148,7 +148,7 @@ def test_the_caller_decides_which_tools_are_shown() -> None:
 
 
 def counted(found: Rendered, tokenizer: HfTokenizer) -> dict[str, int]:
-    names = {tokenizer.special_tokens[name]: name for name in tokenizer.controls.names}
+    names = {tokenizer.special_tokens[name]: name for name in tokenizer.control_tokens.names}
     counts = dict.fromkeys(names.values(), 0)
     for id in found.ids:
         if id in names:
@@ -224,7 +224,7 @@ def test_every_control_token_of_every_vocabulary_stays_text(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     renderer = GUARDED[kind, "echo"]
     harmless = counted(renderer.render(hostile("x"), now=NOW), tokenizer)
-    for name in tokenizer.controls.names:
+    for name in tokenizer.control_tokens.names:
         found = renderer.render(hostile(name), now=NOW)
         assert counted(found, tokenizer) == harmless
         assert name in found.text
@@ -388,8 +388,8 @@ def test_what_the_template_does_not_read_is_told() -> None:
     conversation = Conversation(
         (USER,), (), reasoning=ReasoningOptions(effort="high"), template=TemplateOptions(kwargs)
     )
-    assert set(render("qwen3", conversation).ignored) == {"flavour", "reasoning_effort"}
-    assert set(render("harmony", conversation).ignored) == {"flavour", "enable_thinking"}
+    assert set(render("qwen3", conversation).ignored_options) == {"flavour", "reasoning_effort"}
+    assert set(render("harmony", conversation).ignored_options) == {"flavour", "enable_thinking"}
     assert "Reasoning: high" in render("harmony", conversation).text
 
 
@@ -426,14 +426,14 @@ def test_leading_instructions_reach_templates_that_take_one() -> None:
 
 def test_a_template_from_a_request_is_compiled_once() -> None:
     base = RENDERERS["chatml"]
-    other = base.variant("{{ bos_token }}{{ messages[0].content }}")
+    other = base.find_variant("{{ bos_token }}{{ messages[0].content }}")
     assert other.render(of(USER), now=NOW).text.startswith("<s>What")
-    assert base.variant("{{ bos_token }}{{ messages[0].content }}") is other
+    assert base.find_variant("{{ bos_token }}{{ messages[0].content }}") is other
     for number in range(40):
-        base.variant(f"{{{{ messages[0].content }}}}{number}")
-    assert base.variant("{{ bos_token }}{{ messages[0].content }}") is not other
+        base.find_variant(f"{{{{ messages[0].content }}}}{number}")
+    assert base.find_variant("{{ bos_token }}{{ messages[0].content }}") is not other
     with pytest.raises(RequestError) as caught:
-        base.variant("{% if %}")
+        base.find_variant("{% if %}")
     assert caught.value.param == "chat_template"
 
 

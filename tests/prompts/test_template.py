@@ -231,27 +231,33 @@ def test_a_template_may_be_rendered_by_many_threads_each_with_its_own_budget() -
 def test_what_a_template_takes_is_found_out(
     name: str, strings: bool, parts: bool, null_content: bool, developer: bool, tools: bool
 ) -> None:
-    traits = template(name).traits
-    found = (traits.strings, traits.parts, traits.null_content, traits.developer, traits.tools)
+    traits = template(name).features
+    found = (
+        traits.accepts_strings,
+        traits.accepts_parts,
+        traits.accepts_null_content,
+        traits.supports_developer,
+        traits.supports_tools,
+    )
     assert found == (strings, parts, null_content, developer, tools)
 
 
 def test_what_a_template_reads_is_found_out() -> None:
-    thinking = {name for name in SOURCES if template(name).traits.enable_thinking}
-    effort = {name for name in SOURCES if template(name).traits.reasoning_effort}
-    reasoning = {name for name in SOURCES if template(name).traits.reasoning}
+    thinking = {name for name in SOURCES if template(name).features.supports_thinking}
+    effort = {name for name in SOURCES if template(name).features.supports_reasoning_effort}
+    reasoning = {name for name in SOURCES if template(name).features.supports_reasoning}
     assert thinking == {"embedded", "qwen3"}
     assert effort == {"harmony"}
     assert reasoning == {"embedded", "qwen3", "harmony"}
-    assert template("qwen3").traits.splits == {"</think>", "<think>"}
-    assert ChatTemplate("{{ messages[0].content | replace('a', '') }}").traits.replaces
+    assert template("qwen3").features.split_separators == {"</think>", "<think>"}
+    assert ChatTemplate("{{ messages[0].content | replace('a', '') }}").features.replaces_text
 
 
 def test_the_embedded_template_is_loaded_from_its_directory() -> None:
     loaded = load_template(EMBEDDED)
     assert loaded is not None
     assert loaded.special_tokens["eos_token"] == "<|im_end|>"
-    assert loaded.traits.tools
+    assert loaded.features.supports_tools
 
 
 def test_a_template_in_the_configuration_is_loaded(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ hostile_texts = st.lists(
 
 
 def control_ids(tokenizer: HfTokenizer) -> set[int]:
-    return {tokenizer.special_tokens[name] for name in tokenizer.controls.names}
+    return {tokenizer.special_tokens[name] for name in tokenizer.control_tokens.names}
 
 
 def test_it_is_a_tokenizer_of_the_core() -> None:
@@ -57,7 +57,7 @@ def test_plain_text_never_becomes_a_control_token(kind: str, text: str) -> None:
 @every_kind
 def test_every_control_token_can_be_asked_for_and_refused(kind: str) -> None:
     tokenizer = KINDS[kind]
-    for name in tokenizer.controls.names:
+    for name in tokenizer.control_tokens.names:
         id = tokenizer.special_tokens[name]
         assert id in tokenizer.encode(f"the {name} the", special=True)
         assert id not in tokenizer.encode(f"the {name} the", special=False)
@@ -100,8 +100,8 @@ def test_text_is_encoded_as_the_library_does(kind: str, text: str) -> None:
 @given(text=hostile_texts)
 def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
     tokenizer, mark = KINDS[kind], "\ufdd0"
-    ids = tokenizer.encode_marked(text, mark)
-    in_pieces = tokenizer.encode_marked(f"{text}{mark}", mark)
+    ids = tokenizer.encode_broken(text, mark)
+    in_pieces = tokenizer.encode_broken(f"{text}{mark}", mark)
     assert ids == in_pieces
     if kind != "unigram":
         assert ids == tokenizer.encode(text, special=True)
@@ -110,7 +110,7 @@ def test_marked_text_without_marks_is_whole_text(kind: str, text: str) -> None:
 @pytest.mark.parametrize("kind", ["embedded", "byte level", "metaspace first"])
 def test_a_mark_breaks_one_control_token_and_leaves_the_others(kind: str) -> None:
     tokenizer, mark = KINDS[kind], "\ufdd0"
-    ids = tokenizer.encode_marked(f"<think>hi<{mark}think> the</think>", mark)
+    ids = tokenizer.encode_broken(f"<think>hi<{mark}think> the</think>", mark)
     special = tokenizer.special_tokens
     assert (ids[0], ids[-1]) == (special["<think>"], special["</think>"])
     assert special["<think>"] not in ids[1:]
@@ -119,7 +119,7 @@ def test_a_mark_breaks_one_control_token_and_leaves_the_others(kind: str) -> Non
 
 def test_a_piece_within_a_text_gets_no_blank_of_its_own() -> None:
     tokenizer = KINDS["metaspace first"]
-    ids = tokenizer.encode_marked("<s>hi<\ufdd0s>", "\ufdd0")
+    ids = tokenizer.encode_broken("<s>hi<\ufdd0s>", "\ufdd0")
     assert tokenizer.token_bytes(ids[1]) == b"hi"
 
 

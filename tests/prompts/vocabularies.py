@@ -8,13 +8,13 @@ from typing import Any
 
 import dragoman.engines.tiny
 from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
-from dragoman.prompts.vocabulary import byte_alphabet
+from dragoman.prompts.vocabulary import build_byte_alphabet
 
 EMBEDDED = Path(dragoman.engines.tiny.__file__).parent / "data"
 Data = dict[str, Any]
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "[INST]", "### End:")
-BYTES = {byte: char for char, byte in byte_alphabet().items()}
+BYTES = {byte: char for char, byte in build_byte_alphabet().items()}
 BLANK = "\u2581"
 
 

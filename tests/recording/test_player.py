@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from dragoman.recording.player import Match, Player
-from dragoman.recording.tape import Base64, Exchange, Piece
+from dragoman.recording.cassette import Base64Data, RecordedChunk, RecordedExchange
+from dragoman.recording.player import MatchMode, Player
 
 from .asgi import Heard, ask, jumping
 
@@ -19,8 +19,8 @@ def exchange(
     *pieces: str,
     path: str = "/v1/chat/completions",
     ended: Literal["complete", "cut", "left"] = "complete",
-) -> Exchange:
-    return Exchange(
+) -> RecordedExchange:
+    return RecordedExchange(
         at=0.0,
         method="POST",
         path=path,
@@ -28,14 +28,14 @@ def exchange(
         status=200,
         answer_headers=[("content-type", "text/event-stream"), ("x-request-id", "req-1")],
         head_at=0.25,
-        pieces=[Piece(0.5 + index, piece) for index, piece in enumerate(pieces)],
+        pieces=[RecordedChunk(0.5 + index, piece) for index, piece in enumerate(pieces)],
         end_at=len(pieces) + 0.5,
         ended=ended,
     )
 
 
-def player(*exchanges: Exchange, time_scale: float = 1.0, match: Match = "question") -> Player:
-    return Player(exchanges, hosts=HOSTS, time_scale=time_scale, match=match)
+def player(*exchanges: RecordedExchange, time_scale: float = 1.0, match: MatchMode = "question") -> Player:
+    return Player(exchanges, hosts=HOSTS, time_scale=time_scale, match_mode=match)
 
 
 @pytest.mark.parametrize(("scale", "times"), [(1.0, [0.25, 0.5, 1.5, 2.5]), (10.0, [0.025, 0.05, 0.15, 0.25])])
@@ -58,8 +58,10 @@ def test_a_client_that_was_slow_is_not_kept_late() -> None:
 
 
 def test_bytes_that_are_no_text_come_back() -> None:
-    piece = Piece(0.1, Base64(b"\xff\x00"))
-    told = Exchange(at=0, method="POST", path="/x", body="{}", status=200, head_at=0, pieces=[piece], end_at=0.1)
+    piece = RecordedChunk(0.1, Base64Data(b"\xff\x00"))
+    told = RecordedExchange(
+        at=0, method="POST", path="/x", body="{}", status=200, head_at=0, pieces=[piece], end_at=0.1
+    )
     assert jumping(ask(player(told), "/x")).body == b"\xff\x00"
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
+from dragoman.recording.cassette import RecordedChunk, RecordedExchange
 from dragoman.recording.recorder import Recorder
-from dragoman.recording.tape import Exchange, Piece
 
 from .asgi import ask, jumping
 
@@ -24,9 +24,9 @@ class Clock:
 
 @dataclass
 class Kept:
-    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    exchanges: list[RecordedExchange] = field(default_factory=list[RecordedExchange])
 
-    def put(self, exchange: Exchange) -> None:
+    def put(self, exchange: RecordedExchange) -> None:
         self.exchanges.append(exchange)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ def test_bytes_go_through_as_they_come_and_are_kept_with_their_times() -> None:
     assert (exchange.method, exchange.path, exchange.query) == ("POST", "/v1/chat/completions", "beta=1&key=")
     assert (exchange.body, exchange.status, exchange.ended) == ('{"stream": true}', 200, "complete")
     assert (exchange.at, exchange.head_at, exchange.end_at) == (0.0, 0.5, 1.25)
-    assert exchange.pieces[0] == Piece(0.75, "data: a\n\n")
+    assert exchange.pieces[0] == RecordedChunk(0.75, "data: a\n\n")
     assert [piece.at for piece in exchange.pieces] == [0.75, 1.0, 1.25]
     assert exchange.answer_headers == [("content-type", "text/event-stream")]
 

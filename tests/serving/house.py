@@ -11,7 +11,7 @@ import openai
 from starlette.types import ASGIApp, Message, Scope
 
 from dragoman.engines import tiny
-from dragoman.engines.scripted import Entry, Script, ScriptedEngine
+from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer, load_tokenizer
 from dragoman.serving.app import create_app
@@ -41,7 +41,7 @@ class Still:
 
 
 def tokenizer() -> HfTokenizer:
-    return load_tokenizer(tiny.embedded())
+    return load_tokenizer(tiny.find_bundled_model())
 
 
 @dataclass
@@ -65,7 +65,7 @@ class House:
 
 
 def house(
-    *entries: Entry,
+    *entries: ScriptEntry,
     options: ServingOptions | None = None,
     aliases: Sequence[str] = (),
     request_log: RequestLog | None = None,

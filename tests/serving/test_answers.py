@@ -9,12 +9,12 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
-HELLO = Entry((Say("Hello there"),), repeat=True)
+HELLO = ScriptEntry((Say("Hello there"),), repeat=True)
 
 
 async def stream(it: House, **asked: Any) -> list[ChatCompletionChunk]:
@@ -44,7 +44,7 @@ async def test_all_choices_are_answered() -> None:
 
 async def test_reasoning_and_calls_are_told_apart() -> None:
     tools: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-    entry = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')))
+    entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
     reply = await house(entry).openai().chat.completions.create(model="m", messages=HI, tools=tools)
     message = reply.choices[0].message
     assert message.model_extra is not None
@@ -67,22 +67,22 @@ async def test_a_stop_string_ends_the_text_and_is_named(streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_refusal_is_a_true_400_also_when_streaming(streamed: bool) -> None:
-    it = house(Entry((Fail(400, "cannot"),)))
+    it = house(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().chat.completions.create(model="m", messages=HI, stream=streamed)
 
 
 async def test_trap_17_a_failure_in_mid_stream_is_shown_and_no_done_hides_it() -> None:
-    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, "stream": True})
     last = answer.text.strip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "the engine broke"
     with pytest.raises(openai.APIError, match="the engine broke"):
-        await stream(house(Entry((Say("Hello "), Fail(500, "the engine broke")))))
+        await stream(house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke")))))
 
 
 async def test_a_failure_of_a_whole_answer_is_a_5xx() -> None:
-    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
+    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))), HELLO)
     with pytest.raises(openai.InternalServerError, match="the engine broke"):
         await it.openai().chat.completions.create(model="m", messages=HI)
     reply = await it.openai().chat.completions.create(model="m", messages=HI)
@@ -125,7 +125,7 @@ async def test_strict_refuses_what_its_reader_would_leave_out() -> None:
     it = house(HELLO, options=ServingOptions(strict=True))
     ask: dict[str, Any] = {"model": "m", "messages": HI, "tools": [{"type": "web_search"}]}
     assert (await it.post("/v1/chat/completions", ask)).status_code == 400
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 async def test_a_very_large_body_is_read_all_the_same() -> None:
@@ -140,4 +140,4 @@ async def test_strict_refuses_what_it_would_ignore_and_the_engine_is_not_asked(e
     answer = await it.post("/v1/chat/completions", {"model": "m", "messages": HI, **extra})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == next(iter(extra))
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0

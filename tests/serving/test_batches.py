@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai.types import Batch, BatchRequestCounts
 
-from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -189,7 +189,7 @@ async def test_a_cancelled_batch_keeps_what_is_done_and_frees_the_engine():
         assert batch.usage is not None
         assert batch.usage.output_tokens > 0
         assert set(await results(client, batch.output_file_id)) == {"done"}
-        assert server.engine.running == 0
+        assert server.engine.num_running == 0
 
 
 async def counted(client: openai.AsyncOpenAI, id: str, completed: int) -> None:
@@ -239,7 +239,7 @@ async def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path: Path):
         assert batch.status == "completed"
         assert batch.request_counts is not None
         assert batch.request_counts.model_dump() == {"total": 9, "completed": 9, "failed": 0}
-        assert server.engine.calls == 1
+        assert server.engine.num_requests == 1
         lines_out = (await server.openai().files.content(batch.output_file_id or "")).content.splitlines()
         assert len(lines_out) == 9
 
@@ -250,12 +250,12 @@ async def test_two_servers_share_the_work_and_do_nothing_twice(tmp_path: Path):
         made = [await begin(one.openai(), *(line(f"r{number}") for number in range(10))) for _ in range(4)]
         for batch in made:
             assert (await until(two.openai(), batch.id, *ENDED)).status == "completed"
-        assert one.engine.calls + two.engine.calls == 40
+        assert one.engine.num_requests + two.engine.num_requests == 40
 
 
 async def test_a_line_that_finds_no_room_waits():
     options = ServingOptions(batch_concurrency=4)
-    async with working(Entry((Fail(503, "later"),)), Entry((Say("at last"),)), options=options) as server:
+    async with working(ScriptEntry((Fail(503, "later"),)), ScriptEntry((Say("at last"),)), options=options) as server:
         client = server.openai()
         batch = await until(client, (await begin(client, line("a"))).id, *ENDED)
         rows = await results(client, batch.output_file_id)
@@ -267,7 +267,7 @@ async def test_the_requests_of_a_batch_come_after_all_others():
         client = server.openai()
         await until(client, (await begin(client, line("a", priority=-5))).id, *ENDED)
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
-        batched, direct = (request.priority for request in server.engine.seen)
+        batched, direct = (request.priority for request in server.engine.requests)
         assert batched > 2**31 > direct == 0
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.scripted import Entry, Say
+from dragoman.engines.scripted import Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 
-HELLO = Entry((Say("Hello"),), repeat=True)
+HELLO = ScriptEntry((Say("Hello"),), repeat=True)
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 
@@ -31,7 +31,7 @@ async def test_a_body_that_is_no_request_is_a_400(raw: bytes) -> None:
     async with it.http() as client:
         answer = await client.post(CHAT, content=raw, headers={"content-type": "application/json"})
     checked(answer, 400)
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ async def test_a_bad_field_is_a_400_that_names_it(field: str, value: object, str
     error = checked(answer, 400)
     assert error["param"] is not None
     assert error["param"].startswith(field)
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 async def test_an_unknown_model_is_a_404() -> None:

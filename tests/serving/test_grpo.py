@@ -37,7 +37,7 @@ class Trainer:
     def __init__(self) -> None:
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        self.model = transformers.LlamaForCausalLM.from_pretrained(tiny.embedded(), dtype=torch.float32)
+        self.model = transformers.LlamaForCausalLM.from_pretrained(tiny.find_bundled_model(), dtype=torch.float32)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=1.5e-3)
 
     def logprobs(self, prompt: list[int], answers: list[list[int]]) -> Any:
@@ -78,9 +78,9 @@ async def push(http: httpx2.AsyncClient, weights: bytes, version: str) -> None:
     await http.post("/resume")
 
 
-@pytest.mark.parametrize("model", ["tiny", f"transformers:{tiny.embedded()}"])
+@pytest.mark.parametrize("model", ["tiny", f"transformers:{tiny.find_bundled_model()}"])
 async def test_reward_rises_as_the_server_is_given_what_was_learnt(model: str):
-    trainer, tokenizer = Trainer(), load_tokenizer(tiny.embedded())
+    trainer, tokenizer = Trainer(), load_tokenizer(tiny.find_bundled_model())
     rewards: list[float] = []
     respelled = 0
     async with serving(model, dtype="float32") as http:

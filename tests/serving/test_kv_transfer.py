@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.constraints.matcher import Compiler
-from dragoman.core.engine import Capabilities, Deliver, Ended, Feature, Health, Sampled, Scheduled, TokenRequest
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.core.engine import Capabilities, Ended, Feature, Health, OutputCallback, Sampled, Scheduled, TokenRequest
 from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
 from dragoman.parsers import registry
+from dragoman.pipeline.detokenizer import Vocabulary
 from dragoman.pipeline.models import Models, ServedModel, TokenBackend
-from dragoman.pipeline.text import Vocabulary
 from dragoman.prompts.render import Renderer
 from dragoman.prompts.template import load_template
 from dragoman.serving.app import create_app
@@ -31,7 +31,7 @@ class Prefilling:
         features = frozenset({Feature.TOKEN_IDS})
         self.capabilities = Capabilities(features, frozenset({"max_tokens", "stop", *parameters}))
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         asked = dict(request.extras).get("kv_transfer_params")
         answer = None if asked is None else json.dumps({"asked": json.loads(asked), "remote_block_ids": [1, 2]})
         deliver(Scheduled(request.id, 0))
@@ -47,7 +47,7 @@ class Prefilling:
 
 
 def app(*parameters: str, strict: bool = False) -> Any:
-    lent, directory = tokenizer(), tiny.embedded()
+    lent, directory = tokenizer(), tiny.find_bundled_model()
     template = load_template(directory)
     assert template is not None
     renderer = Renderer(template, lent)
@@ -55,7 +55,7 @@ def app(*parameters: str, strict: bool = False) -> Any:
     backend = TokenBackend(engine, lent, Vocabulary(lent), Compiler(lent, [0]), frozenset({0}), renderer)
     # Parsers stand between the engine's end and the writers'.
     added = lent.special_tokens.keys()
-    reasoning, tools = registry.reasoning("qwen3", added), registry.tools("hermes", added)
+    reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)
     model = ServedModel("m", backend, 4096, 1_700_000_000, reasoning=reasoning, tools=tools)
     options = ServingOptions(strict=strict)
     return create_app(Models([model]), options=options, clock=Still(), ids=Counting())

@@ -12,15 +12,15 @@ import openai
 import pytest
 from starlette.types import ASGIApp
 
-from dragoman.core.message import File, Image, Inline, Remote, Text, ToolResult
+from dragoman.core.message import File, Image, InlineMedia, RemoteMedia, Text, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.clock import RandomIds, SystemClock
+from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.serving.fetch import Fetcher
-from dragoman.serving.media import MAX_IMAGES, Media, MediaOptions
+from dragoman.serving.media import MAX_IMAGES, MediaOptions, MediaResolver
 from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
@@ -30,7 +30,7 @@ from tests.serving.house import Still, tokenizer
 from tests.serving.responses.house import lifespan
 
 RED, BLUE = PIXEL, png(2, 2, (0, 0, 255))
-SEEN = Image(Inline(RED, "image/png"))
+SEEN = Image(InlineMedia(RED, "image/png"))
 URL = "https://pictures.example/a.png"
 
 
@@ -56,31 +56,31 @@ class Sight:
     @property
     def shown(self) -> list[Any]:
         """The parts of the last request that reached the engine, without texts."""
-        prompt = self._actor.seen[-1].prompt
+        prompt = self._actor.requests[-1].prompt
         assert isinstance(prompt, Conversation)
         return [part for message in prompt.messages for part in message.parts if not isinstance(part, Text)]
 
     @property
     def calls(self) -> int:
-        return self._actor.calls
+        return self._actor.num_requests
 
 
 @asynccontextmanager
 async def sight(
-    media: Media | None = None, options: ServingOptions | None = None, behind: Media | None = None
+    media: MediaResolver | None = None, options: ServingOptions | None = None, behind: MediaResolver | None = None
 ) -> AsyncGenerator[Sight]:
     lent = tokenizer()
-    actor = ScriptedEngine(Script((Entry((Say("A red dot."),), repeat=True),)), tokenizer=lent)
+    actor = ScriptedEngine(Script((ScriptEntry((Say("A red dot."),), repeat=True),)), tokenizer=lent)
     far = Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
-    there = create_app(far, clock=Still(), ids=RandomIds(), media=behind)
+    there = create_app(far, clock=Still(), ids=RandomIdGenerator(), media=behind)
     front = Models([ServedModel("m", EventBackend(engine(httpx2.ASGITransport(there))), 4096, 1_700_000_000)])
     store = MemoryStore(now=Still().now)
-    app = create_app(front, options=options, clock=Still(), ids=RandomIds(), store=store, media=media)
+    app = create_app(front, options=options, clock=Still(), ids=RandomIdGenerator(), store=store, media=media)
     async with lifespan(there), lifespan(app):
         yield Sight(app, actor)
 
 
-def fetching() -> Media:
+def fetching() -> MediaResolver:
     """The web is one picture."""
 
     async def resolve(_host: str, _port: int) -> list[str]:
@@ -90,7 +90,7 @@ def fetching() -> Media:
         yield RED
 
     web = httpx2.MockTransport(lambda _: httpx2.Response(200, headers={"content-type": "text/html"}, content=page()))
-    return Media(MediaOptions("fetch"), Fetcher(resolve=resolve, transport=web))
+    return MediaResolver(MediaOptions("fetch"), Fetcher(resolve=resolve, transport=web))
 
 
 def chat(*urls: str) -> Any:
@@ -113,7 +113,7 @@ async def test_chat_with_the_official_sdk():
         client = server.openai()
         whole = await client.chat.completions.create(model="m", messages=chat(PIXEL_URL, data_url(BLUE)))
         assert whole.choices[0].message.content == "A red dot."
-        assert server.shown == [SEEN, Image(Inline(BLUE, "image/png"))]
+        assert server.shown == [SEEN, Image(InlineMedia(BLUE, "image/png"))]
         async with client.chat.completions.stream(model="m", messages=chat(PIXEL_URL)) as stream:
             streamed = await stream.get_final_completion()
         assert streamed.choices[0].message.content == "A red dot."
@@ -126,10 +126,10 @@ async def test_responses_with_the_official_sdk_and_their_past():
         image: Any = {"image_url": PIXEL_URL, "detail": "low"}
         first = await client.responses.create(model="m", input=asking(**image))
         assert first.output_text == "A red dot."
-        assert server.shown == [Image(Inline(RED, "image/png"), "low")]
+        assert server.shown == [Image(InlineMedia(RED, "image/png"), "low")]
         async with client.responses.stream(model="m", input="Sure?", previous_response_id=first.id) as stream:
             await stream.get_final_response()
-        assert server.shown == [Image(Inline(RED, "image/png"), "low")]
+        assert server.shown == [Image(InlineMedia(RED, "image/png"), "low")]
         items = await client.responses.input_items.list(first.id)
         assert items.data[0].model_dump(exclude_none=True)["content"][1] == {"type": "input_image", **image}
 
@@ -161,13 +161,13 @@ async def test_files_that_were_uploaded_are_read_where_they_are_named():
         client = server.openai()
         file = await client.files.create(file=("a.png", RED), purpose="vision")
         await client.responses.create(model="m", input=asking(file_id=file.id))
-        assert server.shown == [Image(Inline(RED, "image/png"), "auto")]
+        assert server.shown == [Image(InlineMedia(RED, "image/png"), "auto")]
         await server.anthropic.messages.create(model="m", max_tokens=50, messages=message(type="file", file_id=file.id))
         assert server.shown == [SEEN]
         pdf = await client.files.create(file=("a.pdf", b"%PDF"), purpose="user_data")
         named: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": pdf.id}]}]
         await client.responses.create(model="m", input=named)
-        assert server.shown == [File(Inline(b"%PDF", "application/pdf"), "a.pdf")]
+        assert server.shown == [File(InlineMedia(b"%PDF", "application/pdf"), "a.pdf")]
 
 
 async def test_a_file_of_somebody_else_or_of_another_kind_is_refused():
@@ -212,10 +212,10 @@ async def test_urls_are_fetched_where_that_is_allowed():
 
 
 async def test_urls_can_be_left_to_the_upstream():
-    passes = Media(MediaOptions("pass"))
+    passes = MediaResolver(MediaOptions("pass"))
     async with sight(passes, behind=passes) as server:
         await server.openai().chat.completions.create(model="m", messages=chat(URL))
-        assert server.shown == [Image(Remote(URL))]
+        assert server.shown == [Image(RemoteMedia(URL))]
 
 
 @pytest.mark.parametrize("stream", [False, True])

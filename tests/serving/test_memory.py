@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.http.leaving import EXTENSION
+from dragoman.http.disconnect import EXTENSION
 from tests.engines.simulator.serving import Twin, twin
 from tests.serving.house import scope
 

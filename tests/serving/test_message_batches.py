@@ -79,7 +79,7 @@ async def test_a_canceled_batch_tells_of_all_its_requests():
         batch = await ended(client, made.id)
         assert batch.request_counts.canceled == 3
         assert {row.type for row in (await results(client, made.id)).values()} == {"canceled"}
-        assert server.engine.running == 0
+        assert server.engine.num_running == 0
 
 
 class Meddling(MemoryStore):
@@ -118,12 +118,12 @@ async def test_another_server_goes_on_where_one_was_stopped(tmp_path: Path):
         requests = [request("a"), request("slow", "[[delay 1000]][[say never]]"), request("b")]
         made = await sdk(server).messages.batches.create(requests=requests)
         async with asyncio.timeout(20):
-            while server.engine.calls < 3:  # noqa: ASYNC110
+            while server.engine.num_requests < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
     async with working(store=SqliteStore(path, now=Still().now)) as server:
         assert (await ended(sdk(server), made.id)).request_counts.succeeded == 3
         assert len(await results(sdk(server), made.id)) == 3
-        assert server.engine.calls >= 1
+        assert server.engine.num_requests >= 1
 
 
 async def test_a_batch_is_deleted_once_it_has_ended():

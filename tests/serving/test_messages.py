@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -28,14 +28,14 @@ def sdk(it: House) -> anthropic.AsyncAnthropic:
 
 
 async def test_a_whole_message() -> None:
-    entry = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')))
+    entry = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')))
     message = await sdk(house(entry)).messages.create(model="m", max_tokens=50, messages=HI, tools=TOOLS)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
     assert message.stop_reason == "tool_use"
 
 
 async def test_trap_19_a_streamed_thought_is_signed_as_the_whole_one_is() -> None:
-    it = house(Entry((Think("Hmm."), Say("Hello")), repeat=True))
+    it = house(ScriptEntry((Think("Hmm."), Say("Hello")), repeat=True))
     async with sdk(it).messages.stream(model="m", max_tokens=50, messages=HI) as stream:
         streamed = await stream.get_final_message()
     whole = await sdk(it).messages.create(model="m", max_tokens=50, messages=HI)
@@ -68,13 +68,13 @@ async def test_without_a_key_the_error_is_anthropics_too() -> None:
 
 
 async def test_overload_is_a_529() -> None:
-    it = house(Entry((Fail(503, "full"),)))
+    it = house(ScriptEntry((Fail(503, "full"),)))
     answer = await it.post("/v1/messages", ASK)
     assert (answer.status_code, answer.json()["error"]["type"]) == (529, "overloaded_error")
 
 
 async def test_a_failure_in_mid_stream_is_an_error_event() -> None:
-    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/messages", {**ASK, "stream": True})
     assert answer.text.strip().split("\n\n")[-1].startswith("event: error\n")
 

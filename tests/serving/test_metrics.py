@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 
 from .house import House, house
 
@@ -24,7 +24,7 @@ async def ask(home: House) -> httpx2.Response:
 
 
 async def test_what_an_engine_says_is_counted_under_vllms_names():
-    home = house(Entry((Say("One two three."),), repeat=True))
+    home = house(ScriptEntry((Say("One two three."),), repeat=True))
     usage = (await ask(home)).json()["usage"]
     scraped = await home.get("/metrics")
     assert read(scraped, "vllm:prompt_tokens_total", model_name="m", engine="0") == usage["prompt_tokens"]
@@ -37,18 +37,18 @@ async def test_what_an_engine_says_is_counted_under_vllms_names():
 
 
 async def test_a_failure_is_counted_as_one():
-    home = house(Entry((Say("Then"), Fail(503)), repeat=True))
+    home = house(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
     await ask(home)
     assert read(await home.get("/metrics"), "vllm:request_success_total", finished_reason="error") == 1
 
 
 async def test_what_nobody_knows_is_left_out():
-    scraped = await house(Entry((Say("x"),))).get("/metrics")
+    scraped = await house(ScriptEntry((Say("x"),))).get("/metrics")
     assert read(scraped, "vllm:kv_cache_usage_perc") is None
 
 
 async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
-    home = house(Entry((Say("x"),)))
+    home = house(ScriptEntry((Say("x"),)))
     async with home.http() as client:
         head, got = await client.head("/metrics"), await client.get("/metrics")
         open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
@@ -61,7 +61,7 @@ async def test_head_and_get_agree_and_the_scraper_chooses_the_format():
 
 
 async def test_requests_are_counted_as_vllm_counts_those_of_http():
-    home = house(Entry((Say("One two three."),), repeat=True))
+    home = house(ScriptEntry((Say("One two three."),), repeat=True))
     sent = len((await ask(home)).content)
     await home.post("/v1/chat/completions", {"model": "m"})
     async with home.http() as client:
@@ -85,7 +85,7 @@ async def test_requests_are_counted_as_vllm_counts_those_of_http():
 
 
 async def test_a_stream_is_counted_when_it_is_over_and_has_no_length():
-    home = house(Entry((Say("One two three."),), repeat=True))
+    home = house(ScriptEntry((Say("One two three."),), repeat=True))
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     await home.post("/v1/chat/completions", body)
     scraped = await home.get("/metrics")

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.core.engine import Health
-from dragoman.launch import Parting, Server, build_models, uvicorn_config
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -54,7 +54,9 @@ class Served:
 async def served() -> AsyncGenerator[Served]:
     settings = Settings(max_num_seqs=2)
     models = build_models(settings, SystemClock())
-    server = Server(uvicorn_config(create_app(models), settings), models, parting=Parting(timeout=0.0))
+    server = Server(
+        build_uvicorn_config(create_app(models), settings), models, shutdown_config=ShutdownConfig(timeout=0.0)
+    )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))

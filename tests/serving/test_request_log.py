@@ -14,10 +14,10 @@ import pytest
 
 from dragoman.core.errors import EngineError
 from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
-from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.engines.simulator.logs.table import read_json_lines
 from dragoman.launch.server import open_request_log
-from dragoman.serving.request_log import Line, RequestLog, noted
+from dragoman.serving.request_log import RequestLog, RequestLogLine, log_batches
 from dragoman.settings import SettingsError
 
 from .house import house
@@ -63,8 +63,8 @@ async def stream(*batches: Event | Exception) -> AsyncGenerator[list[Event]]:
 def watched(into: RequestLog, *batches: Event | Exception) -> AsyncGenerator[list[Event]]:
     """On a clock that goes a second further each time it is read."""
     seconds = count(1)
-    line = Line(100.0, "r", "/v1/completions", "m")
-    return noted(stream(*batches), line, into, lambda: float(next(seconds)))
+    line = RequestLogLine(100.0, "r", "/v1/completions", "m")
+    return log_batches(stream(*batches), line, into, lambda: float(next(seconds)))
 
 
 async def test_a_line_has_counts_times_and_the_end(into: RequestLog, file: Path):
@@ -108,7 +108,7 @@ async def test_who_is_left_by_the_client_or_its_engine_has_a_line_too(into: Requ
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_served_request_is_told_without_its_prompt(into: RequestLog, file: Path, streamed: bool):
-    it = house(Entry((Say("A secret answer."),)), request_log=into)
+    it = house(ScriptEntry((Say("A secret answer."),)), request_log=into)
     headers = {"x-request-id": "mine", "authorization": "Bearer a-key"}
     await it.post("/v1/chat/completions", {**ASK, "stream": streamed}, headers)
     (line,) = written(into, file)
@@ -120,7 +120,7 @@ async def test_a_served_request_is_told_without_its_prompt(into: RequestLog, fil
 
 
 async def test_a_refused_request_is_told_with_its_status(into: RequestLog, file: Path):
-    it = house(Entry((Fail(429, "slowly"),)), request_log=into)
+    it = house(ScriptEntry((Fail(429, "slowly"),)), request_log=into)
     assert (await it.post("/v1/chat/completions", ASK)).status_code == 429
     assert (await it.post("/v1/chat/completions", {**ASK, "max_tokens": 10**6})).status_code == 400
     assert [line["status"] for line in written(into, file)] == [429, 400]
@@ -131,8 +131,8 @@ async def test_lines_without_room_are_dropped_and_nobody_waits(tmp_path: Path, c
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    into = RequestLog(pipe, room=2)
-    long = Line(0.0, "r", "/", "m" * 2**20)  # more than a pipe holds: the thread waits with it
+    into = RequestLog(pipe, queue_size=2)
+    long = RequestLogLine(0.0, "r", "/", "m" * 2**20)  # more than a pipe holds: the thread waits with it
     for _ in range(5):
         into.put(long)
     os.set_blocking(reader, True)

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from dragoman.conformance.responses import check_stream
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -17,7 +17,7 @@ from dragoman.settings import Settings
 from tests.serving.house import house
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
-ANSWER = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')), repeat=True)
+ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
@@ -67,11 +67,11 @@ async def test_what_needs_a_store_is_refused_by_name(field: dict[str, Any], para
     answer = await it.post("/v1/responses", {**ASK, **field, "stream": streamed})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() -> None:
-    it = house(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = house(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     kinds = [line.removeprefix("event: ") for line in answer.text.splitlines() if line.startswith("event: ")]
     assert kinds[-2:] == ["error", "response.failed"]
@@ -79,7 +79,7 @@ async def test_a_failure_in_mid_stream_is_an_error_and_then_a_failed_response() 
 
 
 async def test_a_refusal_is_a_true_400() -> None:
-    it = house(Entry((Fail(400, "cannot"),)))
+    it = house(ScriptEntry((Fail(400, "cannot"),)))
     with pytest.raises(openai.BadRequestError, match="cannot"):
         await it.openai().responses.create(model="m", input="hi", stream=True)
 

@@ -21,7 +21,7 @@ LONG = {"max_new_tokens": 400, "temperature": 0, "ignore_eos": True}
 
 @pytest_asyncio.fixture
 async def http() -> AsyncGenerator[httpx2.AsyncClient]:
-    async with serving(weights_dir=str(tiny.embedded())) as client:
+    async with serving(weights_dir=str(tiny.find_bundled_model())) as client:
         yield client
 
 
@@ -69,7 +69,7 @@ async def test_a_trainer_pauses_updates_and_goes_on(http: httpx2.AsyncClient):
     while not read(await http.get("/metrics"), "vllm:generation_tokens_total"):  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (await post(http, "/pause_generation", mode="retract"))["status"] == "ok"
-    update = {"model_path": str(tiny.embedded()), "weight_version": "step-1", "flush_cache": False}
+    update = {"model_path": str(tiny.find_bundled_model()), "weight_version": "step-1", "flush_cache": False}
     updated = await http.post("/update_weights_from_disk", json=update)
     assert updated.json()["success"]
     assert "flush_cache" in updated.headers["x-dragoman-warnings"]
@@ -126,7 +126,7 @@ async def test_what_is_pickled_or_grouped_is_refused_with_what_there_is(http: ht
 async def test_what_else_is_asked(http: httpx2.AsyncClient):
     for path in ("/health_generate", "/flush_cache", "/get_model_info"):
         assert (await http.get(path)).status_code == 200
-    wrong = {"model_path": str(tiny.embedded()), "load_format": "pt"}
+    wrong = {"model_path": str(tiny.find_bundled_model()), "load_format": "pt"}
     assert (await http.post("/update_weights_from_disk", json=wrong)).status_code == 400
     assert (await http.post("/update_weights_from_disk", json={"model_path": "/etc"})).status_code == 403
     failed = await http.post("/generate", json={"text": "a", "sampling_params": {"temperature": "hot"}})

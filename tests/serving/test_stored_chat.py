@@ -7,12 +7,12 @@ from typing import Any
 import openai
 import pytest
 
-from dragoman.engines.scripted import Entry, Fail, Say
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import House, house
 from tests.serving.responses.house import remembering
 
-ANSWER = Entry((Say("Yes."),), repeat=True)
+ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -51,7 +51,7 @@ async def test_others_are_not_stored(store: bool | None) -> None:
 
 
 async def test_one_that_fails_in_mid_stream_is_not_stored() -> None:
-    it = remembering(Entry((Say("Hello "), Fail(500))))
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500))))
     with pytest.raises(openai.APIError):
         async for _ in await it.openai().chat.completions.create(model="m", messages=HI, store=True, stream=True):
             pass

@@ -15,8 +15,8 @@ from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import ValidationError
 
 from dragoman.conformance import tgi as grammar
-from dragoman.engines.scripted import Entry, Fail, Say
-from dragoman.launch import Parting, Server, build_models, uvicorn_config
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
+from dragoman.launch import Server, ShutdownConfig, build_models, build_uvicorn_config
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -42,7 +42,9 @@ async def http() -> AsyncGenerator[httpx2.AsyncClient]:
 async def address() -> AsyncGenerator[str]:
     settings = Settings()
     models = build_models(settings, SystemClock())
-    server = Server(uvicorn_config(create_app(models), settings), models, parting=Parting(timeout=0.0))
+    server = Server(
+        build_uvicorn_config(create_app(models), settings), models, shutdown_config=ShutdownConfig(timeout=0.0)
+    )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -98,17 +100,17 @@ async def test_hugging_faces_client_reads_our_errors(address: str):
 
 
 async def test_a_failure_in_the_midst_is_an_event_of_its_own_form():
-    it = house(Entry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
+    it = house(ScriptEntry((Say("Hello"), Fail(500, "the engine broke")), repeat=True))
     made = await it.post("/generate_stream", {"inputs": "hi"})
     assert grammar.check_stream(made.content) == []
     assert '"error_type":"generation"' in made.text
     whole = await it.post("/generate", {"inputs": "hi"})
     assert whole.status_code == 424
-    grammar.error(whole.json())
+    grammar.check_error(whole.json())
 
 
 async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
-    it = house(Entry((Say("Hello there"),), repeat=True))
+    it = house(ScriptEntry((Say("Hello there"),), repeat=True))
     events = grammar.check_stream((await it.post("/generate_stream", {"inputs": "hi"})).content)
     assert events[-1]["generated_text"] == "Hello there"
 
@@ -152,12 +154,12 @@ async def test_errors_are_in_the_form_of_whose_body_it_is(http: httpx2.AsyncClie
     for path in ("/", "/generate", "/generate_stream"):
         refused = await http.post(path, json={"inputs": "a", "parameters": {"temperature": "hot"}})
         assert refused.status_code == 422
-        grammar.error(refused.json())
+        grammar.check_error(refused.json())
         assert "parameters.temperature" in refused.json()["error"]
     assert (await http.post("/generate", json={"text": 1})).json()["error"]["param"] == "text"
     wrong = await http.get("/generate_stream")
     assert wrong.status_code == 405
-    grammar.error(wrong.json())
+    grammar.check_error(wrong.json())
     missing = await http.get("/info?model=nobody")
     assert missing.status_code == 404
-    grammar.error(missing.json())
+    grammar.check_error(missing.json())

@@ -29,7 +29,7 @@ async def weather(city: str) -> str:
 
 
 def conversations(it: House) -> list[Conversation]:
-    return [request.prompt for request in it.engine.seen if isinstance(request.prompt, Conversation)]
+    return [request.prompt for request in it.engine.requests if isinstance(request.prompt, Conversation)]
 
 
 async def run(it: House, **more: Any) -> str:

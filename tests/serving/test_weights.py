@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dragoman.core.control import Sent, Stored
+from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.errors import BodyTooLarge, RequestError
 from dragoman.engines import tiny
 from dragoman.engines.arrays.weights import Tensors
-from dragoman.serving.uploads import Uploads
+from dragoman.serving.weight_uploads import WeightUploads
 from tests.engines.tiny.models import write_tensors
 
 from .test_metrics import read
@@ -32,7 +32,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model's tensors, all different; in two files."""
     folder = tmp_path_factory.mktemp("weights") / "step-1"
     folder.mkdir()
-    config = json.loads((tiny.embedded() / "config.json").read_text())
+    config = json.loads((tiny.find_bundled_model() / "config.json").read_text())
     hidden, wide, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
     width = config.get("head_dim") or hidden // heads
@@ -52,7 +52,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "mlp.down_proj": (hidden, wide),
             }.items()
         }
-    old, rng = Tensors(tiny.embedded()), np.random.default_rng(0)
+    old, rng = Tensors(tiny.find_bundled_model()), np.random.default_rng(0)
     made = {
         name: old.take(name, *shape) + rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes.items()
     }
@@ -138,7 +138,13 @@ async def test_nothing_but_safetensors_is_read(http: httpx2.AsyncClient, info: o
 
 
 async def test_only_what_lies_beneath_the_directory_is_read(http: httpx2.AsyncClient, other: Path):
-    for path, status in (("..", 403), ("/etc", 403), (str(tiny.embedded()), 403), ("step-9", 400), (str(other), 200)):
+    for path, status in (
+        ("..", 403),
+        ("/etc", 403),
+        (str(tiny.find_bundled_model()), 403),
+        ("step-9", 400),
+        (str(other), 200),
+    ):
         answer = await http.post("/update_weights", json={"update_info": {"path": path}})
         assert answer.status_code == status, path
     async with serving() as closed:
@@ -233,16 +239,16 @@ async def test_only_administrators_change_weights():
 
 
 def test_an_upload_begun_again_forgets_what_came_before():
-    uploads = Uploads()
+    uploads = WeightUploads()
     uploads.start("m")
-    uploads.add("m", Sent((b"12",)), 4)
+    uploads.add("m", WeightsInMemory((b"12",)), 4)
     uploads.start("m")
-    uploads.add("m", Sent((b"34",)), 4)
+    uploads.add("m", WeightsInMemory((b"34",)), 4)
     with pytest.raises(BodyTooLarge):
-        uploads.add("m", Sent((b"567",)), 4)
-    assert uploads.finish("m") == Sent((b"34",))
+        uploads.add("m", WeightsInMemory((b"567",)), 4)
+    assert uploads.finish("m") == WeightsInMemory((b"34",))
     uploads.start("m")
-    uploads.add("m", Stored("a"), 4)
-    uploads.add("m", Sent((b"1",)), 4)
+    uploads.add("m", WeightsOnDisk("a"), 4)
+    uploads.add("m", WeightsInMemory((b"1",)), 4)
     with pytest.raises(RequestError, match="not both"):
         uploads.finish("m")

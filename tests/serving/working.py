@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dragoman.engines.scripted import Entry, Say, Script, ScriptedEngine
+from dragoman.engines.scripted import Say, Script, ScriptedEngine, ScriptEntry
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.clock import Clock, RandomIds
+from dragoman.serving.clock import Clock, RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
 from tests.serving.house import House, Still, tokenizer
@@ -18,7 +18,7 @@ from tests.serving.responses.house import lifespan
 
 @asynccontextmanager
 async def working(
-    *entries: Entry,
+    *entries: ScriptEntry,
     store: Store | None = None,
     clock: Clock | None = None,
     options: ServingOptions | None = None,
@@ -26,10 +26,12 @@ async def working(
 ) -> AsyncGenerator[House]:
     """Without entries every request is answered."""
     lent = tokenizer()
-    actor = ScriptedEngine(Script(entries or (Entry((Say("Hello."),), repeat=True),)), tokenizer=lent, **(engine or {}))
+    actor = ScriptedEngine(
+        Script(entries or (ScriptEntry((Say("Hello."),), repeat=True),)), tokenizer=lent, **(engine or {})
+    )
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
     clock = clock or Still()
     store = store or MemoryStore(now=clock.now)
-    app = create_app(Models([model]), options=options, clock=clock, ids=RandomIds(), store=store)
+    app = create_app(Models([model]), options=options, clock=clock, ids=RandomIdGenerator(), store=store)
     async with lifespan(app):
         yield House(app, actor)

@@ -9,8 +9,17 @@ import pytest
 from rich.console import Console
 
 from dragoman.core.request import Sampling
-from dragoman.settings import FIELDS, Field, GenerationConfig, Instances, ModelEntries, Secret, Settings, load
-from dragoman.settings.values import read
+from dragoman.settings import (
+    FIELDS,
+    GenerationConfig,
+    Instances,
+    ModelEntries,
+    Secret,
+    SettingField,
+    Settings,
+    load_settings,
+)
+from dragoman.settings.values import read_value
 
 EXAMPLES: dict[object, str] = {
     bool: "yes",
@@ -24,26 +33,26 @@ EXAMPLES: dict[object, str] = {
 }
 
 
-def example(field: Field) -> str:
-    if field.several:
+def example(field: SettingField) -> str:
+    if field.is_list:
         return "one,two"
-    if field.kind is int and (field.option.least or 0) > 512:
+    if field.kind is int and (field.option.minimum or 0) > 512:
         return "64K"
     return field.choices[-1] if field.choices else EXAMPLES[field.kind]
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_setting_can_be_read_from_text(field: Field):
-    value = read(field, example(field))
+def test_every_setting_can_be_read_from_text(field: SettingField):
+    value = read_value(field, example(field))
     assert msgspec.convert(value, type_of(field), strict=True) == value
 
 
-def type_of(field: Field) -> type:
+def type_of(field: SettingField) -> type:
     return next(info.type for info in msgspec.structs.fields(Settings) if info.name == field.name)
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
-def test_every_setting_says_what_it_is_for(field: Field):
+def test_every_setting_says_what_it_is_for(field: SettingField):
     assert field.option.help.endswith((".", "}'."))
     assert field.option.group
 
@@ -54,12 +63,12 @@ def test_flags_and_variables_are_all_different():
 
 
 def test_the_defaults_are_those_of_no_settings_at_all():
-    assert load({}, {}) == Settings()
+    assert load_settings({}, {}) == Settings()
     assert Settings().host == "127.0.0.1"
 
 
 def test_keys_are_not_shown():
-    settings = load({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
+    settings = load_settings({"api_key": ["sk-secret"], "admin_api_key": ["sk-admin"]}, {})
     shown = io.StringIO()
     Console(file=shown, width=200).print(settings)
     for text in (repr(settings), str(settings), f"{settings}", repr(settings.api_key), shown.getvalue()):
@@ -71,6 +80,6 @@ def test_keys_are_not_shown():
 
 def test_generation_defaults_are_laid_over_those_of_the_model():
     model = Sampling(temperature=0.6, top_k=20)
-    assert GenerationConfig().over(model) == model
-    said = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).over(model)
+    assert GenerationConfig().merge_into(model) == model
+    said = GenerationConfig(temperature=0.0, top_k=-1, max_new_tokens=5).merge_into(model)
     assert said == Sampling(temperature=0.0, top_k=0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load
+from dragoman.settings import GenerationConfig, Settings, SettingsError, is_loopback, load_settings
 
 
 def written(folder: Path, text: str, name: str = "config.toml") -> str:
@@ -18,14 +18,14 @@ def written(folder: Path, text: str, name: str = "config.toml") -> str:
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
     file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\napi_profile = 'vllm'\n")
     environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_WAITING": "2", "HOME": "/"}
-    settings = load({"port": "3", "strict": False, "uds": None}, environment)
+    settings = load_settings({"port": "3", "strict": False, "uds": None}, environment)
     assert (settings.port, settings.max_waiting, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
     assert settings.config == file
 
 
 def test_the_file_of_the_command_line_counts_before_that_of_the_environment(tmp_path: Path):
     said, other = written(tmp_path, "port = 1"), written(tmp_path, "port = 2", "other.toml")
-    assert load({"config": said}, {"DRAGOMAN_CONFIG": other}).port == 1
+    assert load_settings({"config": said}, {"DRAGOMAN_CONFIG": other}).port == 1
 
 
 TOML = """
@@ -54,7 +54,7 @@ uds:
 @pytest.mark.parametrize(("text", "name"), [(TOML, "c.toml"), (YAML, "c.yaml"), (YAML, "c.yml")])
 def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: str):
     file = written(tmp_path, text, name)
-    assert load({"config": file}, {}) == Settings(
+    assert load_settings({"config": file}, {}) == Settings(
         model="scripted:demo.yaml",
         served_model_name=("a", "b"),
         max_model_len=8192,
@@ -69,11 +69,11 @@ def test_a_file_says_the_same_in_every_format(tmp_path: Path, text: str, name: s
 @pytest.mark.parametrize("name", ["empty.toml", "empty.yaml"])
 def test_an_empty_file_says_nothing(tmp_path: Path, name: str):
     file = written(tmp_path, "", name)
-    assert load({"config": file}, {}) == Settings(config=file)
+    assert load_settings({"config": file}, {}) == Settings(config=file)
 
 
 def test_lists_have_commas_in_the_environment():
-    settings = load({}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"})
+    settings = load_settings({}, {"DRAGOMAN_API_KEY": "one, two", "DRAGOMAN_SERVED_MODEL_NAME": "a,b"})
     assert (settings.api_key, settings.served_model_name) == (("one", "two"), ("a", "b"))
 
 
@@ -81,13 +81,15 @@ def test_lists_have_commas_in_the_environment():
     ("text", "value"), [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1m", 10**6), ("2M", 2**21), (" 1g ", 10**9)]
 )
 def test_numbers_of_tokens_may_be_written_short(text: str, value: int):
-    assert load({"max_model_len": text}, {}).max_model_len == value
+    assert load_settings({"max_model_len": text}, {}).max_model_len == value
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
 def test_switches_know_the_usual_words(text: str):
-    assert load({}, {"DRAGOMAN_STRICT": text}).strict
-    assert not load({}, {"DRAGOMAN_STRICT": {"1": "0", "true": "False", "YES": "no", "on": "off"}[text]}).strict
+    assert load_settings({}, {"DRAGOMAN_STRICT": text}).strict
+    assert not load_settings(
+        {}, {"DRAGOMAN_STRICT": {"1": "0", "true": "False", "YES": "no", "on": "off"}[text]}
+    ).strict
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_switches_know_the_usual_words(text: str):
 )  # fmt: skip
 def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: dict[str, str], why: str):
     with pytest.raises(SettingsError, match=why):
-        load(said, environment)
+        load_settings(said, environment)
 
 
 @pytest.mark.parametrize(
@@ -154,23 +156,23 @@ def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: di
 )
 def test_a_fault_in_a_file_is_told_with_its_key(tmp_path: Path, text: str, name: str, why: str):
     with pytest.raises(SettingsError, match=why) as told:
-        load({"config": written(tmp_path, text, name)}, {})
+        load_settings({"config": written(tmp_path, text, name)}, {})
     assert str(tmp_path / name) in str(told.value)
 
 
 @pytest.mark.parametrize("key", ["", "sk secret", "sk-sécret", "sk\n"])
 def test_a_faulty_key_is_not_shown(key: str):
     with pytest.raises(SettingsError, match="--api-key: a key must be") as told:
-        load({"api_key": [key]}, {})
+        load_settings({"api_key": [key]}, {})
     assert "sk" not in str(told.value)
 
 
 def test_other_addresses_need_a_key_or_a_word():
-    assert load({"host": "0.0.0.0", "api_key": ["k"]}, {}).host == "0.0.0.0"
-    assert load({"host": "0.0.0.0", "no_auth": True}, {}).no_auth
-    assert load({"uds": "/tmp/socket"}, {}).uds == "/tmp/socket"
+    assert load_settings({"host": "0.0.0.0", "api_key": ["k"]}, {}).host == "0.0.0.0"
+    assert load_settings({"host": "0.0.0.0", "no_auth": True}, {}).no_auth
+    assert load_settings({"uds": "/tmp/socket"}, {}).uds == "/tmp/socket"
     with pytest.raises(SettingsError, match="can be reached"):
-        load({"host": "0.0.0.0", "admin_api_key": ["k"]}, {})
+        load_settings({"host": "0.0.0.0", "admin_api_key": ["k"]}, {})
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.settings import kept_key, state_directory
+from dragoman.settings import load_or_create_key, state_directory
 
 
 def test_a_key_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path):
     file = tmp_path / "new" / "secret.key"
-    key = kept_key(file)
+    key = load_or_create_key(file)
     assert len(key) == 32
-    assert kept_key(file) == key
+    assert load_or_create_key(file) == key
     assert file.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in file.parent.iterdir()] == ["secret.key"]
 
 
 def test_all_who_start_at_the_same_time_get_the_same_key(tmp_path: Path):
     with ThreadPoolExecutor(16) as pool:
-        assert len(set(pool.map(kept_key, [tmp_path / "secret.key"] * 64))) == 1
+        assert len(set(pool.map(load_or_create_key, [tmp_path / "secret.key"] * 64))) == 1
 
 
 @pytest.mark.parametrize("text", ["", "abc", "z" * 64])
@@ -29,7 +29,7 @@ def test_a_file_that_holds_no_key_is_refused_and_left_as_it_is(tmp_path: Path, t
     file = tmp_path / "secret.key"
     file.write_text(text)
     with pytest.raises(ValueError, match=r"key|hex"):
-        kept_key(file)
+        load_or_create_key(file)
     assert file.read_text() == text
 
 

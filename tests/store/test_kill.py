@@ -60,9 +60,9 @@ async def check(path: Path, acknowledged: list[str]) -> None:
         assert record is not None, id
         if record.state == "done":
             assert [entry.body for entry in await store.entries(key(id), "e")] == [b"1", b"2"]
-    for record in await store.lapsed("response"):
+    for record in await store.list_abandoned("response"):
         await store.commit(Replace(record.key, "failed", b"", version=record.version))
-    assert await store.lapsed("response") == ()
+    assert await store.list_abandoned("response") == ()
     await store.close()
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -89,5 +89,5 @@ async def test_work_of_a_killed_process_is_seen_at_once(tmp_path: Path):
     await store.open()
     await put(store, "own", state="running", run=store.run)
     await killed_while_writing(tmp_path / "x.db", 0, 0)
-    assert [record.key.id for record in await store.lapsed("response")] == ["0-working"]
+    assert [record.key.id for record in await store.list_abandoned("response")] == ["0-working"]
     await store.close()

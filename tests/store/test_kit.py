@@ -10,14 +10,14 @@ import pytest
 from dragoman.store import (
     Append,
     Bounds,
+    CommitConflict,
     Delete,
-    Entry,
     Item,
     Key,
     Put,
-    Refused,
     Remove,
     Replace,
+    SeriesEntry,
     Store,
     StoreFull,
 )
@@ -25,8 +25,8 @@ from dragoman.store import (
 from .backends import Storage, key, put
 
 
-async def refused(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def refused(store: Store, *changes: Put | Replace | Append | Remove | Delete) -> CommitConflict:
+    with pytest.raises(CommitConflict) as caught:
         await store.commit(*changes)
     return caught.value
 
@@ -52,7 +52,7 @@ async def test_a_foreign_record_looks_like_an_absent_one(storage: Storage, other
         assert await store.entry(other, "items", "i") is None
         assert await store.entries(other, "items") == ()
         for change in (Replace(other, "", b""), Append(other, "items", ()), Remove(other, "items", "i"), Delete(other)):
-            assert (await refused(store, change)).found is None
+            assert (await refused(store, change)).found_state is None
 
 
 async def test_lists_are_their_owners_own(storage: Storage):
@@ -66,7 +66,7 @@ async def test_lists_are_their_owners_own(storage: Storage):
 async def test_a_key_that_exists_is_not_overwritten(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", b"first", state="s")
-        assert (await refused(store, Put(key("a"), 0, b"second"))).found == "s"
+        assert (await refused(store, Put(key("a"), 0, b"second"))).found_state == "s"
         record = await store.get(key("a"))
         assert record is not None
         assert record.body == b"first"
@@ -88,7 +88,7 @@ async def test_a_commit_is_all_or_nothing(storage: Storage):
         record = await store.get(key("a"))
         assert record is not None
         assert (record.state, record.body, record.version) == ("s", b"old", 1)
-        assert await store.entries(key("a"), "items") == (Entry(0, b"0", "zero"),)
+        assert await store.entries(key("a"), "items") == (SeriesEntry(0, b"0", "zero"),)
         assert await store.get(key("b")) is None
 
 
@@ -106,13 +106,13 @@ async def test_later_changes_see_earlier_ones(storage: Storage):
 async def test_a_replacement_expects_a_state_or_a_version(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", state="queued", run=store.run)
-        assert (await refused(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))).found == "queued"
-        assert (await refused(store, Replace(key("a"), "x", b"", version=7))).found == "queued"
+        assert (await refused(store, Replace(key("a"), "x", b"", states=frozenset({"done"})))).found_state == "queued"
+        assert (await refused(store, Replace(key("a"), "x", b"", version=7))).found_state == "queued"
         await store.commit(Replace(key("a"), "done", b"new", states=frozenset({"queued", "running"}), version=1))
         record = await store.get(key("a"))
         assert record is not None
         assert (record.state, record.body, record.version, record.run) == ("done", b"new", 2, None)
-        assert (await refused(store, Delete(key("a"), states=frozenset({"queued"})))).found == "done"
+        assert (await refused(store, Delete(key("a"), states=frozenset({"queued"})))).found_state == "done"
 
 
 async def test_of_many_deletions_one_succeeds(storage: Storage):
@@ -120,7 +120,7 @@ async def test_of_many_deletions_one_succeeds(storage: Storage):
         await put(store, "a")
         tries = await asyncio.gather(*(store.commit(Delete(key("a"))) for _ in range(20)), return_exceptions=True)
         assert sum(result is None for result in tries) == 1
-        assert sum(isinstance(result, Refused) and result.found is None for result in tries) == 19
+        assert sum(isinstance(result, CommitConflict) and result.found_state is None for result in tries) == 19
 
 
 async def test_of_many_takers_of_one_version_one_succeeds(storage: Storage):
@@ -145,7 +145,7 @@ async def test_entries_come_in_order_and_by_pages(storage: Storage):
         assert await read(after=1, limit=2) == [2, 3]
         assert await read(descending=True, limit=2) == [4, 3]
         assert await read(descending=True, after=3) == [2, 1, 0]
-        assert await store.entry(key("a"), "items", "i3") == Entry(3, b"3", "i3")
+        assert await store.entry(key("a"), "items", "i3") == SeriesEntry(3, b"3", "i3")
         assert await store.entry(key("a"), "items", "i9") is None
         assert await read(limit=0) == []
 
@@ -167,7 +167,7 @@ async def test_an_id_is_once_in_its_series(storage: Storage):
             (Item(b"3", "\0"),),
             (Item(b"", "\ud800"),),
         ):
-            assert (await refused(store, Append(key("a"), "items", again))).found == "s"
+            assert (await refused(store, Append(key("a"), "items", again))).found_state == "s"
         assert len(await store.entries(key("a"), "items")) == 3
 
 
@@ -177,7 +177,7 @@ async def test_a_removed_entry_leaves_the_positions_of_the_others(storage: Stora
         await store.commit(Append(key("a"), "items", tuple(Item(b"", id) for id in "xyz")))
         await store.commit(Remove(key("a"), "items", "y"))
         assert [(entry.position, entry.id) for entry in await store.entries(key("a"), "items")] == [(0, "x"), (2, "z")]
-        assert (await refused(store, Remove(key("a"), "items", "y"))).found is None
+        assert (await refused(store, Remove(key("a"), "items", "y"))).found_state is None
         await store.commit(Append(key("a"), "items", (Item(b"", "y"),)))
         assert [entry.position for entry in await store.entries(key("a"), "items")] == [0, 2, 3]
 
@@ -214,7 +214,7 @@ async def test_a_chain_is_all_hops_in_order(storage: Storage):
         chain = await store.chain(key("c"))
         assert chain is not None
         assert [record.key.id for record in chain.records] == ["a", "b", "c"]
-        assert chain.whole
+        assert chain.is_complete
 
 
 async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
@@ -226,7 +226,7 @@ async def test_a_chain_with_a_missing_hop_is_not_whole(storage: Storage):
         chain = await store.chain(key("c"))
         assert chain is not None
         assert [record.key.id for record in chain.records] == ["c"]
-        assert not chain.whole
+        assert not chain.is_complete
 
 
 async def test_a_chain_does_not_reach_into_another_owners_records(storage: Storage):
@@ -236,7 +236,7 @@ async def test_a_chain_does_not_reach_into_another_owners_records(storage: Stora
         chain = await store.chain(key("b"))
         assert chain is not None
         assert [record.key.owner for record in chain.records] == ["me"]
-        assert not chain.whole
+        assert not chain.is_complete
 
 
 async def test_records_that_continue_each_other_are_no_endless_chain(storage: Storage):
@@ -248,7 +248,7 @@ async def test_records_that_continue_each_other_are_no_endless_chain(storage: St
             chain = await store.chain(key(id))
             assert chain is not None
             assert [record.key.id for record in chain.records] == hops
-            assert not chain.whole
+            assert not chain.is_complete
 
 
 async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Storage):
@@ -257,7 +257,7 @@ async def test_what_has_expired_is_absent_at_once_and_cleaned_later(storage: Sto
         storage.clock.time += 10
         assert await store.get(key("a")) is None
         assert await store.page("me", "response") == ()
-        assert (await refused(store, Delete(key("a")))).found is None
+        assert (await refused(store, Delete(key("a")))).found_state is None
         assert await store.clean() == 1
         assert await store.clean() == 0
 
@@ -353,7 +353,7 @@ async def test_what_is_pinned_must_find_room(storage: Storage):
 async def test_work_of_the_living_has_not_lapsed(storage: Storage):
     async with storage.open() as store:
         await put(store, "a", run=store.run)
-        assert await store.lapsed("response") == ()
+        assert await store.list_abandoned("response") == ()
 
 
 async def test_a_second_opening_sees_what_the_first_has_committed(storage: Storage):
@@ -364,7 +364,7 @@ async def test_a_second_opening_sees_what_the_first_has_committed(storage: Stora
         record = await two.get(key("a"))
         assert record is not None
         await two.commit(Replace(key("a"), "s", b"2", version=record.version))
-        assert (await refused(one, Replace(key("a"), "s", b"3", version=record.version))).found == "s"
+        assert (await refused(one, Replace(key("a"), "s", b"3", version=record.version))).found_state == "s"
         deletions = (store.commit(Delete(key("a"))) for store in (one, two) * 10)
         results = await asyncio.gather(*deletions, return_exceptions=True)
         assert sum(result is None for result in results) == 1
@@ -378,13 +378,13 @@ async def test_work_of_a_closed_opening_lapses_and_one_heir_takes_it(storage: St
         await put(one, "done", state="done")
     async with storage.open() as two, storage.open() as three:
         await put(three, "alive", run=three.run)
-        (lapsed,) = await two.lapsed("response")
+        (lapsed,) = await two.list_abandoned("response")
         assert lapsed.key == key("a")
-        assert await two.lapsed("file") == ()
+        assert await two.list_abandoned("file") == ()
         heirs = (
             store.commit(Replace(key("a"), "running", b"", run=store.run, version=lapsed.version))
             for store in (two, three)
         )
         results = await asyncio.gather(*heirs, return_exceptions=True)
         assert sum(result is None for result in results) == 1
-        assert await two.lapsed("response") == ()
+        assert await two.list_abandoned("response") == ()

@@ -60,10 +60,10 @@ async def test_a_lost_connection_is_an_error_and_the_next_commit_succeeds(postgr
 async def test_who_loses_the_database_for_a_moment_is_soon_seen_to_live_again(postgres: str):
     one, two = await opened(postgres), await opened(postgres)
     await put(one, "a", run=one.run)
-    alive: Any = one._alive  # pyright: ignore[reportPrivateUsage]
+    alive: Any = one._lock_connection  # pyright: ignore[reportPrivateUsage]
     await alive.close()
-    assert len(await two.lapsed("response")) == 1
+    assert len(await two.list_abandoned("response")) == 1
     await one.clean()
-    assert await two.lapsed("response") == ()
+    assert await two.list_abandoned("response") == ()
     await one.close()
     await two.close()

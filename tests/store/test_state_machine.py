@@ -16,15 +16,15 @@ from msgspec.structs import replace
 from dragoman.store import (
     Append,
     Bounds,
-    Chain,
     Change,
+    CommitConflict,
     Delete,
     Item,
     Key,
     MemoryStore,
     Put,
     Record,
-    Refused,
+    RecordChain,
     Remove,
     Replace,
     SqliteStore,
@@ -133,8 +133,8 @@ async def outcome(store: Store, changes: list[Change]) -> object:
     ]
     try:
         await store.commit(*own)
-    except Refused as refused:
-        return own.index(refused.change), refused.found
+    except CommitConflict as refused:
+        return own.index(refused.change), refused.found_state
     except StoreFull:
         return "full"
     return "done"
@@ -144,8 +144,8 @@ def renumbered(found: object) -> object:
     """As it is, but for what each store names in its own way: positions of records, and its run."""
     if isinstance(found, tuple):
         return [renumbered(each) for each in cast("tuple[object, ...]", found)]
-    if isinstance(found, Chain):
-        return renumbered(found.records), found.whole
+    if isinstance(found, RecordChain):
+        return renumbered(found.records), found.is_complete
     if isinstance(found, Record):
         return replace(found, position=0, run=found.run and "own")
     return found

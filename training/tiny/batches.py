@@ -45,7 +45,7 @@ def encode(tokenizer: Tokenizer, conversation: Conversation, longest: int) -> En
 def pad(rows: list[Encoded]) -> Batch:
     """Rows of one length, filled up on the right."""
     width = max(len(row.tokens) for row in rows)
-    tokens = torch.full((len(rows), width), PAD)
+    tokens = torch.render_full((len(rows), width), PAD)
     learned = torch.zeros((len(rows), width), dtype=torch.bool)
     for index, row in enumerate(rows):
         tokens[index, : len(row.tokens)] = torch.tensor(row.tokens)

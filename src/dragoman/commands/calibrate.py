@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from ..engines.simulator.config import SchedulerConfig
-from .load import LoadOptions, workload_of
-from .options import EngineOptions, command, read_file
-from .progress import progress
+from ..engines.simulator.config import SimulatedSchedulerConfig
+from .options import EngineOptions, build_command, read_file
+from .progress import show_progress
+from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
-    from ..engines.simulator.logs.log import Log
-    from ..engines.simulator.profile import Hardware, MetricError, Model, Profile
+    from ..engines.simulator.logs.log import MeasuredLog
+    from ..engines.simulator.profile import Hardware, MetricError, ModelProfile, SimulatorProfile
 
-MACHINE, SERVER, OUTPUT = "Hardware and model", "A live server instead of logs", "What is told"
-SHARE = 3
+HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "A live server instead of logs", "What is told"
+FIT_FRACTION = 3
 """A third is fitted, the rest is held out, unless told."""
-POOR = 0.05
-ABOUT = """Make a profile from measured requests, and say how far it is off on those that the fit has not seen.
+WARN_ERROR = 0.05
+HELP = """Make a profile from measured requests, and say how far it is off on those that the fit has not seen.
 
 LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or genai-perf, a recording, or a table of
 requests (CSV, JSON, JSON Lines). With --url it is the load to drive that server with: a trace, poisson or bursts.
@@ -34,7 +34,7 @@ requests (CSV, JSON, JSON Lines). With --url it is the load to drive that server
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LoadOptions, EngineOptions):
+class CalibrateOptions(WorkloadOptions, EngineOptions):
     """None is not told."""
 
     logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Files; with --url a load.", show_default=False)]
@@ -52,52 +52,64 @@ class Options(LoadOptions, EngineOptions):
         str | None,
         typer.Option(
             metavar="PROFILE",
-            rich_help_panel=MACHINE,
+            rich_help_panel=HARDWARE_PANEL,
             show_default=False,
             help="Take hardware, model and engine from this one, where they are not told.",
         ),
     ] = None
-    hardware: Annotated[str | None, typer.Option(help="Its name.", rich_help_panel=MACHINE, show_default=False)] = None
+    hardware: Annotated[
+        str | None, typer.Option(help="Its name.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+    ] = None
     memory_bandwidth: Annotated[
-        float | None, typer.Option(help="Bytes a second of one device.", rich_help_panel=MACHINE, show_default=False)
+        float | None,
+        typer.Option(help="Bytes a second of one device.", rich_help_panel=HARDWARE_PANEL, show_default=False),
     ] = None
     tensor_parallel_size: Annotated[
         int | None,
-        typer.Option(help="Devices that share every layer.", rich_help_panel=MACHINE, show_default=False, min=1),
+        typer.Option(help="Devices that share every layer.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1),
     ] = None
-    model: Annotated[str | None, typer.Option(help="Its name.", rich_help_panel=MACHINE, show_default=False)] = None
+    model: Annotated[str | None, typer.Option(help="Its name.", rich_help_panel=HARDWARE_PANEL, show_default=False)] = (
+        None
+    )
     weight_bytes: Annotated[
         float | None,
         typer.Option(
-            help="Bytes that a step reads: 2 a parameter at bf16.", rich_help_panel=MACHINE, show_default=False
+            help="Bytes that a step reads: 2 a parameter at bf16.", rich_help_panel=HARDWARE_PANEL, show_default=False
         ),
     ] = None
     kv_bytes_per_token: Annotated[
         int | None,
-        typer.Option(help="2 * layers * KV heads * head size * bytes.", rich_help_panel=MACHINE, show_default=False),
+        typer.Option(
+            help="2 * layers * KV heads * head size * bytes.", rich_help_panel=HARDWARE_PANEL, show_default=False
+        ),
     ] = None
 
     url: Annotated[
         str | None,
-        typer.Option(help="An OpenAI-compatible server to measure.", rich_help_panel=SERVER, show_default=False),
+        typer.Option(help="An OpenAI-compatible server to measure.", rich_help_panel=SERVER_PANEL, show_default=False),
     ] = None
     served_model: Annotated[
-        str | None, typer.Option(help="The model's name there.", rich_help_panel=SERVER, show_default=False)
+        str | None, typer.Option(help="The model's name there.", rich_help_panel=SERVER_PANEL, show_default=False)
     ] = None
     api_key: Annotated[
         str | None,
         typer.Option(
-            envvar="OPENAI_API_KEY", help="Its key.", rich_help_panel=SERVER, show_default=False, show_envvar=True
+            envvar="OPENAI_API_KEY", help="Its key.", rich_help_panel=SERVER_PANEL, show_default=False, show_envvar=True
         ),
     ] = None
     extra_body: Annotated[
         str,
-        typer.Option(metavar="JSON", help="Laid over every request; null takes a field away.", rich_help_panel=SERVER),
+        typer.Option(
+            metavar="JSON", help="Laid over every request; null takes a field away.", rich_help_panel=SERVER_PANEL
+        ),
     ] = "{}"
     save_log: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Keep what was measured, as JSON Lines.", rich_help_panel=SERVER, show_default=False
+            metavar="FILE",
+            help="Keep what was measured, as JSON Lines.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
         ),
     ] = None
 
@@ -105,131 +117,131 @@ class Options(LoadOptions, EngineOptions):
         str | None,
         typer.Option(
             metavar="FILE",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
             show_default=False,
             help="Draw measured against simulated, to .png, .svg, .pdf or .html (needs the extra `plots`).",
         ),
     ] = None
 
 
-def _run(options: Options) -> None:
+def _run_calibration(options: CalibrateOptions) -> None:
     if options.plots is not None:
-        from .plots import check  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
+        from .plots import check_plot_path  # noqa: PLC0415 - as all that follows: numpy and matplotlib load slowly
 
-        check(options.plots)
+        check_plot_path(options.plots)
     from ..engines.simulator.calibrate import calibrate  # noqa: PLC0415
-    from ..engines.simulator.logs.log import joined  # noqa: PLC0415
+    from ..engines.simulator.logs.log import join_logs  # noqa: PLC0415
 
-    like = _like(options)
-    logs = _logs(options)
-    log = joined(logs)
-    for note in log.notes:
-        typer.secho(f"Note: {note}.", fg=typer.colors.YELLOW, err=True)
-    shown = _shown(log, [len(each.timings) for each in logs], options.fit_requests)
+    base_profile = _load_base_profile(options)
+    logs = _read_logs(options)
+    log = join_logs(logs)
+    for log_note in log.notes:
+        typer.secho(f"Note: {log_note}.", fg=typer.colors.YELLOW, err=True)
+    fitted_ids = _select_fitted(log, [len(source_log.timings) for source_log in logs], options.fit_requests)
     profile = calibrate(
         options.name,
         (log.requests, log.timings),
-        hardware=_hardware(options, like),
-        model=_model(options, like),
-        engine=_engine(options, like),
+        hardware=_build_hardware(options, base_profile),
+        model=_build_model(options, base_profile),
+        engine=_build_engine(options, base_profile),
         source=f"{log.format}: {', '.join(Path(name).name for name in options.logs)}",
-        fitted=shown,
+        fitted_ids=fitted_ids,
     )
     _save(options, profile)
-    typer.echo(_told(profile), nl=False)
-    _warn(profile)
+    typer.echo(_format_fit(profile), nl=False)
+    _warn_if_inaccurate(profile)
     if options.plots is not None:
-        _draw(options.plots, profile, log, shown)
+        _draw_plots(options.plots, profile, log, fitted_ids)
 
 
-def _logs(options: Options) -> list[Log]:
-    from ..engines.simulator.logs.detect import read  # noqa: PLC0415
+def _read_logs(options: CalibrateOptions) -> list[MeasuredLog]:
+    from ..engines.simulator.logs.detect import read_any  # noqa: PLC0415
     from ..engines.simulator.logs.log import LogError  # noqa: PLC0415
 
     if options.url is not None:
-        return [_driven(options, options.url)]
-    logs: list[Log] = []
+        return [_measure_server(options, options.url)]
+    logs: list[MeasuredLog] = []
     for name in options.logs:
         try:
-            logs.append(read(read_file(name), unit=options.unit))
+            logs.append(read_any(read_file(name), unit=options.unit))
         except LogError as error:
             raise LogError(f"{name}: {error}") from None
     return logs
 
 
-def _driven(options: Options, url: str) -> Log:
-    from .drive import Target, drive  # noqa: PLC0415 - it needs httpx2
+def _measure_server(options: CalibrateOptions, url: str) -> MeasuredLog:
+    from .drive import Target, measure_server  # noqa: PLC0415 - it needs httpx2
 
     if len(options.logs) != 1:
         raise ValueError("--url: one load is driven: a trace, poisson or bursts")
-    workload = workload_of(options.logs[0], options)
+    workload = load_workload(options.logs[0], options)
     target = Target(url, options.served_model, options.api_key, options.extra_body)
-    with progress("requests answered", len(workload)) as tick:
-        log = drive(target, workload, tick)
+    with show_progress("requests answered", len(workload)) as tick:
+        log = measure_server(target, workload, tick)
     if options.save_log is not None:
         Path(options.save_log).write_bytes(b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings))
     return log
 
 
-def _shown(log: Log, sizes: Sequence[int], wanted: int | None) -> frozenset[str]:
+def _select_fitted(log: MeasuredLog, sizes: Sequence[int], fit_requests: int | None) -> frozenset[str]:
     """The first requests of each log."""
     ids: list[str] = []
-    begin = 0
+    start = 0
     for size in sizes:
-        count = size // SHARE if wanted is None else wanted
-        ids += [timing.id for timing in log.timings[begin : begin + min(count, size)]]
-        begin += size
+        count = size // FIT_FRACTION if fit_requests is None else fit_requests
+        ids += [timing.id for timing in log.timings[start : start + min(count, size)]]
+        start += size
     return frozenset(ids)
 
 
-def _like(options: Options) -> Profile | None:
+def _load_base_profile(options: CalibrateOptions) -> SimulatorProfile | None:
     from ..engines.simulator.profile import load  # noqa: PLC0415
 
     return None if options.like is None else load(options.like)
 
 
-def _hardware(options: Options, like: Profile | None) -> Hardware:
+def _build_hardware(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> Hardware:
     from ..engines.simulator.profile import Hardware  # noqa: PLC0415
 
-    base = Hardware(options.hardware or "not told") if like is None else like.hardware
-    told = {
+    base = Hardware(options.hardware or "not told") if base_profile is None else base_profile.hardware
+    overrides = {
         "name": options.hardware,
         "memory_bandwidth": options.memory_bandwidth,
         "tensor_parallel": options.tensor_parallel_size,
     }
-    return msgspec.structs.replace(base, **{name: value for name, value in told.items() if value is not None})
+    return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
 
 
-def _model(options: Options, like: Profile | None) -> Model:
-    from ..engines.simulator.profile import Model  # noqa: PLC0415
+def _build_model(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> ModelProfile:
+    from ..engines.simulator.profile import ModelProfile  # noqa: PLC0415
 
-    base = Model(options.model or "not told") if like is None else like.model
-    told = {
+    base = ModelProfile(options.model or "not told") if base_profile is None else base_profile.model
+    overrides = {
         "name": options.model,
         "weight_bytes": options.weight_bytes,
         "kv_bytes_per_token": options.kv_bytes_per_token,
     }
-    return msgspec.structs.replace(base, **{name: value for name, value in told.items() if value is not None})
+    return msgspec.structs.replace(base, **{name: value for name, value in overrides.items() if value is not None})
 
 
-def _engine(options: Options, like: Profile | None) -> SchedulerConfig:
-    return options.over(SchedulerConfig() if like is None else like.engine)
+def _build_engine(options: CalibrateOptions, base_profile: SimulatorProfile | None) -> SimulatedSchedulerConfig:
+    return options.merge_into(SimulatedSchedulerConfig() if base_profile is None else base_profile.engine)
 
 
-def _save(options: Options, profile: Profile) -> None:
+def _save(options: CalibrateOptions, profile: SimulatorProfile) -> None:
     if options.out is not None:
         from ..engines.simulator.profile import dumps  # noqa: PLC0415
 
         Path(options.out).write_text(dumps(profile), encoding="utf-8")
 
 
-def _told(profile: Profile) -> str:
+def _format_fit(profile: SimulatorProfile) -> str:
     """The fit, and its error."""
-    latency, told = profile.latency, profile.calibration
-    assert told is not None
-    assert told.error is not None
+    latency, calibration = profile.latency, profile.calibration
+    assert calibration is not None
+    assert calibration.error is not None
     lines = [
-        f"fitted on {told.fitted} requests, judged by the other {told.held_out}",
+        f"fitted on {calibration.fitted} requests, judged by the other {calibration.held_out}",
         "",
         f"step             {1000 * latency.base:.4g} ms",
         *(f"  + a token      {1e6 * cost.seconds:.4g} us each beyond {cost.beyond}" for cost in latency.per_token),
@@ -239,20 +251,22 @@ def _told(profile: Profile) -> str:
         "",
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
     ]
-    rows = (("TTFT", told.error.ttft), ("latency", told.error.latency), ("TPOT", told.error.tpot))
-    return "\n".join([*lines, *(f"{name:<27}{_row(row)}" for name, row in rows)]) + "\n"
+    rows = (("TTFT", calibration.error.ttft), ("latency", calibration.error.latency), ("TPOT", calibration.error.tpot))
+    return "\n".join([*lines, *(f"{name:<27}{_format_row(row)}" for name, row in rows)]) + "\n"
 
 
-def _row(error: MetricError) -> str:
+def _format_row(error: MetricError) -> str:
     return "".join(f"{value:>+9.2%}" for value in (error.mean, error.p50, error.p90, error.p99))
 
 
-def _warn(profile: Profile) -> None:
-    told = profile.calibration
-    if told is None or told.error is None:
+def _warn_if_inaccurate(profile: SimulatorProfile) -> None:
+    calibration = profile.calibration
+    if calibration is None or calibration.error is None:
         return
-    worst = max(abs(error.mean) for error in (told.error.ttft, told.error.latency, told.error.tpot))
-    if worst > POOR:
+    worst = max(
+        abs(error.mean) for error in (calibration.error.ttft, calibration.error.latency, calibration.error.tpot)
+    )
+    if worst > WARN_ERROR:
         typer.secho(
             f"Warning: a mean is off by {worst:.0%}. Are the engine's settings those of the server (--max-num-seqs, "
             "--max-num-batched-tokens, --num-gpu-blocks-override)? vLLM logs them when it starts.",
@@ -261,12 +275,12 @@ def _warn(profile: Profile) -> None:
         )
 
 
-def _draw(path: str, profile: Profile, log: Log, shown: frozenset[str]) -> None:
+def _draw_plots(path: str, profile: SimulatorProfile, log: MeasuredLog, fitted_ids: frozenset[str]) -> None:
     from ..engines.simulator.fitting import simulate  # noqa: PLC0415
     from .plots import draw_calibration  # noqa: PLC0415
 
     simulated = simulate(log.requests, profile.engine, profile.latency, profile.frontend_seconds).timings
-    draw_calibration(path, log.timings, simulated, shown, profile.name)
+    draw_calibration(path, log.timings, simulated, fitted_ids, profile.name)
 
 
-calibrate = command(Options, _run, about=ABOUT)
+calibrate = build_command(CalibrateOptions, _run_calibration, about=HELP)

@@ -16,12 +16,27 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from ..engines.simulator.logs.log import Log, LogError, log_of
+from ..engines.simulator.logs.log import LogError, MeasuredLog, build_log
 from ..engines.simulator.timing import Timing
-from ..engines.simulator.workload import Request
-from .progress import Tick
+from ..engines.simulator.workload import WorkloadRequest
+from .progress import OnProgress
 
-WORDS = ("time", "way", "year", "work", "day", "part", "place", "case", "week", "point", "room", "fact", "hand", "side")
+PROMPT_WORDS = (
+    "time",
+    "way",
+    "year",
+    "work",
+    "day",
+    "part",
+    "place",
+    "case",
+    "week",
+    "point",
+    "room",
+    "fact",
+    "hand",
+    "side",
+)
 
 
 class Target(Struct, frozen=True):
@@ -47,32 +62,32 @@ class _Chunk(Struct):
     usage: _Usage | None = None
 
 
-_CHUNK = msgspec.json.Decoder(_Chunk)
+_CHUNK_DECODER = msgspec.json.Decoder(_Chunk)
 
 
-def drive(target: Target, workload: Sequence[Request], tick: Tick) -> Log:
+def measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
     """Raises LogError if the server answers none of them, or does not count its tokens."""
-    return asyncio.run(_drive(target, workload, tick))
+    return asyncio.run(_measure_server(target, workload, on_progress))
 
 
-async def _drive(target: Target, workload: Sequence[Request], tick: Tick) -> Log:
-    extra = _extra(target.extra_body)
+async def _measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
+    extra = _parse_extra_body(target.extra_body)
     base = target.url.rstrip("/").removesuffix("/v1")
     headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=None, limits=limits) as client:
-        model = target.model or await _first_model(client)
-        run = _Run(client, model, extra, {request.id: asyncio.Event() for request in workload}, tick)
-        await asyncio.gather(*(run.request(number, request) for number, request in enumerate(workload)))
+        model = target.model or await _find_first_model(client)
+        run = _LoadRun(client, model, extra, {request.id: asyncio.Event() for request in workload}, on_progress)
+        await asyncio.gather(*(run.run_request(number, request) for number, request in enumerate(workload)))
     if not run.timings:
         raise LogError(f"{target.url}: no request was answered; the first error: {run.errors[0]}")
     notes = [f"{len(run.errors)} requests failed; the first error: {run.errors[0]}"] if run.errors else []
     if any(request.block_hashes for request in workload):
         notes.append("prefixes that the load's requests share were not made: every prompt was new to the server")
-    return log_of(target.url, run.timings, notes=notes)
+    return build_log(target.url, run.timings, notes=notes)
 
 
-def _extra(text: str) -> dict[str, object]:
+def _parse_extra_body(text: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(text, type=dict[str, object])
     except msgspec.MsgspecError as error:
@@ -87,64 +102,70 @@ class _Models(Struct):
     data: list[_Model]
 
 
-async def _first_model(client: httpx2.AsyncClient) -> str:
+async def _find_first_model(client: httpx2.AsyncClient) -> str:
     try:
-        answer = await client.get("/v1/models")
-        return msgspec.json.decode(answer.raise_for_status().content, type=_Models).data[0].id
+        response = await client.get("/v1/models")
+        return msgspec.json.decode(response.raise_for_status().content, type=_Models).data[0].id
     except (httpx2.HTTPError, msgspec.MsgspecError, IndexError) as error:
         raise LogError(f"{client.base_url}: it does not list its models: {error}") from None
 
 
-class _Run:
+class _LoadRun:
     def __init__(
         self,
         client: httpx2.AsyncClient,
         model: str,
         extra: dict[str, object],
-        answered: dict[str, asyncio.Event],
-        tick: Tick,
+        response_events: dict[str, asyncio.Event],
+        on_progress: OnProgress,
     ) -> None:
         self.timings: list[Timing] = []
         self.errors: list[str] = []
-        self._client, self._model, self._extra, self._answered, self._tick = client, model, extra, answered, tick
-        self._begin = time.perf_counter()
+        self._client, self._model, self._extra, self._response_events, self._on_progress = (
+            client,
+            model,
+            extra,
+            response_events,
+            on_progress,
+        )
+        self._started_at = time.perf_counter()
 
-    async def request(self, number: int, request: Request) -> None:
-        begin = self._begin
+    async def run_request(self, number: int, request: WorkloadRequest) -> None:
+        start_time = self._started_at
         if request.after is not None:
-            await self._answered[request.after].wait()
-            begin = time.perf_counter()
-        await asyncio.sleep(begin + request.arrival_s - time.perf_counter())
+            await self._response_events[request.after].wait()
+            start_time = time.perf_counter()
+        await asyncio.sleep(start_time + request.arrival_s - time.perf_counter())
         try:
-            self.timings.append(await self._measure(number, request))
+            self.timings.append(await self._measure_request(number, request))
         except (httpx2.HTTPError, msgspec.MsgspecError, LogError) as error:
             self.errors.append(str(error) or type(error).__name__)
-        self._answered[request.id].set()
-        self._tick(len(self.timings) + len(self.errors))
+        self._response_events[request.id].set()
+        self._on_progress(len(self.timings) + len(self.errors))
 
-    async def _measure(self, number: int, request: Request) -> Timing:
-        begin = time.perf_counter()
-        moments: list[float] = []
+    async def _measure_request(self, number: int, request: WorkloadRequest) -> Timing:
+        start_time = time.perf_counter()
+        token_times: list[float] = []
         usage: _Usage | None = None
-        async with self._client.stream("POST", "/v1/completions", json=self._body(number, request)) as answer:
-            if answer.status_code != 200:
-                raise LogError(f"{answer.status_code}: {(await answer.aread())[:200].decode(errors='replace')}")
-            async for line in answer.aiter_lines():
+        async with self._client.stream("POST", "/v1/completions", json=self._build_body(number, request)) as response:
+            if response.status_code != 200:
+                raise LogError(f"{response.status_code}: {(await response.aread())[:200].decode(errors='replace')}")
+            async for line in response.aiter_lines():
                 if line.startswith("data: {"):
-                    chunk = _CHUNK.decode(line[6:])
+                    chunk = _CHUNK_DECODER.decode(line[6:])
                     usage = chunk.usage or usage
                     if any(choice.text for choice in chunk.choices):
-                        moments.append(time.perf_counter())
-        if usage is None or not moments:
+                        token_times.append(time.perf_counter())
+        if usage is None or not token_times:
             raise LogError("the answer has no tokens, or no usage that counts them")
         tokens = (usage.prompt_tokens, usage.completion_tokens)
-        return Timing(request.id, begin, moments[0], moments[-1], *tokens)
+        return Timing(request.id, start_time, token_times[0], token_times[-1], *tokens)
 
-    def _body(self, number: int, request: Request) -> dict[str, object]:
-        words = np.random.default_rng(number).integers(len(WORDS), size=request.input_tokens)
+    def _build_body(self, number: int, request: WorkloadRequest) -> dict[str, object]:
+        words = np.random.default_rng(number).integers(len(PROMPT_WORDS), size=request.input_tokens)
         body: dict[str, object] = {
             "model": self._model,
-            "prompt": " ".join([str(number), *(WORDS[word] for word in cast("list[int]", words.tolist())[1:])]),
+            "prompt": " ".join([str(number), *(PROMPT_WORDS[word] for word in cast("list[int]", words.tolist())[1:])]),
             "max_tokens": request.output_tokens,
             "min_tokens": request.output_tokens,
             "ignore_eos": True,

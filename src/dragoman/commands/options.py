@@ -17,29 +17,29 @@ import msgspec
 import typer
 
 from ..core.errors import DragomanError
-from ..engines.simulator.config import SchedulerConfig
+from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..settings import SettingsError
 
 Options = TypeVar("Options")
-ENGINE = "The engine (vLLM's names; what is not said is as in the profile)"
+ENGINE_PANEL = "The engine (vLLM's names; what is not said is as in the profile)"
 
 
-def command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
+def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
     """A function for `typer.Typer.command`. about: its help."""
     hints = get_type_hints(options, include_extras=True)
 
-    def call(**said: object) -> None:
-        with faults_told():
-            run(options(**said))
+    def call(**values: object) -> None:
+        with report_errors():
+            run(options(**values))
 
     call.__doc__ = about
     # What typer looks at to find the options.
     fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(options)  # pyright: ignore[reportArgumentType]
-    vars(call)["__signature__"] = inspect.Signature([_parameter(field, hints[field.name]) for field in fields])
+    vars(call)["__signature__"] = inspect.Signature([_build_parameter(field, hints[field.name]) for field in fields])
     return call
 
 
-def _parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
+def _build_parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
     default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()
@@ -47,16 +47,16 @@ def _parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parame
 
 
 @contextmanager
-def faults_told() -> Generator[None]:
+def report_errors() -> Generator[None]:
     """What is wrong with files and options is a line and exit status 2, not a traceback."""
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
-        typer.secho(f"Error: {_message(error)}", fg=typer.colors.RED, err=True)
+        typer.secho(f"Error: {_format_error(error)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(2) from None
 
 
-def _message(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -72,20 +72,20 @@ class EngineOptions:
     """vLLM's flags. None is what the profile says."""
 
     max_num_seqs: Annotated[
-        int | None, typer.Option(help="Most sequences in a step.", show_default=False, rich_help_panel=ENGINE)
+        int | None, typer.Option(help="Most sequences in a step.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens in a step.", show_default=False, rich_help_panel=ENGINE)
+        int | None, typer.Option(help="Most tokens in a step.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     block_size: Annotated[
-        int | None, typer.Option(help="Tokens of a KV block.", show_default=False, rich_help_panel=ENGINE)
+        int | None, typer.Option(help="Tokens of a KV block.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     num_gpu_blocks_override: Annotated[
-        int | None, typer.Option(help="Blocks of the KV cache.", show_default=False, rich_help_panel=ENGINE)
+        int | None, typer.Option(help="Blocks of the KV cache.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     max_model_len: Annotated[
         int | None,
-        typer.Option(help="Most tokens of a prompt and its answer.", show_default=False, rich_help_panel=ENGINE),
+        typer.Option(help="Most tokens of a prompt and its answer.", show_default=False, rich_help_panel=ENGINE_PANEL),
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
@@ -93,7 +93,7 @@ class EngineOptions:
             "--enable-prefix-caching/--no-enable-prefix-caching",
             help="Find the beginnings that prompts share.",
             show_default=False,
-            rich_help_panel=ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
     enable_chunked_prefill: Annotated[
@@ -102,15 +102,17 @@ class EngineOptions:
             "--enable-chunked-prefill/--no-enable-chunked-prefill",
             help="Compute long prompts in several steps.",
             show_default=False,
-            rich_help_panel=ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
     long_prefill_token_threshold: Annotated[
         int | None,
-        typer.Option(help="Most tokens of one prompt in a step; 0: any.", show_default=False, rich_help_panel=ENGINE),
+        typer.Option(
+            help="Most tokens of one prompt in a step; 0: any.", show_default=False, rich_help_panel=ENGINE_PANEL
+        ),
     ] = None
     scheduling_policy: Annotated[
-        str | None, typer.Option(help="fcfs or priority.", show_default=False, rich_help_panel=ENGINE)
+        str | None, typer.Option(help="fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     async_scheduling: Annotated[
         bool | None,
@@ -118,7 +120,7 @@ class EngineOptions:
             "--async-scheduling/--no-async-scheduling",
             help="Make a step while the one before it runs.",
             show_default=False,
-            rich_help_panel=ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
     scheduler_reserve_full_isl: Annotated[
@@ -127,24 +129,24 @@ class EngineOptions:
             "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
             help="Admit a prompt only if all of it fits.",
             show_default=False,
-            rich_help_panel=ENGINE,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
 
-    def over(self, config: SchedulerConfig) -> SchedulerConfig:
+    def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
         """The settings with what was said laid over them. Raises ValueError."""
-        said: Mapping[str, object] = {
+        overrides: Mapping[str, object] = {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
             if getattr(self, name) is not None
         }
         try:
-            return msgspec.convert(msgspec.to_builtins(config) | said, SchedulerConfig)
+            return msgspec.convert(msgspec.to_builtins(config) | overrides, SimulatedSchedulerConfig)
         except msgspec.ValidationError as error:
-            raise ValueError(_flagged(str(error))) from None
+            raise ValueError(_name_flag(str(error))) from None
 
 
-def _flagged(message: str) -> str:
+def _name_flag(message: str) -> str:
     """msgspec names the field; a person knows its flag."""
     text, _, path = message.partition(" - at `$.")
     return f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from ..engines.simulator.replay import Replayed, StepLog
+    from ..engines.simulator.replay import ReplayResult, StepLog
     from ..engines.simulator.report import Slo
     from ..engines.simulator.timing import Timing
 
@@ -36,7 +36,7 @@ class PlotError(ValueError):
     """It cannot be drawn; the message says why."""
 
 
-def check(path: str) -> None:
+def check_plot_path(path: str) -> None:
     """Raise PlotError before any long work if this cannot be drawn in the end."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise PlotError(f"--plots {path}: the file must end in one of {', '.join(SUFFIXES)}")
@@ -46,20 +46,20 @@ def check(path: str) -> None:
         raise PlotError("--plots needs matplotlib: pip install 'dragoman[plots]'") from None
 
 
-def draw_simulation(path: str, replayed: Replayed, slo: Slo | None, title: str) -> None:
+def draw_simulation(path: str, replay: ReplayResult, slo: Slo | None, title: str) -> None:
     """Distributions of the times, and load and cache over time."""
     limits = (slo.ttft, slo.tpot, slo.latency) if slo is not None else (None, None, None)
-    timings = replayed.timings
+    timings = replay.timings
     tpots = [timing.tpot for timing in timings if timing.tpot is not None]
     panels: list[Panel] = [
-        _distribution("TTFT", [timing.ttft for timing in timings], limits[0]),
-        _distribution("TPOT", tpots, limits[1]),
-        _distribution("latency", [timing.latency for timing in timings], limits[2]),
-        _over_time("requests running", replayed.steps, lambda log: log.running),
-        _over_time("requests waiting", replayed.steps, lambda log: log.waiting),
-        _over_time("KV cache, share held", replayed.steps, lambda log: log.kv_usage),
+        _build_distribution_panel("TTFT", [timing.ttft for timing in timings], limits[0]),
+        _build_distribution_panel("TPOT", tpots, limits[1]),
+        _build_distribution_panel("latency", [timing.latency for timing in timings], limits[2]),
+        _build_time_panel("requests running", replay.steps, lambda log: log.running),
+        _build_time_panel("requests waiting", replay.steps, lambda log: log.waiting),
+        _build_time_panel("KV cache, share held", replay.steps, lambda log: log.kv_usage),
     ]
-    _draw(path, panels, title)
+    _draw_figure(path, panels, title)
 
 
 def draw_calibration(
@@ -67,32 +67,39 @@ def draw_calibration(
 ) -> None:
     """Every request, measured against simulated, fitted and held out; and the distributions of those held out."""
     pairs = list(zip(measured, simulated, strict=True))
-    shown = [pair for pair in pairs if pair[0].id in fitted]
+    fitted_pairs = [pair for pair in pairs if pair[0].id in fitted]
     held_out = [pair for pair in pairs if pair[0].id not in fitted]
-    metrics = (("TTFT", _ttft), ("latency", _latency), ("TPOT", _tpot))
-    points = [_points(name, _values(shown, value), _values(held_out, value)) for name, value in metrics]
-    _draw(path, [*points, *(_twins(name, *_values(held_out, value)) for name, value in metrics)], title)
+    metrics = (("TTFT", _read_ttft), ("latency", _read_latency), ("TPOT", _read_tpot))
+    points = [
+        _build_scatter_panel(name, _extract_values(fitted_pairs, value), _extract_values(held_out, value))
+        for name, value in metrics
+    ]
+    _draw_figure(
+        path,
+        [*points, *(_build_comparison_panel(name, *_extract_values(held_out, value)) for name, value in metrics)],
+        title,
+    )
 
 
-def _values(pairs: Sequence[tuple[Timing, Timing]], value: Callable[[Timing], float]) -> tuple[Values, Values]:
+def _extract_values(pairs: Sequence[tuple[Timing, Timing]], value: Callable[[Timing], float]) -> tuple[Values, Values]:
     """Measured and simulated, in milliseconds."""
-    ours = np.array([(value(theirs), value(ours)) for theirs, ours in pairs], dtype=np.float64).reshape(-1, 2)
-    return ours[:, 0] * 1000, ours[:, 1] * 1000
+    values = np.array([(value(measured), value(values)) for measured, values in pairs], dtype=np.float64).reshape(-1, 2)
+    return values[:, 0] * 1000, values[:, 1] * 1000
 
 
-def _ttft(timing: Timing) -> float:
+def _read_ttft(timing: Timing) -> float:
     return timing.ttft
 
 
-def _latency(timing: Timing) -> float:
+def _read_latency(timing: Timing) -> float:
     return timing.latency
 
 
-def _tpot(timing: Timing) -> float:
+def _read_tpot(timing: Timing) -> float:
     return timing.tpot or 0.0
 
 
-def _distribution(name: str, seconds: Sequence[float], limit: float | None) -> Panel:
+def _build_distribution_panel(name: str, seconds: Sequence[float], limit: float | None) -> Panel:
     def draw(axes: Axes) -> None:
         values = np.sort(np.array(seconds, dtype=np.float64)) * 1000
         axes.plot(values, np.arange(1, len(values) + 1) / max(1, len(values)), color=SIMULATED)
@@ -104,7 +111,7 @@ def _distribution(name: str, seconds: Sequence[float], limit: float | None) -> P
     return draw
 
 
-def _over_time(name: str, steps: Sequence[StepLog], column: Callable[[StepLog], Sequence[float]]) -> Panel:
+def _build_time_panel(name: str, steps: Sequence[StepLog], column: Callable[[StepLog], Sequence[float]]) -> Panel:
     def draw(axes: Axes) -> None:
         for index, log in enumerate(steps):
             axes.plot(log.ends, column(log), linewidth=0.8, drawstyle="steps-post", label=f"replica {index}")
@@ -115,33 +122,33 @@ def _over_time(name: str, steps: Sequence[StepLog], column: Callable[[StepLog], 
     return draw
 
 
-def _points(name: str, shown: tuple[Values, Values], held_out: tuple[Values, Values]) -> Panel:
+def _build_scatter_panel(name: str, fitted: tuple[Values, Values], held_out: tuple[Values, Values]) -> Panel:
     def draw(axes: Axes) -> None:
-        most = float(max(values.max() for values in (*shown, *held_out))) * 1.05
-        axes.plot((0, most), (0, most), color=MEASURED, linewidth=0.8)
-        axes.scatter(*shown, s=8, color=MEASURED, label="fitted")
+        maximum = float(max(values.max() for values in (*fitted, *held_out))) * 1.05
+        axes.plot((0, maximum), (0, maximum), color=MEASURED, linewidth=0.8)
+        axes.scatter(*fitted, s=8, color=MEASURED, label="fitted")
         axes.scatter(*held_out, s=8, color=SIMULATED, label="held out")
-        axes.set(xlabel=f"{name} measured, ms", ylabel=f"{name} simulated, ms", xlim=(0, most), ylim=(0, most))
+        axes.set(xlabel=f"{name} measured, ms", ylabel=f"{name} simulated, ms", xlim=(0, maximum), ylim=(0, maximum))
         axes.legend()
 
     return draw
 
 
-def _twins(name: str, measured: Values, simulated: Values) -> Panel:
+def _build_comparison_panel(name: str, measured: Values, simulated: Values) -> Panel:
     def draw(axes: Axes) -> None:
         shares = np.arange(1, len(measured) + 1) / len(measured)
         axes.plot(np.sort(measured), shares, color=MEASURED, label="measured")
         axes.plot(np.sort(simulated), shares, color=SIMULATED, label="simulated")
-        off = float(simulated.mean() / measured.mean()) - 1
-        axes.set(xlabel=f"{name}, ms", ylabel="share of those held out", title=f"mean off by {off:+.2%}")
+        relative_error = float(simulated.mean() / measured.mean()) - 1
+        axes.set(xlabel=f"{name}, ms", ylabel="share of those held out", title=f"mean off by {relative_error:+.2%}")
         axes.legend()
 
     return draw
 
 
-def _draw(path: str, panels: Sequence[Panel], title: str) -> None:
+def _draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:
     """HTML is a page with one vector figure in it: no script, nothing loaded from elsewhere."""
-    check(path)
+    check_plot_path(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -151,15 +158,15 @@ def _draw(path: str, panels: Sequence[Panel], title: str) -> None:
     for index, panel in enumerate(panels):
         panel(figure.add_subplot(2, 3, index + 1))
     if Path(path).suffix.lower() == ".html":
-        Path(path).write_text(_page(figure, title), encoding="utf-8")
+        Path(path).write_text(_build_page(figure, title), encoding="utf-8")
     else:
         figure.savefig(path, dpi=110)
 
 
-def _page(figure: Figure, title: str) -> str:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg")
-    image = base64.b64encode(drawn.getvalue()).decode()
+def _build_page(figure: Figure, title: str) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg")
+    image = base64.b64encode(buffer.getvalue()).decode()
     return (
         f"<!doctype html>\n<meta charset=utf-8>\n<title>{escape(title)}</title>\n"
         f'<img alt="{escape(title)}" style="max-width:100%" src="data:image/svg+xml;base64,{image}">\n'

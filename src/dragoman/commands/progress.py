@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-Tick = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the number of things done so far."""
 
 
 @contextmanager
-def progress(label: str, total: int) -> Generator[Tick]:
+def show_progress(label: str, total: int) -> Generator[OnProgress]:
     """A bar on the standard error if that is a terminal, gone when the work is done."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -20,6 +20,6 @@ def progress(label: str, total: int) -> Generator[Tick]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(label, total=total)
-        yield lambda done: shown.update(task, completed=done)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress_bar:
+        task = progress_bar.add_task(label, total=total)
+        yield lambda done: progress_bar.update(task, completed=done)

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from .load import LoadOptions, workload_of
-from .options import EngineOptions, command
-from .progress import progress
+from .options import EngineOptions, build_command
+from .progress import show_progress
+from .workload import WorkloadOptions, load_workload
 
 if TYPE_CHECKING:
+    from ..engines.simulator.disaggregated_replay import DisaggregationConfig
     from ..engines.simulator.fleet import Fleet
-    from ..engines.simulator.profile import Profile
-    from ..engines.simulator.replay import Replayed
+    from ..engines.simulator.profile import SimulatorProfile
+    from ..engines.simulator.replay import ReplayResult
     from ..engines.simulator.report import Report, Slo
-    from ..engines.simulator.split import Split
     from ..engines.simulator.timing import Timing
-    from ..engines.simulator.workload import Request
+    from ..engines.simulator.workload import WorkloadRequest
 
-FLEET, SLO, OUTPUT = "The fleet", "What is good enough", "What is told"
-ABOUT = """Replay a workload on simulated vLLMs and report as a benchmark would.
+FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "The fleet", "What is good enough", "What is told"
+HELP = """Replay a workload on simulated vLLMs and report as a benchmark would.
 
 TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a workload that is made up: `poisson`,
 `bursts`, or `sessions` (conversations with shared prefixes).
@@ -35,7 +35,7 @@ TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(LoadOptions, EngineOptions):
+class SimulateOptions(WorkloadOptions, EngineOptions):
     """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
 
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
@@ -49,36 +49,39 @@ class Options(LoadOptions, EngineOptions):
             "--replicas",
             "--decode-replicas",
             help="Engines that share the load; with --prefill-replicas, those that decode.",
-            rich_help_panel=FLEET,
+            rich_help_panel=FLEET_PANEL,
             min=1,
         ),
     ] = 1
     prefill_replicas: Annotated[
-        int, typer.Option(help="Engines that only prefill, for the others.", rich_help_panel=FLEET, min=0)
+        int, typer.Option(help="Engines that only prefill, for the others.", rich_help_panel=FLEET_PANEL, min=0)
     ] = 0
-    routing: Annotated[str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET)] = (
-        "round-robin"
-    )
+    routing: Annotated[
+        str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET_PANEL)
+    ] = "round-robin"
 
     kv_transfer_bandwidth: Annotated[
-        float, typer.Option(help="Bytes a second of a link between engines.", rich_help_panel=FLEET)
+        float, typer.Option(help="Bytes a second of a link between engines.", rich_help_panel=FLEET_PANEL)
     ] = 25e9
     kv_transfer_latency: Annotated[
-        float, typer.Option(help="Seconds of a transfer besides its bytes.", rich_help_panel=FLEET)
+        float, typer.Option(help="Seconds of a transfer besides its bytes.", rich_help_panel=FLEET_PANEL)
     ] = 0.001
     kv_links: Annotated[
-        str, typer.Option(help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET)
+        str,
+        typer.Option(
+            help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET_PANEL
+        ),
     ] = "shared"
     kv_protocol: Annotated[
         str,
         typer.Option(
             help="kv_transfer_params: the prefill engine keeps the blocks until they are fetched; plain: two calls "
             "that know nothing of each other, it frees them at once.",
-            rich_help_panel=FLEET,
+            rich_help_panel=FLEET_PANEL,
         ),
     ] = "kv_transfer_params"
     kv_lease: Annotated[
-        float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET)
+        float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET_PANEL)
     ] = 480.0
 
     slo: Annotated[
@@ -87,33 +90,40 @@ class Options(LoadOptions, EngineOptions):
             "--slo",
             "--goodput",
             metavar="NAME:MS",
-            rich_help_panel=SLO,
+            rich_help_panel=SLO_PANEL,
             help="ttft:500, tpot:50, latency:20000: what a request must keep to be good. Can be repeated.",
         ),
     ] = field(default_factory=list[str])
     sweep: Annotated[
         bool,
-        typer.Option("--sweep", help="Find how many replicas this load needs to keep the SLO.", rich_help_panel=SLO),
+        typer.Option(
+            "--sweep", help="Find how many replicas this load needs to keep the SLO.", rich_help_panel=SLO_PANEL
+        ),
     ] = False
-    slo_share: Annotated[float, typer.Option(help="Share of the requests that must keep it.", rich_help_panel=SLO)] = (
-        0.99
+    slo_share: Annotated[
+        float, typer.Option(help="Share of the requests that must keep it.", rich_help_panel=SLO_PANEL)
+    ] = 0.99
+    max_replicas: Annotated[int, typer.Option(help="Most that the search tries.", rich_help_panel=SLO_PANEL, min=1)] = (
+        64
     )
-    max_replicas: Annotated[int, typer.Option(help="Most that the search tries.", rich_help_panel=SLO, min=1)] = 64
 
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)] = False
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
     save_detailed: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
             help="Write every request's times, as JSON Lines that calibrate reads.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
             show_default=False,
         ),
     ] = None
     save_trace: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Write the workload itself, as a trace.", rich_help_panel=OUTPUT, show_default=False
+            metavar="FILE",
+            help="Write the workload itself, as a trace.",
+            rich_help_panel=OUTPUT_PANEL,
+            show_default=False,
         ),
     ] = None
     plots: Annotated[
@@ -121,70 +131,77 @@ class Options(LoadOptions, EngineOptions):
         typer.Option(
             metavar="FILE",
             help="Draw to .png, .svg, .pdf or .html (needs the extra `plots`).",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=OUTPUT_PANEL,
             show_default=False,
         ),
     ] = None
 
 
-def _run(options: Options) -> None:
-    slo, fleet, workload = _slo(options), _fleet(options), workload_of(options.trace, options)
+def _run_simulation(options: SimulateOptions) -> None:
+    slo, fleet, workload = _read_slo(options), _build_fleet(options), load_workload(options.trace, options)
     if options.plots is not None:
-        from .plots import check  # noqa: PLC0415
+        from .plots import check_plot_path  # noqa: PLC0415
 
-        check(options.plots)
+        check_plot_path(options.plots)
     if options.save_trace is not None:
-        from ..engines.simulator.workload import write  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
+        from ..engines.simulator.workload import encode_workload  # noqa: PLC0415 - as all of the simulator: numpy is slow to load
 
-        Path(options.save_trace).write_text(write(workload), encoding="utf-8")
+        Path(options.save_trace).write_text(encode_workload(workload), encoding="utf-8")
     if options.sweep:
-        _sweep(options, fleet, workload, slo)
+        _run_sweep(options, fleet, workload, slo)
         return
-    from ..engines.simulator.report import report  # noqa: PLC0415
+    from ..engines.simulator.report import build_report  # noqa: PLC0415
 
-    with progress("requests", len(workload)) as tick:
-        replayed = fleet.serve(workload, tick=tick)
-    found = report(replayed, slo)
-    _save(options, fleet, workload, replayed, slo)
-    typer.echo(_as_json(fleet, found) if options.json else _as_text(fleet, found), nl=False)
+    with show_progress("requests", len(workload)) as on_progress:
+        replay = fleet.serve(workload, tick=on_progress)
+    result = build_report(replay, slo)
+    _save_outputs(options, fleet, workload, replay, slo)
+    typer.echo(_format_json(fleet, result) if options.json else _format_text(fleet, result), nl=False)
 
 
-def _sweep(options: Options, fleet: Fleet, workload: Sequence[Request], slo: Slo | None) -> None:
-    from ..engines.simulator.fleet import answer, sweep  # noqa: PLC0415
+def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], slo: Slo | None) -> None:
+    from ..engines.simulator.fleet import render_sweep, sweep  # noqa: PLC0415
 
     if slo is None:
         raise ValueError("--sweep: say with --slo what is good enough, such as --slo ttft:500 --slo tpot:50")
-    with progress("fleets tried", 2 * options.max_replicas.bit_length()) as tick:
-        found = sweep(fleet, workload, slo, wanted=options.slo_share, most=options.max_replicas, tick=tick)
+    with show_progress("fleets tried", 2 * options.max_replicas.bit_length()) as on_progress:
+        result = sweep(
+            fleet, workload, slo, target_share=options.slo_share, max_replicas=options.max_replicas, tick=on_progress
+        )
     typer.echo(
-        _pretty(_SweepFile(fleet.profile.name, fleet.routing, found)) if options.json else answer(found), nl=False
+        _format_pretty_json(_SweepFile(fleet.profile.name, fleet.routing, result))
+        if options.json
+        else render_sweep(result),
+        nl=False,
     )
 
 
-def _save(options: Options, fleet: Fleet, workload: Sequence[Request], replayed: Replayed, slo: Slo | None) -> None:
+def _save_outputs(
+    options: SimulateOptions, fleet: Fleet, workload: Sequence[WorkloadRequest], replay: ReplayResult, slo: Slo | None
+) -> None:
     if options.save_detailed is not None:
-        shared = {request.id: request for request in workload}
-        lines = (_detailed(timing, shared[timing.id]) for timing in replayed.timings)
+        requests_by_id = {request.id: request for request in workload}
+        lines = (_encode_timing(timing, requests_by_id[timing.id]) for timing in replay.timings)
         Path(options.save_detailed).write_bytes(b"".join(lines))
     if options.plots is not None:
         from .plots import draw_simulation  # noqa: PLC0415 - it needs matplotlib
 
-        title = f"{fleet.profile.name}, {fleet.described}, {len(replayed.timings)} requests"
-        draw_simulation(options.plots, replayed, slo, title)
+        title = f"{fleet.profile.name}, {fleet.description}, {len(replay.timings)} requests"
+        draw_simulation(options.plots, replay, slo, title)
 
 
-def _detailed(timing: Timing, request: Request) -> bytes:
+def _encode_timing(timing: Timing, request: WorkloadRequest) -> bytes:
     """A line of a log that is also a line of a trace."""
-    told = msgspec.to_builtins(timing)
+    fields = msgspec.to_builtins(timing)
     if request.block_hashes:
-        told |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
-    return msgspec.json.encode(told) + b"\n"
+        fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
+    return msgspec.json.encode(fields) + b"\n"
 
 
-def _as_text(fleet: Fleet, found: Report) -> str:
-    from ..engines.simulator.report import text  # noqa: PLC0415
+def _format_text(fleet: Fleet, result: Report) -> str:
+    from ..engines.simulator.report import render_report  # noqa: PLC0415
 
-    return f"profile          {fleet.profile.name}\nfleet            {fleet.described}\n{text(found)}"
+    return f"profile          {fleet.profile.name}\nfleet            {fleet.description}\n{render_report(result)}"
 
 
 class _ReportFile(msgspec.Struct):
@@ -199,56 +216,58 @@ class _SweepFile(msgspec.Struct):
     sweep: object
 
 
-def _as_json(fleet: Fleet, found: Report) -> str:
-    return _pretty(_ReportFile(fleet.profile.name, fleet.described, msgspec.Raw(msgspec.json.encode(found))))
+def _format_json(fleet: Fleet, result: Report) -> str:
+    return _format_pretty_json(
+        _ReportFile(fleet.profile.name, fleet.description, msgspec.Raw(msgspec.json.encode(result)))
+    )
 
 
-def _pretty(told: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n"
+def _format_pretty_json(value: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _slo(options: Options) -> Slo | None:
+def _read_slo(options: SimulateOptions) -> Slo | None:
     from ..engines.simulator.report import Slo  # noqa: PLC0415
 
-    said: dict[str, float] = {}
-    for pair in (pair for given in options.slo for pair in given.split(",")):
+    thresholds: dict[str, float] = {}
+    for pair in (pair for slo_option in options.slo for pair in slo_option.split(",")):
         name, _, value = pair.strip().partition(":")
         name = {"e2el": "latency"}.get(name, name)
         try:
-            said[name] = float(value) / 1000
+            thresholds[name] = float(value) / 1000
         except ValueError:
             raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
-        if name not in Slo.__struct_fields__ or not said[name] > 0:
+        if name not in Slo.__struct_fields__ or not thresholds[name] > 0:
             raise ValueError(f"--slo: {pair!r}: the names are {', '.join(Slo.__struct_fields__)}, times more than 0")
-    return Slo(**said) if said else None
+    return Slo(**thresholds) if thresholds else None
 
 
-def _fleet(options: Options) -> Fleet:
+def _build_fleet(options: SimulateOptions) -> Fleet:
     from ..engines.simulator.fleet import Fleet  # noqa: PLC0415
     from ..engines.simulator.profile import load  # noqa: PLC0415
 
     profile = load(options.profile)
-    profile = msgspec.structs.replace(profile, engine=options.over(profile.engine))
+    profile = msgspec.structs.replace(profile, engine=options.merge_into(profile.engine))
     try:
         # Through msgspec, so that a wrong word is told.
-        told = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
-        return msgspec.convert({"profile": profile, "split": _split(options, profile), **told}, Fleet)
+        fleet_options = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
+        return msgspec.convert({"profile": profile, "split": _build_split(options, profile), **fleet_options}, Fleet)
     except msgspec.ValidationError as error:
         raise ValueError(f"--routing, --kv-links, --kv-protocol: {error}") from None
 
 
-def _split(options: Options, profile: Profile) -> Split | None:
+def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> DisaggregationConfig | None:
+    from ..engines.simulator.disaggregated_replay import DisaggregationConfig  # noqa: PLC0415
     from ..engines.simulator.disaggregation import TransferCost  # noqa: PLC0415
-    from ..engines.simulator.split import Split  # noqa: PLC0415
 
     if not options.prefill_replicas:
         return None
-    size = profile.model.kv_bytes_per_token
-    if size is None:
+    bytes_per_token = profile.model.kv_bytes_per_token
+    if bytes_per_token is None:
         raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token must be told to know what a transfer takes")
-    cost = TransferCost(size, options.kv_transfer_bandwidth, options.kv_transfer_latency)
-    told = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
-    return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **told}, Split)
+    cost = TransferCost(bytes_per_token, options.kv_transfer_bandwidth, options.kv_transfer_latency)
+    split_options = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
+    return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **split_options}, DisaggregationConfig)
 
 
-simulate = command(Options, _run, about=ABOUT)
+simulate = build_command(SimulateOptions, _run_simulation, about=HELP)

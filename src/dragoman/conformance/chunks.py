@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from . import shapes
-from .sse import Stream
-from .violation import Json, a_count, a_text, must, objects
+from . import shared_shapes
+from .checks import Json, require, require_count, require_objects, require_string
+from .sse import ParsedStream
 
-CONSTANT = ("id", "created", "model", "system_fingerprint")
+CONSTANT_FIELDS = ("id", "created", "model", "system_fingerprint")
 
 
 class ChunkState(ABC):
@@ -19,51 +19,51 @@ class ChunkState(ABC):
     def __init__(self, include_usage: bool, reasons: tuple[str, ...]) -> None:
         self._include_usage, self._reasons = include_usage, reasons
         self._first: Json | None = None
-        self._counted = self._failed = False
+        self._has_usage = self._has_failed = False
 
-    def read(self, data: bytes) -> list[Json]:
+    def check(self, data: bytes) -> list[Json]:
         """The chunks of a whole stream. Raises Violation."""
-        stream = Stream(data)
+        stream = ParsedStream(data)
         for chunk in stream.payloads:
             self._feed(chunk)
         self._close(stream.done)
         return stream.payloads
 
     def _feed(self, chunk: Json) -> None:
-        must(not self._failed, "a chunk after an error")
-        must(not self._counted, "a chunk after the one with usage")
+        require(not self._has_failed, "a chunk after an error")
+        require(not self._has_usage, "a chunk after the one with usage")
         if "error" in chunk:
-            shapes.error(chunk["error"])
-            self._failed = True
+            shared_shapes.check_error(chunk["error"])
+            self._has_failed = True
             return
         self._check_constant(chunk)
-        choices = objects(chunk.get("choices"), "choices")
+        choices = require_objects(chunk.get("choices"), "choices")
         if not choices:
-            must(self._include_usage, "a usage chunk that nobody asked for")
-            must(self._ended, "usage before all choices ended")
-            shapes.usage(chunk.get("usage"))
-            self._counted = True
+            require(self._include_usage, "a usage chunk that nobody asked for")
+            require(self._has_ended, "usage before all choices ended")
+            shared_shapes.check_usage(chunk.get("usage"))
+            self._has_usage = True
         for choice in choices:
-            self._choice(choice)
+            self._check_choice(choice)
 
     def _close(self, done: bool) -> None:
-        must(done != self._failed, "[DONE] after an error" if self._failed else "no [DONE]")
-        must(self._failed or self._ended, "a choice without finish_reason")
-        must(self._failed or self._counted == self._include_usage, "usage was asked for and did not come")
+        require(done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
+        require(self._has_failed or self._has_ended, "a choice without finish_reason")
+        require(self._has_failed or self._has_usage == self._include_usage, "usage was asked for and did not come")
 
     def _check_constant(self, chunk: Json) -> None:
-        must(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
-        a_count(chunk.get("created"), "created")
-        a_text(chunk.get("id"), "id")
+        require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
+        require_count(chunk.get("created"), "created")
+        require_string(chunk.get("id"), "id")
         self._first = self._first or chunk
-        for key in CONSTANT:
-            must(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
+        for key in CONSTANT_FIELDS:
+            require(chunk.get(key) == self._first.get(key), f"{key} changed to {chunk.get(key)!r}")
 
     @property
     @abstractmethod
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """Every choice has finished."""
 
     @abstractmethod
-    def _choice(self, choice: Json) -> None:
+    def _check_choice(self, choice: Json) -> None:
         """One choice of a chunk."""

@@ -6,90 +6,94 @@ the stream:   choices interleaved, told apart by `index` where there are several
 
 from __future__ import annotations
 
-from . import shapes
-from .sse import Stream
-from .violation import Json, a_count, a_text, an_array, an_object, must, objects
+from . import shared_shapes
+from .checks import Json, require, require_array, require_count, require_object, require_objects, require_string
+from .sse import ParsedStream
 
 REASONS = ("stop", "length", "abort")
-SCORES = ("input_token_logprobs", "output_token_logprobs")
-TOPS = ("input_top_logprobs", "output_top_logprobs")
+LOGPROB_FIELDS = ("input_token_logprobs", "output_token_logprobs")
+TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 
 def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     """The last of each choice, in order, if the stream keeps the rules; none of one that failed. Raises Violation."""
-    stream, last = Stream(data), dict[int, Json]()
-    failed = False
+    stream, last_answers = ParsedStream(data), dict[int, Json]()
+    has_failed = False
     for answer in stream.payloads:
-        must(not failed, "an event after an error")
+        require(not has_failed, "an event after an error")
         if "error" in answer:
-            shapes.error(answer["error"])
-            failed = True
+            shared_shapes.check_error(answer["error"])
+            has_failed = True
             continue
-        index = a_count(answer.pop("index", 0 if choices == 1 else None), "index")
-        _check_next(last.get(index), answer)
-        last[index] = answer
-    must(stream.done != failed, "[DONE] after an error" if failed else "no [DONE]")
-    if failed:
+        index = require_count(answer.pop("index", 0 if choices == 1 else None), "index")
+        _check_next(last_answers.get(index), answer)
+        last_answers[index] = answer
+    require(stream.done != has_failed, "[DONE] after an error" if has_failed else "no [DONE]")
+    if has_failed:
         return []
-    must(sorted(last) == list(range(choices)), f"{choices} choices were asked for, {sorted(last)} came")
-    for answer in last.values():
+    require(
+        sorted(last_answers) == list(range(choices)), f"{choices} choices were asked for, {sorted(last_answers)} came"
+    )
+    for answer in last_answers.values():
         check_object(answer)
-    return [answer for _, answer in sorted(last.items())]
+    return [answer for _, answer in sorted(last_answers.items())]
 
 
 def check_object(answer: Json) -> None:
     """One whole answer. Raises Violation."""
-    _check(answer)
-    must(answer["meta_info"]["finish_reason"] is not None, "it never finished")
+    _check_answer(answer)
+    require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
 
 
-def _check_next(before: Json | None, answer: Json) -> None:
-    _check(answer)
-    if before is None:
+def _check_next(previous: Json | None, answer: Json) -> None:
+    _check_answer(answer)
+    if previous is None:
         return
-    must(before["meta_info"]["finish_reason"] is None, "an event after the one that finished")
-    must(before["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
-    must(answer["text"].startswith(before["text"]), "the text is not what was said before, and more")
-    count = len(before["output_ids"])
-    must(answer["output_ids"][:count] == before["output_ids"], "the ids are not those of before, and more")
+    require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
+    require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
+    require(answer["text"].startswith(previous["text"]), "the text is not what was said before, and more")
+    count = len(previous["output_ids"])
+    require(answer["output_ids"][:count] == previous["output_ids"], "the ids are not those of before, and more")
 
 
-def _check(answer: Json) -> None:
-    a_text(answer.get("text"), "text")
-    ids = [a_count(id, "output_ids") for id in an_array(answer.get("output_ids"), "output_ids")]
-    meta = an_object(answer.get("meta_info"), "meta_info")
-    a_text(meta.get("id"), "meta_info.id")
-    a_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
-    counted = a_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
-    must(counted == len(ids), f"completion_tokens is {counted}, there are {len(ids)} ids")
+def _check_answer(answer: Json) -> None:
+    require_string(answer.get("text"), "text")
+    ids = [require_count(id, "output_ids") for id in require_array(answer.get("output_ids"), "output_ids")]
+    meta = require_object(answer.get("meta_info"), "meta_info")
+    require_string(meta.get("id"), "meta_info.id")
+    require_count(meta.get("prompt_tokens"), "meta_info.prompt_tokens")
+    completion_tokens = require_count(meta.get("completion_tokens"), "meta_info.completion_tokens")
+    require(completion_tokens == len(ids), f"completion_tokens is {completion_tokens}, there are {len(ids)} ids")
     if meta.get("finish_reason") is not None:
-        kind = an_object(meta["finish_reason"], "finish_reason").get("type")
-        must(kind in REASONS, f"finish_reason.type is {kind!r}")
+        kind = require_object(meta["finish_reason"], "finish_reason").get("type")
+        require(kind in REASONS, f"finish_reason.type is {kind!r}")
     if "output_token_logprobs" in meta:
-        _check_scores(meta, ids)
+        _check_logprobs(meta, ids)
     if meta.get("weight_versions"):
         _check_weights(meta, len(ids))
 
 
-def _check_scores(meta: Json, ids: list[int]) -> None:
-    for name in SCORES:
-        for entry in an_array(meta.get(name), name):
-            value, id, text = an_array(entry, name)
-            must(value is None or value <= 0, f"{name}: a logprob above 0")
-            a_count(id, name)
-            must(text is None or isinstance(text, str), f"{name}: the text is none")
-    must([entry[1] for entry in meta["output_token_logprobs"]] == ids, "output_token_logprobs are of other tokens")
-    must(meta.get("output_token_logprobs_length") == len(ids), "output_token_logprobs_length is wrong")
-    for name, ranked in zip(SCORES, TOPS, strict=True):
-        if ranked in meta:
-            must(len(an_array(meta[ranked], ranked)) == len(meta[name]), f"{ranked} are of other tokens")
+def _check_logprobs(meta: Json, ids: list[int]) -> None:
+    for name in LOGPROB_FIELDS:
+        for entry in require_array(meta.get(name), name):
+            value, id, text = require_array(entry, name)
+            require(value is None or value <= 0, f"{name}: a logprob above 0")
+            require_count(id, name)
+            require(text is None or isinstance(text, str), f"{name}: the text is none")
+    require([entry[1] for entry in meta["output_token_logprobs"]] == ids, "output_token_logprobs are of other tokens")
+    require(meta.get("output_token_logprobs_length") == len(ids), "output_token_logprobs_length is wrong")
+    for name, top_field in zip(LOGPROB_FIELDS, TOP_LOGPROB_FIELDS, strict=True):
+        if top_field in meta:
+            require(
+                len(require_array(meta[top_field], top_field)) == len(meta[name]), f"{top_field} are of other tokens"
+            )
 
 
 def _check_weights(meta: Json, count: int) -> None:
-    spans = objects(meta["weight_versions"], "weight_versions")
-    must(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
-    at = 0
+    spans = require_objects(meta["weight_versions"], "weight_versions")
+    require(meta.get("weight_version") == spans[-1].get("version"), "weight_version is not that of the last token")
+    location = 0
     for span in spans:
-        must(a_count(span.get("start"), "start") == at, "a gap between weight_versions")
-        at = a_count(span.get("end"), "end")
-    must(at == count, "weight_versions end before the answer, or after it")
+        require(require_count(span.get("start"), "start") == location, "a gap between weight_versions")
+        location = require_count(span.get("end"), "end")
+    require(location == count, "weight_versions end before the answer, or after it")

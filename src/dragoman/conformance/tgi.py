@@ -7,108 +7,123 @@ An error is an event that ends it. There is no [DONE].
 
 from __future__ import annotations
 
-from .sse import Stream
-from .violation import Json, a_count, a_key, a_text, an_array, an_object, must, objects
+from .checks import (
+    Json,
+    require,
+    require_array,
+    require_count,
+    require_key,
+    require_object,
+    require_objects,
+    require_string,
+)
+from .sse import ParsedStream
 
 REASONS = ("length", "eos_token", "stop_sequence")
 ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")
 
 
-def check_stream(data: bytes, *, before: str = "") -> list[Json]:
+def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
     """All events, if the stream keeps the rules; none of one that failed. before: what the whole text begins with.
 
     Raises Violation.
     """
-    stream, events = Stream(data), list[Json]()
-    must(not stream.done, "a [DONE]")
-    failed = False
+    stream, events = ParsedStream(data), list[Json]()
+    require(not stream.done, "a [DONE]")
+    has_failed = False
     for event in stream.payloads:
-        must(not failed, "an event after an error")
-        failed = "error" in event
-        if failed:
-            error(event)
+        require(not has_failed, "an event after an error")
+        has_failed = "error" in event
+        if has_failed:
+            check_error(event)
             continue
-        must(not events or events[-1].get("generated_text") is None, "an event after the last one")
+        require(not events or events[-1].get("generated_text") is None, "an event after the last one")
         _check_event(event, len(events) + 1)
         events.append(event)
-    if failed:
+    if has_failed:
         return []
-    must(events and events[-1].get("generated_text") is not None, "it never finished")
-    said = "".join(event["token"]["text"] for event in events)
-    must(events[-1]["generated_text"] == before + said, "generated_text is not what the tokens said")
+    require(events and events[-1].get("generated_text") is not None, "it never finished")
+    token_texts = "".join(event["token"]["text"] for event in events)
+    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not what the tokens said")
     return events
 
 
 def check_object(answer: Json) -> None:
     """A whole answer in TGI's form. Raises Violation."""
-    a_text(answer.get("generated_text"), "generated_text")
+    require_string(answer.get("generated_text"), "generated_text")
     if answer.get("details") is None:
         return
-    details = an_object(answer["details"], "details")
-    _reason(details)
-    tokens = objects(details.get("tokens"), "tokens")
+    details = require_object(answer["details"], "details")
+    _check_reason(details)
+    tokens = require_objects(details.get("tokens"), "tokens")
     for token in tokens:
-        _token(token)
-    counted = a_count(details.get("generated_tokens"), "generated_tokens")
-    must(not tokens or counted == len(tokens), f"generated_tokens is {counted}, there are {len(tokens)}")
-    for token in objects(details.get("prefill"), "prefill"):
-        _scored(token)
+        _check_token(token)
+    generated_tokens = require_count(details.get("generated_tokens"), "generated_tokens")
+    require(
+        not tokens or generated_tokens == len(tokens),
+        f"generated_tokens is {generated_tokens}, there are {len(tokens)}",
+    )
+    for token in require_objects(details.get("prefill"), "prefill"):
+        _check_token_logprob(token)
     if "top_tokens" in details:
-        tops = an_array(details["top_tokens"], "top_tokens")
-        must(len(tops) == len(tokens), "top_tokens are of other tokens")
+        top_tokens = require_array(details["top_tokens"], "top_tokens")
+        require(len(top_tokens) == len(tokens), "top_tokens are of other tokens")
 
 
 def check_lightllm(answer: Json) -> None:
     """A whole answer of one choice in LightLLM's form. Raises Violation."""
-    texts = an_array(answer.get("generated_text"), "generated_text")
-    must(len(texts) == 1, "there is not one text")
-    a_text(texts[0], "generated_text[0]")
-    a_count(answer.get("prompt_tokens"), "prompt_tokens")
-    must(answer.get("finish_reason") in ("stop", "length"), f"finish_reason is {answer.get('finish_reason')!r}")
-    counted = a_count(answer.get("count_output_tokens"), "count_output_tokens")
+    texts = require_array(answer.get("generated_text"), "generated_text")
+    require(len(texts) == 1, "there is not one text")
+    require_string(texts[0], "generated_text[0]")
+    require_count(answer.get("prompt_tokens"), "prompt_tokens")
+    require(answer.get("finish_reason") in ("stop", "length"), f"finish_reason is {answer.get('finish_reason')!r}")
+    output_tokens = require_count(answer.get("count_output_tokens"), "count_output_tokens")
     if "tokens" in answer:
-        tokens = objects(answer["tokens"], "tokens")
-        must(not tokens or counted == len(tokens), f"count_output_tokens is {counted}, there are {len(tokens)}")
+        tokens = require_objects(answer["tokens"], "tokens")
+        require(
+            not tokens or output_tokens == len(tokens),
+            f"count_output_tokens is {output_tokens}, there are {len(tokens)}",
+        )
         for number, token in enumerate(tokens, start=1):
-            _token(token)
-            must(token.get("count_output_tokens", number) == number, "tokens are not counted one by one")
+            _check_token(token)
+            require(token.get("count_output_tokens", number) == number, "tokens are not counted one by one")
 
 
-def error(body: Json) -> None:
+def check_error(body: Json) -> None:
     """Raises Violation."""
-    must(a_text(body.get("error"), "error") != "", "error is empty")
-    must(body.get("error_type") in ERRORS, f"error_type is {body.get('error_type')!r}")
+    require(require_string(body.get("error"), "error") != "", "error is empty")
+    require(body.get("error_type") in ERRORS, f"error_type is {body.get('error_type')!r}")
 
 
 def _check_event(event: Json, index: int) -> None:
-    must(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
-    _token(an_object(event.get("token"), "token"))
-    for other in objects(event.get("top_tokens") or [], "top_tokens"):
-        _token(other)
-    a_key(event, "generated_text", "the event")
-    a_key(event, "details", "the event")
-    finished = event["generated_text"] is not None
-    must(event.get("finished", finished) is finished, "finished is not whether it finished")
+    require(event.get("index", index) == index, f"index is {event.get('index')!r}, expected {index}")
+    _check_token(require_object(event.get("token"), "token"))
+    for other in require_objects(event.get("top_tokens") or [], "top_tokens"):
+        _check_token(other)
+    require_key(event, "generated_text", "the event")
+    require_key(event, "details", "the event")
+    is_last = event["generated_text"] is not None
+    require(event.get("finished", is_last) is is_last, "finished is not whether it finished")
     if event["details"] is not None:
-        must(finished, "details before the end")
-        details = an_object(event["details"], "details")
-        _reason(details)
-        a_count(details.get("generated_tokens"), "generated_tokens")
+        require(is_last, "details before the end")
+        details = require_object(event["details"], "details")
+        _check_reason(details)
+        require_count(details.get("generated_tokens"), "generated_tokens")
 
 
-def _reason(details: Json) -> None:
-    must(details.get("finish_reason") in REASONS, f"finish_reason is {details.get('finish_reason')!r}")
+def _check_reason(details: Json) -> None:
+    require(details.get("finish_reason") in REASONS, f"finish_reason is {details.get('finish_reason')!r}")
 
 
-def _token(token: Json) -> None:
-    _scored(token)
-    must(isinstance(token.get("special"), bool), "special is no boolean")
+def _check_token(token: Json) -> None:
+    _check_token_logprob(token)
+    require(isinstance(token.get("special"), bool), "special is no boolean")
 
 
-def _scored(token: Json) -> None:
+def _check_token_logprob(token: Json) -> None:
     if token.get("id") is not None:
-        a_count(token["id"], "token.id")
-    a_text(token.get("text"), "token.text")
-    a_key(token, "logprob", "token")
-    score = token["logprob"]
-    must(score is None or (isinstance(score, int | float) and score <= 0), "token.logprob is no logprob")
+        require_count(token["id"], "token.id")
+    require_string(token.get("text"), "token.text")
+    require_key(token, "logprob", "token")
+    logprob = token["logprob"]
+    require(logprob is None or (isinstance(logprob, int | float) and logprob <= 0), "token.logprob is no logprob")

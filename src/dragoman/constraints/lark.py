@@ -13,24 +13,33 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
-from ..core.syntax import FreeText, JsonValue, Many, Maybe, OneOf, Piece, ThoughtSyntax, Verbatim
-from . import given
-from .closing import closed
+from ..core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
+from ..core.syntax import (
+    Alternation,
+    FreeText,
+    JsonValue,
+    LiteralText,
+    OptionalPieces,
+    ReasoningSyntax,
+    RepeatedPieces,
+    SyntaxPiece,
+)
+from . import user_grammars
 from .schema import Json, Schema, parse_schema
+from .strict_schema import close_schema
 
-_FREE = "/(?s:.*)/"
-_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_ANY_TEXT = "/(?s:.*)/"
+_JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """As json.dumps writes. A weak model would pad blanks to the limit if it could."""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
-_MARK = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
+_MARKER = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
 
 
-class Thought(Struct, frozen=True):
+class ReasoningSection(Struct, frozen=True):
     """Reasoning comes first. open: the prompt has already begun it; otherwise the answer may begin it, or not."""
 
-    syntax: ThoughtSyntax
-    open: bool = False
+    syntax: ReasoningSyntax
+    is_open: bool = False
 
 
 class CallForm(Struct, frozen=True):
@@ -39,12 +48,12 @@ class CallForm(Struct, frozen=True):
     strict: an unsupported keyword in the schema is an error rather than a warning.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SyntaxPiece, ...]
     param: str = "tools"
-    strict: bool = True
+    is_strict: bool = True
 
 
-class Calls(Struct, frozen=True):
+class ToolCallRules(Struct, frozen=True):
     """The tools that may be called.
 
     required: the answer is calls and nothing else, no body. parallel: there may be several, with `between` between two.
@@ -52,29 +61,29 @@ class Calls(Struct, frozen=True):
     """
 
     forms: tuple[CallForm, ...]
-    between: str = ""
-    required: bool = False
-    parallel: bool = True
+    separator: str = ""
+    is_required: bool = False
+    allows_parallel: bool = True
     around: tuple[str, str] = ("", "")
     leading: bool = False
 
 
-class Grammar(Struct, frozen=True):
+class ConstraintGrammar(Struct, frozen=True):
     """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad."""
 
     text: str
     parts: tuple[tuple[str, str], ...] = ()
 
 
-def compose(
+def compose_grammar(
     special_tokens: Mapping[str, int],
     *,
     body: Constraint | None = None,
     body_param: str = "response_format",
-    calls: Calls | None = None,
-    thought: Thought | None = None,
-    heading: str = "",
-) -> Grammar:
+    calls: ToolCallRules | None = None,
+    reasoning: ReasoningSection | None = None,
+    answer_prefix: str = "",
+) -> ConstraintGrammar:
     """The grammar of one answer. heading: what stands before the answer where that is text, and no call.
 
     No body and no calls: free text. Calls not required, no body: free text, then perhaps calls, after which only
@@ -82,247 +91,258 @@ def compose(
     """
     if calls is not None and not calls.forms:
         raise ValueError("calls of no tool")
-    return _Writer(special_tokens, heading).answer(body, body_param, calls, thought)
+    return _GrammarWriter(special_tokens, answer_prefix).write_answer(body, body_param, calls, reasoning)
 
 
-def control_names(special_tokens: Iterable[str]) -> list[str]:
+def find_control_names(special_tokens: Iterable[str]) -> list[str]:
     """The added tokens that no text spells. Blanks and single characters are text that some vocabularies add."""
     return [name for name in special_tokens if len(name) > 1 and not name.isspace()]
 
 
-def _literal(text: str) -> str:
+def _quote_literal(text: str) -> str:
     return json.dumps(text)
 
 
-def _json(schema: Schema, strict: bool) -> str:
+def _build_inline_schema(schema: Schema, strict: bool) -> str:
     """An inline schema. What its author says about llguidance's own options does not count."""
-    tight = closed(schema)
-    if tight is False:
+    closed_schema = close_schema(schema)
+    if closed_schema is False:
         return "%json false"
-    members = {} if tight is True else tight
-    options: Json = {**_STYLE, "lenient": not strict}
-    return "%json " + json.dumps({**members, "x-guidance": options})
+    keywords = {} if closed_schema is True else closed_schema
+    options: Json = {**_JSON_STYLE, "lenient": not strict}
+    return "%json " + json.dumps({**keywords, "x-guidance": options})
 
 
-class _Writer:
+class _GrammarWriter:
     """Collects the rules of one grammar."""
 
-    def __init__(self, special_tokens: Mapping[str, int], heading: str) -> None:
-        self._special = special_tokens
-        self._heading = heading
-        names = sorted(control_names(special_tokens), key=len, reverse=True)
+    def __init__(self, special_tokens: Mapping[str, int], answer_prefix: str) -> None:
+        self._special_tokens = special_tokens
+        self._answer_prefix = answer_prefix
+        names = sorted(find_control_names(special_tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: dict[str, str] = {}
         self._parts: list[tuple[str, str]] = []
         self._nested: list[dict[str, str]] = []
-        self._beside_json = False
+        self._splits_like_json = False
 
-    def answer(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> Grammar:
-        if isinstance(body, ContextFree) and calls is None and thought is None:
-            text = given.context_free(body, body_param)
-            return Grammar(text, ((body_param, text),))
-        start = self._after_thought(thought, self._said(body, body_param, calls, thought))
-        rules = (f"{own}: {expression}" for expression, own in self._rules.items())
+    def write_answer(
+        self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
+    ) -> ConstraintGrammar:
+        if isinstance(body, ContextFreeGrammar) and calls is None and reasoning is None:
+            text = user_grammars.build_context_free(body, body_param)
+            return ConstraintGrammar(text, ((body_param, text),))
+        start = self._prepend_reasoning(reasoning, self._write_answer_body(body, body_param, calls, reasoning))
+        rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
-        return Grammar(text, tuple(self._parts))
+        return ConstraintGrammar(text, tuple(self._parts))
 
-    def _said(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> str:
+    def _write_answer_body(
+        self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
+    ) -> str:
         """What comes after the reasoning."""
-        if calls is not None and calls.required:
-            return self._calls(calls)
+        if calls is not None and calls.is_required:
+            return self._write_calls(calls)
         if body is not None:
-            self._beside_json = isinstance(body, (JsonObject, JsonSchema))
-            inner = f"{self._verbatim(self._heading)} {self._rule('body', self._body(body, body_param, thought))}"
-            return inner if calls is None else f"({inner} | {self._calls(calls)})"
-        text = self._rule("TEXT", self._but_no_thought(_FREE, thought))
-        if self._heading:
-            text = f"{self._verbatim(self._heading)} {text}"
-            return text if calls is None else f"({text} | {self._calls(calls)})"
-        return text if calls is None else self._text_or_calls(text, calls, thought)
+            self._splits_like_json = isinstance(body, (JsonObject, JsonSchema))
+            answer = f"{self._write_verbatim(self._answer_prefix)} {self._define_rule('body', self._write_body(body, body_param, reasoning))}"
+            return answer if calls is None else f"({answer} | {self._write_calls(calls)})"
+        text = self._define_rule("TEXT", self._exclude_reasoning(_ANY_TEXT, reasoning))
+        if self._answer_prefix:
+            text = f"{self._write_verbatim(self._answer_prefix)} {text}"
+            return text if calls is None else f"({text} | {self._write_calls(calls)})"
+        return text if calls is None else self._write_text_or_calls(text, calls, reasoning)
 
-    def _but_no_thought(self, terminal: str, thought: Thought | None) -> str:
+    def _exclude_reasoning(self, terminal: str, reasoning: ReasoningSection | None) -> str:
         """What begins as reasoning is to be reasoning: the lexer takes the longest match, and does not go back."""
-        begin = "" if thought is None or thought.open else thought.syntax.begin
+        begin = "" if reasoning is None or reasoning.is_open else reasoning.syntax.begin
         if not begin or self._has_token(begin):
             return terminal
-        return f"{terminal} & ~({_literal(begin)} {_FREE})"
+        return f"{terminal} & ~({_quote_literal(begin)} {_ANY_TEXT})"
 
-    def _after_thought(self, thought: Thought | None, rest: str) -> str:
-        if thought is None:
-            return rest
-        syntax = thought.syntax
-        inside = self._until(syntax.end)
-        after = self._verbatim(syntax.after)
-        if thought.open:
-            return f"{inside} {after} {rest}"
-        whole = self._rule("thought", f"{self._verbatim(syntax.begin)} {inside} {after}")
-        return f"{whole}? {rest}"
+    def _prepend_reasoning(self, reasoning: ReasoningSection | None, answer: str) -> str:
+        if reasoning is None:
+            return answer
+        syntax = reasoning.syntax
+        reasoning_text = self._write_until(syntax.end)
+        suffix = self._write_verbatim(syntax.end_suffix)
+        if reasoning.is_open:
+            return f"{reasoning_text} {suffix} {answer}"
+        section = self._define_rule("thought", f"{self._write_verbatim(syntax.begin)} {reasoning_text} {suffix}")
+        return f"{section}? {answer}"
 
-    def _until(self, mark: str) -> str:
+    def _write_until(self, marker: str) -> str:
         """Free text that ends at the first mark, and the mark."""
-        head, token, rest = self._split(mark)
+        head, token, rest = self._split_at_token(marker)
         if token:
-            return f"{_FREE} {token} {self._verbatim(rest)}"
+            return f"{_ANY_TEXT} {token} {self._write_verbatim(rest)}"
         if not head:
             raise ValueError("the end mark of reasoning is empty")
-        return self._rule("until", f"{_FREE} {_literal(head)}", "[lazy]")
+        return self._define_rule("until", f"{_ANY_TEXT} {_quote_literal(head)}", "[lazy]")
 
-    def _calls(self, calls: Calls) -> str:
-        before, after = calls.around
-        one = self._one_of([self._call(form) for form in calls.forms])
-        return f"{self._verbatim(before)} {one} {self._further(one, calls)} {self._verbatim(after)}"
+    def _write_calls(self, calls: ToolCallRules) -> str:
+        prefix, suffix = calls.around
+        single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
+        return f"{self._write_verbatim(prefix)} {single_call} {self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
 
-    def _further(self, one: str, calls: Calls) -> str:
-        return f"({self._verbatim(calls.between)} {one})*" if calls.parallel else ""
+    def _write_further_calls(self, single_call: str, calls: ToolCallRules) -> str:
+        return f"({self._write_verbatim(calls.separator)} {single_call})*" if calls.allows_parallel else ""
 
-    def _text_or_calls(self, text: str, calls: Calls, thought: Thought | None) -> str:
+    def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
         """Free text, then perhaps calls. The text takes what stands before the first mark of a call."""
-        before, after = calls.around
-        heads = [(before + _head(form.pieces)).lstrip() for form in calls.forms]
-        one = self._one_of([self._call(form) for form in calls.forms])
-        further = f"{self._further(one, calls)} {self._verbatim(after)}"
+        prefix, suffix = calls.around
+        heads = [(prefix + _find_head(form.pieces)).lstrip() for form in calls.forms]
+        single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
+        further_calls = f"{self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
         if all(self._has_token(head) for head in heads):
-            rests = map(self._from_token, heads)
-            first = self._one_of(map(self._call, calls.forms, rests))
-            return f"{text} ({first} {further})?"
-        mark = "" if calls.leading else _trigger(heads)
-        if not mark:
+            token_heads = map(self._skip_to_token, heads)
+            first_call = self._write_alternatives(map(self._write_call, calls.forms, token_heads))
+            return f"{text} ({first_call} {further_calls})?"
+        trigger = "" if calls.leading else _find_trigger(heads)
+        if not trigger:
             # The call begins as JSON does. What is not JSON is text.
-            words = self._rule("WORDS", self._but_no_thought("/([^\\s{\\[](?s:.*))?/", thought))
-            return f"({words} | {self._verbatim(before)} {one} {further})"
-        opened = self._rule("opened", self._rule("OPENED", f"{text} {_literal(mark)}"), "[lazy]")
-        tails = self._one_of(map(self._call, calls.forms, (head[len(mark) :] for head in heads)))
-        return f"({text} | {opened} {tails} {further})"
+            non_json_text = self._define_rule("WORDS", self._exclude_reasoning("/([^\\s{\\[](?s:.*))?/", reasoning))
+            return f"({non_json_text} | {self._write_verbatim(prefix)} {single_call} {further_calls})"
+        triggered = self._define_rule(
+            "opened", self._define_rule("OPENED", f"{text} {_quote_literal(trigger)}"), "[lazy]"
+        )
+        tails = self._write_alternatives(map(self._write_call, calls.forms, (head[len(trigger) :] for head in heads)))
+        return f"({text} | {triggered} {tails} {further_calls})"
 
-    def _call(self, form: CallForm, head: str | None = None) -> str:
+    def _write_call(self, form: CallForm, head: str | None = None) -> str:
         """One call. head: what is left to be written of its first text."""
-        pieces: Sequence[Piece] = form.pieces
+        pieces: Sequence[SyntaxPiece] = form.pieces
         if head is not None:
-            pieces = [Verbatim(head), *pieces[1:]]
-        return self._pieces(pieces, form)
+            pieces = [LiteralText(head), *pieces[1:]]
+        return self._write_pieces(pieces, form)
 
-    def _pieces(self, pieces: Sequence[Piece], form: CallForm) -> str:
-        return " ".join(filter(None, (self._piece(piece, form) for piece in pieces)))
+    def _write_pieces(self, pieces: Sequence[SyntaxPiece], form: CallForm) -> str:
+        return " ".join(filter(None, (self._write_piece(piece, form) for piece in pieces)))
 
-    def _piece(self, piece: Piece, form: CallForm) -> str:
+    def _write_piece(self, piece: SyntaxPiece, form: CallForm) -> str:
         match piece:
-            case Verbatim(text):
-                return self._verbatim(text)
+            case LiteralText(text):
+                return self._write_verbatim(text)
             case JsonValue():
-                return self._schema(_schema_of(piece, form.param), form.strict, form.param)
+                return self._write_schema(_build_schema(piece, form.param), form.is_strict, form.param)
             case FreeText():
-                return self._free_text(piece, form.param)
-            case OneOf(options):
-                return self._rule("one", " | ".join(self._pieces(option, form) for option in options))
-            case Maybe(inner) | Many(inner):
-                again = "?" if isinstance(piece, Maybe) else "*"
-                return self._rule("some", f"({self._pieces(inner, form)}){again}")
+                return self._write_free_text(piece, form.param)
+            case Alternation(options):
+                return self._define_rule("one", " | ".join(self._write_pieces(option, form) for option in options))
+            case OptionalPieces(inner) | RepeatedPieces(inner):
+                quantifier = "?" if isinstance(piece, OptionalPieces) else "*"
+                return self._define_rule("some", f"({self._write_pieces(inner, form)}){quantifier}")
 
-    def _free_text(self, text: FreeText, param: str) -> str:
+    def _write_free_text(self, text: FreeText, param: str) -> str:
         """The lexer is greedy: a text that ends at a mark is one lexeme with it, unless the mark is a token."""
-        head, token, rest = self._split(text.end)
+        head, token, rest = self._split_at_token(text.end)
         if head:
             token, rest = "", text.end[len(head) :]
-        inside = "/(?s:.*)/" if text.pattern is None else f"/{given.regex(text.pattern, param)[1:-1]}/"
-        if text.least or text.most is not None:
-            most = "" if text.most is None else text.most
-            inside += f" & /(?s:.{{{text.least},{most}}})/"
-        avoided = [mark for mark in text.avoid if not self._has_token(mark)]
+        terminal = "/(?s:.*)/" if text.pattern is None else f"/{user_grammars.build_regex(text.pattern, param)[1:-1]}/"
+        if text.min_length or text.max_length is not None:
+            max_length = "" if text.max_length is None else text.max_length
+            terminal += f" & /(?s:.{{{text.min_length},{max_length}}})/"
+        forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
         if not token:
-            avoided.append(head)
-        if avoided and (len(avoided) > 1 or "&" in inside or text.pattern is not None):
-            inside += f" & ~(/(?s:.*)/ ({' | '.join(map(_literal, dict.fromkeys(avoided)))}) /(?s:.*)/)"
-        body = self._rule("INSIDE", inside)
+            forbidden.append(head)
+        if forbidden and (len(forbidden) > 1 or "&" in terminal or text.pattern is not None):
+            terminal += f" & ~(/(?s:.*)/ ({' | '.join(map(_quote_literal, dict.fromkeys(forbidden)))}) /(?s:.*)/)"
+        body = self._define_rule("INSIDE", terminal)
         if token:
-            return f"{body} {token} {self._verbatim(rest)}"
-        return (
-            f"{self._rule('value', self._rule('VALUE', f'{body} {_literal(head)}'), '[lazy]')} {self._verbatim(rest)}"
-        )
+            return f"{body} {token} {self._write_verbatim(rest)}"
+        return f"{self._define_rule('value', self._define_rule('VALUE', f'{body} {_quote_literal(head)}'), '[lazy]')} {self._write_verbatim(rest)}"
 
-    def _body(self, body: Constraint, param: str, thought: Thought | None) -> str:
+    def _write_body(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
         match body:
             case JsonObject():
-                return self._schema({"type": "object"}, True, param)
+                return self._write_schema({"type": "object"}, True, param)
             case JsonSchema(schema, strict):
-                return self._schema(parse_schema(schema, param), strict, param)
+                return self._write_schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):
-                regex = self._alone(given.regex(pattern, param), param)
-                return self._rule("BODY", self._but_no_thought(regex, thought))
-            case Choices(options):
-                return self._alone(given.choices(options, param), param)
-            case ContextFree():
-                text = given.context_free(body, param)
+                regex = self._add_part(user_grammars.build_regex(pattern, param), param)
+                return self._define_rule("BODY", self._exclude_reasoning(regex, reasoning))
+            case StringChoices(options):
+                return self._add_part(user_grammars.build_choices(options, param), param)
+            case ContextFreeGrammar():
+                text = user_grammars.build_context_free(body, param)
                 self._parts.append((param, text))
                 self._nested.append({"name": "grammar", "lark_grammar": text})
                 return "@grammar"
 
-    def _schema(self, schema: Schema, strict: bool, param: str) -> str:
-        return self._rule("json", self._alone(_json(schema, strict), param))
+    def _write_schema(self, schema: Schema, strict: bool, param: str) -> str:
+        return self._define_rule("json", self._add_part(_build_inline_schema(schema, strict), param))
 
-    def _alone(self, expression: str, param: str) -> str:
+    def _add_part(self, expression: str, param: str) -> str:
         self._parts.append((param, f"start: {expression}"))
         return expression
 
-    def _one_of(self, alternatives: Iterable[str]) -> str:
-        return self._rule("call", " | ".join(alternatives))
+    def _write_alternatives(self, alternatives: Iterable[str]) -> str:
+        return self._define_rule("call", " | ".join(alternatives))
 
-    def _rule(self, name: str, expression: str, option: str = "") -> str:
+    def _define_rule(self, name: str, expression: str, option: str = "") -> str:
         """Define a rule (or, in capitals, a terminal) under a name of its own. Equal ones are one."""
-        own = self._rules.setdefault(expression, f"{name}_{len(self._rules)}{option}")
-        return own.removesuffix(option)
+        rule_name = self._rules.setdefault(expression, f"{name}_{len(self._rules)}{option}")
+        return rule_name.removesuffix(option)
 
     def _has_token(self, text: str) -> bool:
         return self._pattern.search(text) is not None
 
-    def _from_token(self, text: str) -> str:
+    def _skip_to_token(self, text: str) -> str:
         """Without what stands before the first token: free text has taken that."""
-        found = self._pattern.search(text)
-        return text if found is None else text[found.start() :]
+        match = self._pattern.search(text)
+        return text if match is None else text[match.start() :]
 
-    def _split(self, text: str) -> tuple[str, str, str]:
+    def _split_at_token(self, text: str) -> tuple[str, str, str]:
         """What stands before the first token, the token, the rest."""
-        found = self._pattern.search(text)
-        if found is None:
+        match = self._pattern.search(text)
+        if match is None:
             return text, "", ""
-        return text[: found.start()], f"<[{self._special[found[0]]}]>", text[found.end() :]
+        return text[: match.start()], f"<[{self._special_tokens[match[0]]}]>", text[match.end() :]
 
-    def _verbatim(self, text: str) -> str:
+    def _write_verbatim(self, text: str) -> str:
         symbols: list[str] = []
         while text:
-            head, token, text = self._split(text)
-            symbols += self._literals(head)
+            head, token, text = self._split_at_token(text)
+            symbols += self._write_literals(head)
             symbols += [token] if token else []
         return " ".join(symbols)
 
-    def _literals(self, text: str) -> list[str]:
+    def _write_literals(self, text: str) -> list[str]:
         """Text that stands beside a JSON body has to be cut into the same lexemes as it."""
-        if not self._beside_json:
-            return [_literal(text)] if text else []
-        return [_literal(lexeme) for lexeme in _JSON_LEXEME.findall(text)]
+        if not self._splits_like_json:
+            return [_quote_literal(text)] if text else []
+        return [_quote_literal(lexeme) for lexeme in _JSON_LEXEME.findall(text)]
 
 
-def _head(pieces: Sequence[Piece]) -> str:
+def _find_head(pieces: Sequence[SyntaxPiece]) -> str:
     first = pieces[0] if pieces else None
-    return first.text if isinstance(first, Verbatim) else ""
+    return first.text if isinstance(first, LiteralText) else ""
 
 
-def _trigger(heads: Sequence[str]) -> str:
+def _find_trigger(heads: Sequence[str]) -> str:
     """The beginning that all calls share, as far as it is a mark: text with more of it is meant to be a call."""
-    least, greatest = min(heads), max(heads)
-    shared = next((n for n, (a, b) in enumerate(zip(least, greatest, strict=False)) if a != b), len(least))
-    common = least[:shared]
-    found = _MARK.match(common)
-    return found[0] if found else common
+    first_head, last_head = min(heads), max(heads)
+    shared_length = next(
+        (
+            n
+            for n, (first_char, last_char) in enumerate(zip(first_head, last_head, strict=False))
+            if first_char != last_char
+        ),
+        len(first_head),
+    )
+    shared_prefix = first_head[:shared_length]
+    match = _MARKER.match(shared_prefix)
+    return match[0] if match else shared_prefix
 
 
-def _schema_of(value: JsonValue, param: str) -> Schema:
+def _build_schema(value: JsonValue, param: str) -> Schema:
     schema = True if value.schema is None else parse_schema(value.schema, param)
-    return schema if value.any else _of_object(schema)
+    return schema if value.any else _require_object(schema)
 
 
-def _of_object(schema: Schema) -> Schema:
+def _require_object(schema: Schema) -> Schema:
     """Arguments are an object, also where the schema forgets to say so."""
     if schema is True:
         return {"type": "object"}

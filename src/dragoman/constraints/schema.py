@@ -9,9 +9,9 @@ import msgspec
 
 from ..core.errors import RequestError
 
-MOST_BYTES = 64 * 1024
-MOST_LEVELS = 32
-MOST_INTERSECTED = 8
+MAX_BYTES = 64 * 1024
+MAX_LEVELS = 32
+MAX_INTERSECTED = 8
 """Regular expressions that may have to hold at once: the work to intersect them doubles with each."""
 
 DRAFTS = frozenset(
@@ -25,7 +25,7 @@ DRAFTS = frozenset(
 )
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 _APPLICATORS = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
-_INERT = frozenset(
+_ANNOTATION_KEYWORDS = frozenset(
     [
         *("$anchor", "$comment", "$defs", "$dynamicAnchor", "$id", "$schema", "$vocabulary", "default", "definitions"),
         *("deprecated", "description", "example", "examples", "readOnly", "title", "writeOnly", "x-guidance"),
@@ -41,59 +41,59 @@ def check_schema(schema: str, param: str) -> None:
 
 def parse_schema(schema: str, param: str) -> Schema:
     """The schema as Python holds it. Raises RequestError as `check_schema`."""
-    if len(schema) > MOST_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MOST_BYTES:
-        raise RequestError(f"The JSON Schema is larger than {MOST_BYTES // 1024} KiB.", param=param)
+    if len(schema) > MAX_BYTES or len(schema.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise RequestError(f"The JSON Schema is larger than {MAX_BYTES // 1024} KiB.", param=param)
     try:
         value: Json = msgspec.json.decode(schema)
     except RecursionError as error:
-        raise _too_deep(param) from error
+        raise _build_too_deep_error(param) from error
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
     if not isinstance(value, (dict, bool)):
         raise RequestError("A JSON Schema has to be an object or a boolean.", param=param)
-    if _levels(value) > 2 * MOST_LEVELS:  # a level of a schema is two of JSON: `properties`, and a name in it
-        raise _too_deep(param)
+    if _count_levels(value) > 2 * MAX_LEVELS:  # a level of a schema is two of JSON: `properties`, and a name in it
+        raise _build_too_deep_error(param)
     _check_meta(value, param)
     _check_intersections(value, param)
     return value
 
 
-def _too_deep(param: str) -> RequestError:
-    return RequestError(f"The JSON Schema is nested deeper than {MOST_LEVELS} levels.", param=param)
+def _build_too_deep_error(param: str) -> RequestError:
+    return RequestError(f"The JSON Schema is nested deeper than {MAX_LEVELS} levels.", param=param)
 
 
-def _levels(value: Json) -> int:
+def _count_levels(value: Json) -> int:
     """How deep containers are nested, found without recursion."""
     depth, level = 0, [value]
     while level:
-        inner = [item for item in level if isinstance(item, (dict, list))]
-        level = [part for item in inner for part in (item.values() if isinstance(item, dict) else item)]
-        depth += bool(inner)
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        level = [part for item in containers for part in (item.values() if isinstance(item, dict) else item)]
+        depth += bool(containers)
     return depth
 
 
 def _check_intersections(schema: Schema, param: str) -> None:
     """Refuse a schema whose parts are merged, if too many different expressions could meet."""
-    objects = [part for part in parts(schema) if isinstance(part, dict)]
-    if not any(merges(part) for part in objects):
+    objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
+    if not any(combines_schemas(part) for part in objects):
         return
     expressions = {
         text for part in objects for text in (part.get("pattern"), part.get("format")) if isinstance(text, str)
     }
-    if len(expressions) > MOST_INTERSECTED:
-        message = f"More than {MOST_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
+    if len(expressions) > MAX_INTERSECTED:
+        message = f"More than {MAX_INTERSECTED} patterns and formats in a schema that combines others by allOf or $ref"
         raise RequestError(f"{message} are not supported.", param=param)
 
 
-def merges(part: dict[str, Json]) -> bool:
+def combines_schemas(part: dict[str, Json]) -> bool:
     """Two schemas have to hold for the same value."""
-    every = part.get("allOf")
-    several = isinstance(every, list) and len(every) > 1
-    said = part.keys() - _INERT
-    return several or bool(said & _APPLICATORS and len(said) > 1)
+    all_of = part.get("allOf")
+    has_several = isinstance(all_of, list) and len(all_of) > 1
+    keywords = part.keys() - _ANNOTATION_KEYWORDS
+    return has_several or bool(keywords & _APPLICATORS and len(keywords) > 1)
 
 
-def parts(schema: Json) -> Iterator[Json]:
+def iterate_parts(schema: Json) -> Iterator[Json]:
     """All that it is made of, itself first."""
     pending = [schema]
     while pending:
@@ -115,8 +115,8 @@ def _check_meta(schema: Schema, param: str) -> None:
     try:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
-        where = "/".join(map(str, error.instance_path))
-        message = f"{error.message[:500]} (at {where[:200]})" if where else error.message[:500]
+        location = "/".join(map(str, error.instance_path))
+        message = f"{error.message[:500]} (at {location[:200]})" if location else error.message[:500]
         raise RequestError(f"Invalid JSON Schema: {message}", param=param) from error
     except (jsonschema_rs.ReferencingError, ValueError) as error:
         raise RequestError(f"Invalid JSON Schema: {error}", param=param) from error

@@ -14,7 +14,7 @@ PauseMode = Literal["abort", "wait", "keep"]
 """What becomes of what runs: it ends now with what it has said, it ends by itself first, or it goes on afterwards."""
 
 
-class Control(Protocol):
+class EngineControl(Protocol):
     """An engine that can be held and put to sleep. Called on the server's event loop; each returns when it is done."""
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
@@ -51,21 +51,21 @@ class Control(Protocol):
         ...
 
 
-class Stored(Struct, frozen=True, tag=True):
+class WeightsOnDisk(Struct, frozen=True, tag=True):
     """Weights on this machine: a directory of *.safetensors, or one such file."""
 
     path: str
 
 
-class Sent(Struct, frozen=True, tag=True):
+class WeightsInMemory(Struct, frozen=True, tag=True):
     """Weights in memory: the contents of safetensors files, which hold different tensors."""
 
     files: tuple[bytes, ...]
 
 
-Weights = Stored | Sent
+Weights = WeightsOnDisk | WeightsInMemory
 
-FIRST_VERSION = "default"
+INITIAL_WEIGHT_VERSION = "default"
 """What the weights are called that a server starts with, as in vLLM and SGLang."""
 
 
@@ -86,15 +86,15 @@ class Trainable(Protocol):
         """
         ...
 
-    async def name_weights(self, version: str) -> None:
+    async def set_weight_version(self, version: str) -> None:
         """The same weights by another name."""
         ...
 
 
-class Directed(Protocol):
+class Scriptable(Protocol):
     """An engine that can be told what to say and how to fail. Never blocks."""
 
-    def tell(self, reply: object) -> None:
+    def enqueue_reply(self, reply: object) -> None:
         """What the next request is answered: a reply as a script has it, or a list of them for as many requests.
 
         Raises RequestError; nothing has been told then.
@@ -105,6 +105,6 @@ class Directed(Protocol):
         """How requests fail from now on: a fault or a list of them; an empty list ends it. Raises RequestError."""
         ...
 
-    def faults(self) -> str:
+    def get_faults(self) -> str:
         """The faults in force, as JSON text."""
         ...

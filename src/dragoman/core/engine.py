@@ -13,11 +13,11 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from .embed import Embeddings, EmbedRequest, EmbedTraits, ScoreRequest, Scores
+from .embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
 from .errors import ContextTooLong, DragomanError, RequestError
 from .events import Event, FinishReason
 from .request import GenerateRequest, Sampling
-from .vision import ShownImage
+from .vision import PromptImage
 
 
 class Feature(StrEnum):
@@ -40,7 +40,9 @@ class Feature(StrEnum):
     LORA = "lora"
 
 
-CONSTRAINTS = frozenset({Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR})
+CONSTRAINT_FEATURES = frozenset(
+    {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR}
+)
 """What an engine can that lets a Matcher decide which tokens it may sample."""
 
 
@@ -117,18 +119,18 @@ class Matcher(Protocol):
         ...
 
 
-class ThoughtLimit(Struct, frozen=True):
+class ReasoningBudget(Struct, frozen=True):
     """After `tokens` tokens of reasoning force the ids `close`, unless the thought has ended by itself.
 
     A thought is over when the ids `end` have been sampled. open: the prompt has already begun one;
     otherwise it begins when the ids `begin` have been sampled.
     """
 
-    tokens: int
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-    close: tuple[int, ...]
-    open: bool
+    max_tokens: int
+    begin_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    forced_ids: tuple[int, ...]
+    is_open: bool
 
 
 class TokenRequest(Struct, frozen=True):
@@ -153,13 +155,13 @@ class TokenRequest(Struct, frozen=True):
     prompt_logprobs: int | None = None
     matcher: Matcher | None = None
     grammar: str | None = None
-    thought: ThoughtLimit | None = None
+    reasoning_budget: ReasoningBudget | None = None
     priority: int = 0
     cache_salt: str = ""
     extras: tuple[tuple[str, str], ...] = ()
-    asked: GenerateRequest | None = None
+    origin: GenerateRequest | None = None
     choice: int = 0
-    images: tuple[ShownImage, ...] = ()
+    images: tuple[PromptImage, ...] = ()
 
 
 class Scheduled(Struct, frozen=True):
@@ -169,7 +171,7 @@ class Scheduled(Struct, frozen=True):
     cached_tokens: int
 
 
-class Score(Struct, frozen=True, gc=False):
+class TokenLogprob(Struct, frozen=True, gc=False):
     """What the model thought of one token. rank: None where it is not known. top: (id, logprob), best first."""
 
     logprob: float
@@ -177,20 +179,20 @@ class Score(Struct, frozen=True, gc=False):
     top: tuple[tuple[int, float], ...]
 
 
-class PromptScored(Struct, frozen=True):
+class PromptLogprobs(Struct, frozen=True):
     """scores: one a prompt token; the first is None, since nothing precedes it."""
 
     id: str
-    scores: tuple[Score | None, ...]
+    logprobs: tuple[TokenLogprob | None, ...]
 
 
 class Sampled(Struct, frozen=True, gc=False):
     id: str
     token: int
-    score: Score | None = None
+    logprobs: TokenLogprob | None = None
 
 
-class SampledBy(Struct, frozen=True):
+class WeightVersionSet(Struct, frozen=True):
     """The tokens of this sequence that follow were sampled by weights of this version."""
 
     id: str
@@ -218,10 +220,10 @@ class Failed(Struct, frozen=True):
 
     id: str
     message: str
-    cut: bool = False
+    cuts_connection: bool = False
 
 
-class Refused(Struct, frozen=True):
+class Rejected(Struct, frozen=True):
     """The only output of a sequence that the engine does not take, where it could not tell so when it was added.
 
     error: a RequestError, or Overloaded.
@@ -231,8 +233,8 @@ class Refused(Struct, frozen=True):
     error: DragomanError
 
 
-TokenOutput = Scheduled | PromptScored | SampledBy | Sampled | Ended | Failed | Refused
-Deliver = Callable[[TokenOutput], None]
+TokenOutput = Scheduled | PromptLogprobs | WeightVersionSet | Sampled | Ended | Failed | Rejected
+OutputCallback = Callable[[TokenOutput], None]
 
 
 class TokenEngine(Protocol):
@@ -241,7 +243,7 @@ class TokenEngine(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """Queue a sequence; raise Overloaded if the queue is full.
 
         `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
@@ -338,7 +340,7 @@ class Embedder(Encoder, Protocol):
     """Texts to vectors."""
 
     @property
-    def traits(self) -> EmbedTraits: ...
+    def embedding_info(self) -> EmbeddingInfo: ...
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Vectors in the order of the inputs; equal inputs have equal vectors, to the bit, whatever else runs.
@@ -356,16 +358,16 @@ class Scorer(Encoder, Protocol):
         """Of one pair."""
         ...
 
-    async def score(self, request: ScoreRequest) -> Scores:
+    async def score(self, request: ScoreRequest) -> RelevanceScores:
         """As Embedder.embed."""
         ...
 
 
-def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
+def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> None:
     """Raises RequestError for ids that are not of this vocabulary, ContextTooLong where no room is left to answer."""
     if not ids:
         raise RequestError("The prompt is empty.", param="prompt")
     if len(ids) >= max_model_len:
         raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
-    if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab_size - 1}.", param="prompt")

@@ -64,20 +64,20 @@ class ContextTooLong(RequestError):
     code = "context_length_exceeded"
 
     def __init__(self, *, limit: int, prompt: int, at_least: bool = False, param: str | None = None) -> None:
-        about = "at least " if at_least else ""
+        qualifier = "at least " if at_least else ""
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, your prompt has "
-            f"{about}{prompt} tokens. Please reduce the length of the prompt.",
+            f"{qualifier}{prompt} tokens. Please reduce the length of the prompt.",
             param=param,
         )
         self.limit, self.prompt, self.at_least = limit, prompt, at_least
 
 
-class NotAuthenticated(RequestError):
+class AuthenticationError(RequestError):
     status, code = 401, "invalid_api_key"
 
 
-class NotPermitted(RequestError):
+class PermissionDenied(RequestError):
     status, code = 403, "permission_denied"
 
 
@@ -101,11 +101,11 @@ class BodyTooLarge(RequestError):
     status = 413
 
 
-class UnsupportedMedia(RequestError):
+class UnsupportedMediaType(RequestError):
     status = 415
 
 
-class Misdirected(RequestError):
+class MisdirectedRequest(RequestError):
     status = 421
 
 
@@ -137,7 +137,7 @@ class EngineTimeout(EngineError):
     status, code = 504, "timeout"
 
 
-class ConnectionCut(EngineError):
+class ConnectionDropped(EngineError):
     """Not a terminal event but none: the connection is closed, as by a crash between client and server."""
 
     code = "connection_cut"

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-UNKNOWN_ID = -1
+UNKNOWN_TOKEN_ID = -1
 """The id of a token of which an engine tells only the text."""
 
 
@@ -72,18 +72,18 @@ class FinishReason(StrEnum):
     """Ended from outside (an administrator's abort, shutdown); the answer is incomplete."""
 
 
-class Cleared(StrEnum):
+class ClearedKind(StrEnum):
     RESULTS = "results"
     REASONING = "reasoning"
 
 
-class Edited(Struct, frozen=True):
+class AppliedEdit(Struct, frozen=True):
     """An edit that was made to a conversation, see `request.Edit`.
 
     count: of results, or of turns whose reasoning was cleared. tokens: by which the prompt is shorter.
     """
 
-    cleared: Cleared
+    cleared: ClearedKind
     count: int
     tokens: int
 
@@ -98,7 +98,7 @@ class Started(Struct, frozen=True, tag=True):
     cached_tokens: int | None = None
     choices: int = 1
     prompts: int = 1
-    edited: tuple[Edited, ...] = ()
+    edited: tuple[AppliedEdit, ...] = ()
 
 
 class PromptTokens(Struct, frozen=True, tag=True):
@@ -177,6 +177,6 @@ ChoiceEvent = Delta | ChoiceFinished
 """What belongs to one choice."""
 
 
-def sampled(event: Event) -> tuple[Token, ...]:
+def get_answer_tokens(event: Event) -> tuple[Token, ...]:
     """The tokens of the answer that ride on this event."""
     return () if isinstance(event, (Started, PromptTokens, Finished)) else event.tokens

@@ -21,26 +21,26 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-class Inline(Struct, frozen=True, tag=True):
+class InlineMedia(Struct, frozen=True, tag=True):
     """Media that came with the request. media_type: as in MIME, `image/png`; None where it was not said."""
 
     data: bytes
     media_type: str | None = None
 
 
-class Remote(Struct, frozen=True, tag=True):
+class RemoteMedia(Struct, frozen=True, tag=True):
     """Media behind a URL. Whether it may be fetched is the server's policy, not the dialect's."""
 
     url: str
 
 
-class Stored(Struct, frozen=True, tag=True):
+class UploadedMedia(Struct, frozen=True, tag=True):
     """Media that was uploaded before."""
 
     file_id: str
 
 
-Source = Inline | Remote | Stored
+MediaSource = InlineMedia | RemoteMedia | UploadedMedia
 
 
 class Text(Struct, frozen=True, tag=True):
@@ -69,17 +69,17 @@ class ToolCall(Struct, frozen=True, tag=True):
 
 
 class Image(Struct, frozen=True, tag=True):
-    source: Source
+    source: MediaSource
     detail: str | None = None
 
 
 class Audio(Struct, frozen=True, tag=True):
-    source: Source
+    source: MediaSource
     format: str | None = None
 
 
 class File(Struct, frozen=True, tag=True):
-    source: Source
+    source: MediaSource
     filename: str | None = None
 
 
@@ -135,4 +135,4 @@ class ToolChoice(Struct, frozen=True):
 
     mode: str = "auto"
     names: tuple[str, ...] | None = None
-    named: bool = False
+    is_named: bool = False

@@ -48,7 +48,7 @@ class LoraState(Struct, frozen=True):
 
     waiting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
-    most: int = 0
+    max_running: int = 0
 
 
 class CacheConfig(Struct, frozen=True):
@@ -66,7 +66,7 @@ class EngineStats:
     """
 
     def __init__(self) -> None:
-        self.running = self.waiting = self.asleep = 0
+        self.running = self.waiting = self.sleep_level = 0
         self.kv_cache_usage: float | None = None
         self.preemptions: int | None = None
         self.prefix_cache_queries: int | None = None
@@ -74,7 +74,7 @@ class EngineStats:
         self.external_cache_queries: int | None = None
         self.external_cache_hits: int | None = None
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        self.success = dict.fromkeys(_REASONS.values(), 0)
+        self.success = dict.fromkeys(_REASON_LABELS.values(), 0)
         self.faults: dict[str, int] = {}
         self.cache: CacheConfig | None = None
         self.lora: LoraState | None = None
@@ -92,15 +92,15 @@ class EngineStats:
         self.request_max_tokens = Histogram(LENGTH_BUCKETS)
         self.request_choices = Histogram(CHOICE_BUCKETS)
 
-    def fault(self, kind: str) -> None:
+    def record_fault(self, kind: str) -> None:
         self.faults[kind] = self.faults.get(kind, 0) + 1
 
-    def finished(self, reason: FinishReason | None) -> None:
+    def record_finish(self, reason: FinishReason | None) -> None:
         """reason: None is a failure of the engine."""
-        self.success["error" if reason is None else _REASONS[reason]] += 1
+        self.success["error" if reason is None else _REASON_LABELS[reason]] += 1
 
 
-_REASONS: dict[FinishReason | None, str] = {
+_REASON_LABELS: dict[FinishReason | None, str] = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
@@ -109,7 +109,7 @@ _REASONS: dict[FinishReason | None, str] = {
 }
 
 
-class Monitored(Protocol):
+class StatsSource(Protocol):
     """An engine that counts for itself."""
 
     def stats(self) -> Sequence[EngineStats]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .events import (
+    AppliedEdit,
     ChoiceFinished,
-    Edited,
     Event,
     Finished,
     FinishReason,
@@ -23,7 +23,7 @@ from .events import (
 )
 from .message import Reasoning, Refusal, Text, ToolCall
 
-Part = Text | Reasoning | Refusal | ToolCall
+ReplyPart = Text | Reasoning | Refusal | ToolCall
 
 
 class Choice(Struct, frozen=True):
@@ -32,32 +32,32 @@ class Choice(Struct, frozen=True):
     kv_transfer_params, weights: as in `events.ChoiceFinished`.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ReplyPart, ...]
     reason: FinishReason
     stop: str | int | None = None
-    tail: tuple[Token, ...] = ()
+    trailing_tokens: tuple[Token, ...] = ()
     kv_transfer_params: str | None = None
     weights: tuple[WeightSpan, ...] | None = None
 
     @property
-    def called_tools(self) -> bool:
+    def has_tool_calls(self) -> bool:
         return any(isinstance(part, ToolCall) for part in self.parts)
 
     @property
     def tokens(self) -> tuple[Token, ...]:
         """All tokens of this choice in the order in which they were sampled."""
-        return (*(token for part in self.parts for token in part.tokens), *self.tail)
+        return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
 
-    def text(self) -> str:
+    def join_text(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
-    def reasoning(self) -> str:
+    def join_reasoning(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Reasoning))
 
-    def refusal(self) -> str:
+    def join_refusal(self) -> str:
         return "".join(part.text for part in self.parts if isinstance(part, Refusal))
 
-    def calls(self) -> tuple[ToolCall, ...]:
+    def list_calls(self) -> tuple[ToolCall, ...]:
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
@@ -67,23 +67,25 @@ class Reply(Struct, frozen=True):
     choices: tuple[Choice, ...]
     usage: Usage
     prompts: tuple[PromptTokens | None, ...] = (None,)
-    edited: tuple[Edited, ...] = ()
+    applied_edits: tuple[AppliedEdit, ...] = ()
 
     @property
     def kv_transfer_params(self) -> str | None:
         """Those of the first choice that has any: a whole answer has one place for them."""
-        return next((each.kv_transfer_params for each in self.choices if each.kv_transfer_params is not None), None)
+        return next(
+            (choice.kv_transfer_params for choice in self.choices if choice.kv_transfer_params is not None), None
+        )
 
 
-class _Open:
+class _OpenPart:
     """The part being written, with its pieces not yet joined."""
 
-    def __init__(self, kind: type[Part], id: str = "", name: str = "", custom: bool = False) -> None:
+    def __init__(self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False) -> None:
         self.kind, self.id, self.name, self.custom = kind, id, name, custom
         self.pieces: list[str] = []
         self.tokens: list[Token] = []
 
-    def close(self) -> Part:
+    def build(self) -> ReplyPart:
         text, tokens = "".join(self.pieces), tuple(self.tokens)
         if self.kind is ToolCall:
             return ToolCall(self.id, self.name, text, tokens, self.custom)
@@ -92,15 +94,15 @@ class _Open:
         return Refusal(text, tokens) if self.kind is Refusal else Text(text, tokens)
 
 
-class Fold:
+class ReplyBuilder:
     """Feed events in; `reply()` is the answer so far. Streaming and non-streaming share it."""
 
     def __init__(self) -> None:
-        self._parts: list[list[_Open]] = []
-        self._ends: list[ChoiceFinished | None] = []
+        self._parts: list[list[_OpenPart]] = []
+        self._finishes: list[ChoiceFinished | None] = []
         self._prompts: list[PromptTokens | None] = []
         self._usage = Usage(0, 0)
-        self._edited: tuple[Edited, ...] = ()
+        self._applied_edits: tuple[AppliedEdit, ...] = ()
 
     def feed(self, event: Event) -> None:
         match event:
@@ -113,41 +115,43 @@ class Fold:
             case RefusalDelta(choice, text, tokens):
                 self._append(choice, Refusal, text, tokens)
             case ToolCallStart(choice, id, name, tokens, custom):
-                part = _Open(ToolCall, id, name, custom)
+                part = _OpenPart(ToolCall, id, name, custom)
                 part.tokens.extend(tokens)
                 self._parts[choice].append(part)
             case ChoiceFinished():
-                self._ends[event.choice] = event
+                self._finishes[event.choice] = event
             case Finished(usage):
                 self._usage = usage
             case PromptTokens():
                 self._prompts[event.prompt] = event
-            case Started(prompt_tokens, cached, choices, prompts, edited):
+            case Started(prompt_tokens, cached, choices, prompts, applied_edits):
                 self._parts = [[] for _ in range(choices)]
-                self._ends = [None] * choices
+                self._finishes = [None] * choices
                 self._prompts = [None] * prompts
                 self._usage = Usage(prompt_tokens, 0, cached)
-                self._edited = edited
+                self._applied_edits = applied_edits
 
-    def _append(self, choice: int, kind: type[Part], text: str, tokens: tuple[Token, ...]) -> None:
+    def _append(self, choice: int, kind: type[ReplyPart], text: str, tokens: tuple[Token, ...]) -> None:
         parts = self._parts[choice]
         if not parts or parts[-1].kind is not kind:
-            parts.append(_Open(kind))
+            parts.append(_OpenPart(kind))
         parts[-1].pieces.append(text)
         parts[-1].tokens.extend(tokens)
 
-    def last_part(self, choice: int = 0) -> Part:
+    def build_last_part(self, choice: int = 0) -> ReplyPart:
         """The part that is being written; at least one must have begun."""
-        return self._parts[choice][-1].close()
+        return self._parts[choice][-1].build()
 
-    def reply(self) -> Reply:
+    def build(self) -> Reply:
         """The answer so far. A choice that has not ended yet says ABORT."""
-        choices = tuple(self._choice(parts, end) for parts, end in zip(self._parts, self._ends, strict=True))
-        return Reply(choices, self._usage, tuple(self._prompts), self._edited)
+        choices = tuple(
+            self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)
+        )
+        return Reply(choices, self._usage, tuple(self._prompts), self._applied_edits)
 
     @staticmethod
-    def _choice(parts: list[_Open], end: ChoiceFinished | None) -> Choice:
-        closed = tuple(part.close() for part in parts)
-        if end is None:
-            return Choice(closed, FinishReason.ABORT)
-        return Choice(closed, end.reason, end.stop, end.tokens, end.kv_transfer_params, end.weights)
+    def _build_choice(parts: list[_OpenPart], finish: ChoiceFinished | None) -> Choice:
+        built_parts = tuple(part.build() for part in parts)
+        if finish is None:
+            return Choice(built_parts, FinishReason.ABORT)
+        return Choice(built_parts, finish.reason, finish.stop, finish.tokens, finish.kv_transfer_params, finish.weights)

@@ -35,7 +35,7 @@ class TemplateOptions(Struct, frozen=True):
     continue_final_message: bool = False
 
 
-class ClearResults(Struct, frozen=True, tag=True):
+class ClearToolResults(Struct, frozen=True, tag=True):
     """Of tools' results all but the last `keep` give way to a placeholder, once the prompt has more tokens than
     `above_tokens`, or, where that is told, the conversation more results than `above_uses`.
 
@@ -57,7 +57,7 @@ class ClearReasoning(Struct, frozen=True, tag=True):
     keep: int
 
 
-Edit = ClearResults | ClearReasoning
+Edit = ClearToolResults | ClearReasoning
 
 
 class Conversation(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Conversation(Struct, frozen=True):
     template: TemplateOptions = TemplateOptions()
     drop_oldest: bool = False
     edits: tuple[Edit, ...] = ()
-    said: tuple[tuple[int, ...], ...] = ()
+    sampled_turns: tuple[tuple[int, ...], ...] = ()
 
 
 Prompt = Conversation | str | tuple[int, ...]
@@ -97,20 +97,20 @@ class Regex(Struct, frozen=True, tag=True):
     pattern: str
 
 
-class Choices(Struct, frozen=True, tag=True):
+class StringChoices(Struct, frozen=True, tag=True):
     """One of these strings, exactly."""
 
     options: tuple[str, ...]
 
 
-class ContextFree(Struct, frozen=True, tag=True):
+class ContextFreeGrammar(Struct, frozen=True, tag=True):
     """A context-free grammar in `lark` (llguidance's dialect of it) or `gbnf` syntax."""
 
     definition: str
     syntax: str = "lark"
 
 
-Constraint = JsonObject | JsonSchema | Regex | Choices | ContextFree
+Constraint = JsonObject | JsonSchema | Regex | StringChoices | ContextFreeGrammar
 
 
 class Sampling(Struct, frozen=True):
@@ -149,17 +149,17 @@ class SamplingOptions(Struct, frozen=True):
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] | None = None
 
-    def said(self) -> tuple[str, ...]:
+    def list_set_fields(self) -> tuple[str, ...]:
         """Names of the fields that the client set."""
         return tuple(name for name in self.__struct_fields__ if getattr(self, name) is not None)
 
-    def over(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
+    def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
         """The effective values: what was said, else the default. bad_words arrive tokenised."""
-        said = {name: getattr(self, name) for name in self.said() if name != "bad_words"}
-        return msgspec.structs.replace(defaults, bad_words=bad_words or defaults.bad_words, **said)
+        overrides = {name: getattr(self, name) for name in self.list_set_fields() if name != "bad_words"}
+        return msgspec.structs.replace(defaults, bad_words=bad_words or defaults.bad_words, **overrides)
 
 
-class Limits(Struct, frozen=True):
+class GenerationLimits(Struct, frozen=True):
     """Where an answer ends.
 
     max_tokens: of each choice; None is the rest of the context. stop: strings, removed from the text unless
@@ -190,7 +190,7 @@ class Extras(Struct, frozen=True):
     fault: str | None = None
     data_parallel_rank: str | None = None
 
-    def items(self) -> tuple[tuple[str, str], ...]:
+    def list_items(self) -> tuple[tuple[str, str], ...]:
         """(name, JSON text) of what the client set."""
         return tuple((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)
 
@@ -212,7 +212,7 @@ class GenerateRequest(Struct, frozen=True):
     choices: int = 1
     best_of: int | None = None
     sampling: SamplingOptions = SamplingOptions()
-    limits: Limits = Limits()
+    limits: GenerationLimits = GenerationLimits()
     constraint: Constraint | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None

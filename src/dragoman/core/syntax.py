@@ -11,7 +11,7 @@ from .events import Event
 from .message import Tool
 
 
-class Verbatim(Struct, frozen=True, tag=True):
+class LiteralText(Struct, frozen=True, tag=True):
     """Exactly this text. Names of added tokens in it stand for those tokens."""
 
     text: str
@@ -33,30 +33,30 @@ class FreeText(Struct, frozen=True, tag=True):
     end: str
     avoid: tuple[str, ...] = ()
     pattern: str | None = None
-    least: int = 0
-    most: int | None = None
+    min_length: int = 0
+    max_length: int | None = None
 
 
-class OneOf(Struct, frozen=True, tag=True):
-    options: tuple[tuple[Piece, ...], ...]
+class Alternation(Struct, frozen=True, tag=True):
+    options: tuple[tuple[SyntaxPiece, ...], ...]
 
 
-class Maybe(Struct, frozen=True, tag=True):
+class OptionalPieces(Struct, frozen=True, tag=True):
     """Written or left out."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SyntaxPiece, ...]
 
 
-class Many(Struct, frozen=True, tag=True):
+class RepeatedPieces(Struct, frozen=True, tag=True):
     """Any number of times, even none."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SyntaxPiece, ...]
 
 
-Piece = Verbatim | JsonValue | FreeText | OneOf | Maybe | Many
+SyntaxPiece = LiteralText | JsonValue | FreeText | Alternation | OptionalPieces | RepeatedPieces
 
 
-class ThoughtSyntax(Struct, frozen=True):
+class ReasoningSyntax(Struct, frozen=True):
     """begin, end: the marks around reasoning. after: text that the template puts behind the end mark.
 
     answer: what stands before an answer that is text, wherever there is one.
@@ -64,8 +64,8 @@ class ThoughtSyntax(Struct, frozen=True):
 
     begin: str
     end: str
-    after: str = ""
-    answer: str = ""
+    end_suffix: str = ""
+    answer_prefix: str = ""
 
 
 class ParseContext(Struct, frozen=True):
@@ -96,14 +96,14 @@ class ReasoningFormat(Protocol):
     """Tells reasoning from text."""
 
     @property
-    def thought(self) -> ThoughtSyntax: ...
+    def syntax(self) -> ReasoningSyntax: ...
 
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that must reach the parser even if they are control tokens."""
         ...
 
-    def parser(self, context: ParseContext) -> Parser: ...
+    def create_parser(self, context: ParseContext) -> Parser: ...
 
 
 class ToolFormat(Protocol):
@@ -116,29 +116,29 @@ class ToolFormat(Protocol):
     def markers(self) -> tuple[str, ...]: ...
 
     @property
-    def openers(self) -> tuple[str, ...]: ...
+    def call_openers(self) -> tuple[str, ...]: ...
 
-    def parser(self, context: ParseContext) -> Parser: ...
+    def create_parser(self, context: ParseContext) -> Parser: ...
 
-    def call(self, tool: Tool) -> tuple[Piece, ...]:
+    def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
         """The one form in which a call of this tool may be written when it is enforced. Raises Unsupported."""
         ...
 
     @property
-    def around(self) -> tuple[str, str]:
+    def section_delimiters(self) -> tuple[str, str]:
         """What stands before the first call of an answer, and behind the last."""
         ...
 
     @property
-    def between(self) -> str:
+    def call_separator(self) -> str:
         """What separates two calls of one answer."""
         ...
 
     @property
-    def leading(self) -> bool:
+    def has_unmarked_calls(self) -> bool:
         """No mark begins a call: it is one only where nothing but reasoning precedes it."""
         ...
 
 
-def declared(tools: Sequence[Tool]) -> frozenset[str]:
+def get_tool_names(tools: Sequence[Tool]) -> frozenset[str]:
     return frozenset(tool.name for tool in tools)

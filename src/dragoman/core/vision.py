@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class ReadImage(Struct, frozen=True):
+class PreparedImage(Struct, frozen=True):
     """An image as a model's own processor made it ready.
 
     text: what stands for it in the prompt, instead of the one placeholder that the chat template writes. digest: of
@@ -20,10 +20,10 @@ class ReadImage(Struct, frozen=True):
 
     text: str
     digest: bytes
-    prepared: object
+    model_inputs: object
 
 
-class ShownImage(Struct, frozen=True):
+class PromptImage(Struct, frozen=True):
     """An image in a prompt: the ids from `begin` to `end` stand for it. digest, prepared: as in ReadImage.
 
     Keys and values of a prompt are shared only where digests and places are equal too.
@@ -32,10 +32,10 @@ class ShownImage(Struct, frozen=True):
     begin: int
     end: int
     digest: bytes
-    prepared: object
+    model_inputs: object
 
 
-class Vision(Protocol):
+class ImageProcessor(Protocol):
     """How a model takes images in. Blocking; safe to use from several threads."""
 
     @property
@@ -47,14 +47,14 @@ class Vision(Protocol):
         ...
 
     @property
-    def in_text(self) -> bool:
+    def uses_text_placeholder(self) -> bool:
         """The template is shown no images, but texts that are the placeholder."""
         ...
 
-    def read(self, images: Sequence[bytes]) -> tuple[ReadImage, ...]:
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
         """Those of one prompt, in its order. Raises RequestError for one that cannot be decoded."""
         ...
 
-    def place(self, prompt: Sequence[int], images: Sequence[ReadImage]) -> tuple[ShownImage, ...]:
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
         """Where each of them is in the ids of a prompt. Raises RequestError where they are not all there."""
         ...

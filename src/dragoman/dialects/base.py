@@ -12,7 +12,7 @@ from ..core.errors import DragomanError
 from ..core.events import Event
 from ..core.reply import Reply
 from ..core.request import GenerateRequest
-from .sealing import Sealing
+from .sealing import SealingKey
 
 
 class Profile(StrEnum):
@@ -38,11 +38,11 @@ class Writer(Protocol):
         """Whole server-sent events for one canonical event; may be empty."""
         ...
 
-    def full(self, reply: Reply) -> bytes:
+    def render_full(self, reply: Reply) -> bytes:
         """The same answer as one JSON object."""
         ...
 
-    def error(self, error: DragomanError) -> bytes:
+    def render_error(self, error: DragomanError) -> bytes:
         """The terminal events of an answer that failed after it had begun."""
         ...
 
@@ -57,7 +57,7 @@ class Writer(Protocol):
         ...
 
 
-class Call(Struct, frozen=True):
+class GenerationCall(Struct, frozen=True):
     """What a reader made of a body.
 
     requests: one a prompt, in order; all with the same number of choices. id_prefix: what the answer's id
@@ -86,5 +86,5 @@ class ReaderOptions(Struct, frozen=True):
     default_model: str | None = None
     max_stop: int = 16
     max_n: int = 128
-    sealing: Sealing | None = None
+    sealing_key: SealingKey | None = None
     drop_nonces: bool = True

@@ -19,10 +19,10 @@ MAX_ECHO = 64
 
 T = TypeVar("T", bound=Struct)
 
-_ONE_KIND = bytes.maketrans(b"{}", b"[]")
-_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'"[]{}'))
+_BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_IRRELEVANT_BYTES = bytes(set(range(256)) - set(b'"[]{}'))
 _PATH = re.compile(r"\$[^`]*")
-_WORDS = {
+_TYPE_NAMES = {
     "int": "an integer",
     "float": "a number",
     "str": "a string",
@@ -31,32 +31,32 @@ _WORDS = {
     "object": "an object",
     "null": "null",
 }
-_top_level = msgspec.json.Decoder(dict[str, Raw])
+_top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
-class Body:
+class ParsedBody:
     """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is no JSON object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        _check_text(data)
+        _check_encoding_and_depth(data)
         try:
-            self.fields = _top_level.decode(data)
+            self.fields = _top_level_decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise _translated(error) from None
+            raise _translate_error(error) from None
 
-    def others(self, *names: frozenset[str]) -> dict[str, Raw]:
+    def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
-        return {name: raw for name, raw in self.fields.items() if not any(name in known for known in names)}
+        return {name: raw for name, raw in self.fields.items() if not any(name in known_names for known_names in names)}
 
-    def read(self, shape: Shape[T]) -> T:
+    def decode(self, schema: BodySchema[T]) -> T:
         try:
-            return shape.decoder.decode(self._data)
+            return schema.decoder.decode(self._data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _translated(error) from None
+            raise _translate_error(error) from None
 
 
-class Shape(Generic[T]):
+class BodySchema(Generic[T]):
     """The fields that a kind of body has."""
 
     def __init__(self, type: type[T]) -> None:
@@ -65,7 +65,7 @@ class Shape(Generic[T]):
 
 
 @contextmanager
-def within(field: str) -> Generator[None]:
+def prefix_param(field: str) -> Generator[None]:
     """Errors name the field by its whole path."""
     try:
         yield
@@ -74,18 +74,18 @@ def within(field: str) -> Generator[None]:
         raise
 
 
-def json_text(raw: Raw, param: str) -> str | None:
+def read_json_object(raw: Raw, param: str) -> str | None:
     """A free-form object as JSON text, as it was written; None where it is absent or null."""
-    if (text := _present(raw)) is None:
+    if (text := _strip_null(raw)) is None:
         return None
-    if not isinstance(json_value(raw, param), dict):
+    if not isinstance(read_json_value(raw, param), dict):
         raise RequestError(f"Invalid type for '{param}': expected an object.", param=param, code="invalid_type")
     return text
 
 
-def json_value(raw: Raw, param: str) -> object:
+def read_json_value(raw: Raw, param: str) -> object:
     """What a free-form field says; None where it is absent or null."""
-    if (text := _present(raw)) is None:
+    if (text := _strip_null(raw)) is None:
         return None
     try:
         return msgspec.json.decode(text)
@@ -93,46 +93,46 @@ def json_value(raw: Raw, param: str) -> object:
         raise RequestError(f"Invalid value for '{param}': not valid JSON.", param=param, code="invalid_json") from None
 
 
-def _present(raw: Raw) -> str | None:
+def _strip_null(raw: Raw) -> str | None:
     text = bytes(raw).decode().strip()
     return None if text in ("", "null") else text
 
 
-def echo(value: str) -> str:
+def abbreviate(value: str) -> str:
     """A client's value for a message: never at length."""
     return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
 
 
-def one_of(value: str, allowed: Iterable[str], param: str) -> str:
+def check_one_of(value: str, allowed: Iterable[str], param: str) -> str:
     """`value`, if it is one of the allowed ones."""
     allowed = tuple(allowed)
     if value not in allowed:
-        listed = ", ".join(repr(word) for word in allowed)
+        supported = ", ".join(repr(word) for word in allowed)
         raise RequestError(
-            f"Invalid value for '{param}': {echo(value)}. Supported values are: {listed}.",
+            f"Invalid value for '{param}': {abbreviate(value)}. Supported values are: {supported}.",
             param=param,
             code="invalid_value",
         )
     return value
 
 
-def missing(param: str, hint: str = "") -> RequestError:
+def missing_parameter(param: str, hint: str = "") -> RequestError:
     return RequestError(f"Missing required parameter: '{param}'.{hint}", param=param, code="missing_required_parameter")
 
 
-def invalid(param: str, what: str) -> RequestError:
+def invalid_value(param: str, expectation: str) -> RequestError:
     """`what` says what is allowed."""
-    return RequestError(f"Invalid value for '{param}': {what}.", param=param, code="invalid_value")
+    return RequestError(f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value")
 
 
-def _check_text(data: bytes) -> None:
+def _check_encoding_and_depth(data: bytes) -> None:
     if not data.isascii():
         try:
             data.decode()
         except UnicodeDecodeError:
             raise RequestError("The body is not valid UTF-8.", code="invalid_json") from None
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_too_deep(data):
-        raise _too_deep()
+        raise _depth_error()
 
 
 def _is_too_deep(data: bytes) -> bool:
@@ -141,7 +141,7 @@ def _is_too_deep(data: bytes) -> bool:
     decoder's affair.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    marks = unescaped.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE)
+    marks = unescaped.translate(_BRACES_AS_BRACKETS, _IRRELEVANT_BYTES)
     brackets = b"".join(marks.split(b'"')[::2])
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
@@ -152,32 +152,42 @@ def _is_too_deep(data: bytes) -> bool:
     return b"[]" in brackets
 
 
-def _too_deep() -> RequestError:
+def _depth_error() -> RequestError:
     return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
 
 
-def _translated(error: Exception) -> RequestError:
+def _translate_error(error: Exception) -> RequestError:
     if isinstance(error, RecursionError):
-        return _too_deep()
+        return _depth_error()
     if not isinstance(error, msgspec.ValidationError):
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
-    what, _, where = str(error).partition(" - at ")
-    found = _PATH.search(where)
-    param = found.group().removeprefix("$").removeprefix(".").replace("[...]", "") if found else ""
-    if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):
-        return missing(f"{param}.{lacking.group(1)}" if param else lacking.group(1))
+    problem, _, location = str(error).partition(" - at ")
+    path_match = _PATH.search(location)
+    param = path_match.group().removeprefix("$").removeprefix(".").replace("[...]", "") if path_match else ""
+    if missing_match := re.fullmatch(r"Object missing required field `(.*)`", problem):
+        return missing_parameter(f"{param}.{missing_match.group(1)}" if param else missing_match.group(1))
     if not param:
         return RequestError("The body must be a JSON object.", code="invalid_json")
-    return _wrong(param, what)
+    return _translate_type_error(param, problem)
 
 
-def _wrong(param: str, what: str) -> RequestError:
+def _translate_type_error(param: str, problem: str) -> RequestError:
     """msgspec's own words ("Expected `int | null`, got `str`") in those of OpenAI."""
-    if both := re.fullmatch(r"Expected `(.*)`, got `(.*)`", what):
-        wanted = " or ".join(_WORDS.get(word, word) for word in both.group(1).split(" | ") if word != "null")
-        got = "a number with a fraction" if both.group(2) == "float" else _WORDS.get(both.group(2), both.group(2))
-        message = f"Invalid type for '{param}': expected {wanted}, but got {got} instead."
+    if type_match := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
+        expected = " or ".join(
+            _TYPE_NAMES.get(word, word) for word in type_match.group(1).split(" | ") if word != "null"
+        )
+        actual = (
+            "a number with a fraction"
+            if type_match.group(2) == "float"
+            else _TYPE_NAMES.get(type_match.group(2), type_match.group(2))
+        )
+        message = f"Invalid type for '{param}': expected {expected}, but got {actual} instead."
         return RequestError(message, param=param, code="invalid_type")
-    if bound := re.fullmatch(r"Expected `(\w+)` (.*)", what, re.DOTALL):
-        return invalid(param, f"expected {_WORDS.get(bound.group(1), bound.group(1))} {bound.group(2)}")
-    return invalid(param, what[0].lower() + what[1:] if len(what) <= 2 * MAX_ECHO else "not allowed here")
+    if bound_match := re.fullmatch(r"Expected `(\w+)` (.*)", problem, re.DOTALL):
+        return invalid_value(
+            param, f"expected {_TYPE_NAMES.get(bound_match.group(1), bound_match.group(1))} {bound_match.group(2)}"
+        )
+    return invalid_value(
+        param, problem[0].lower() + problem[1:] if len(problem) <= 2 * MAX_ECHO else "not allowed here"
+    )

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from ..core.errors import RequestError, Unsupported
-from ..core.request import Choices, Constraint, ContextFree, JsonObject, JsonSchema, Regex
-from .body import invalid, json_text, json_value, one_of
-from .fields import Decoding, Generation, JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from ..core.request import Constraint, ContextFreeGrammar, JsonObject, JsonSchema, Regex, StringChoices
+from .body import check_one_of, invalid_value, read_json_object, read_json_value
+from .fields import DecodingFields, GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 
 MAX_SCHEMA = 64 * 1024
 MAX_REGEX = 4 * 1024
@@ -17,109 +17,111 @@ MAX_GRAMMAR = 64 * 1024
 MAX_OPTIONS = 1_000
 
 
-def read_constraint(fields: Generation) -> Constraint | None:
-    return only_one([*_of_response_format(fields.response_format), *structured(fields)])
+def read_constraint_fields(fields: GenerationFields) -> Constraint | None:
+    return require_at_most_one([*_read_response_format(fields.response_format), *read_structured_outputs(fields)])
 
 
-def structured(fields: Decoding) -> list[tuple[str, Constraint]]:
+def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
     """What vLLM's own fields say, each with the field's name."""
-    guided = StructuredOutputs(
+    guided_outputs = StructuredOutputs(
         json=fields.guided_json,
         regex=fields.guided_regex,
         choice=fields.guided_choice,
         grammar=fields.guided_grammar,
     )
-    given = fields.structured_outputs
-    found = [] if given is None else _of_structured(given, "structured_outputs.")
-    if given is not None and not found:
+    outputs = fields.structured_outputs
+    constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
+    if outputs is not None and not constraints:
         # Who misspells the one member that counts would get an answer that nothing binds.
-        raise invalid("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
-    return [*found, *_of_structured(guided, "guided_")]
+        raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
+    return [*constraints, *_read_outputs(guided_outputs, "guided_")]
 
 
-def only_one(found: Sequence[tuple[str, Constraint]]) -> Constraint | None:
-    if len(found) > 1:
-        names = " and ".join(f"'{param}'" for param, _ in found)
-        raise RequestError(f"Only one constraint is possible, but got {names}.", param=found[1][0])
-    return found[0][1] if found else None
+def require_at_most_one(constraints: Sequence[tuple[str, Constraint]]) -> Constraint | None:
+    if len(constraints) > 1:
+        names = " and ".join(f"'{param}'" for param, _ in constraints)
+        raise RequestError(f"Only one constraint is possible, but got {names}.", param=constraints[1][0])
+    return constraints[0][1] if constraints else None
 
 
-def _of_response_format(format: ResponseFormat | None) -> list[tuple[str, Constraint]]:
+def _read_response_format(format: ResponseFormat | None) -> list[tuple[str, Constraint]]:
     if format is None:
         return []
     if format.type == "structural_tag":
         raise Unsupported("'response_format' of type 'structural_tag' is not supported here.", param="response_format")
-    match one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type"):
+    match check_one_of(format.type, ("text", "json_object", "json_schema"), "response_format.type"):
         case "json_object":
-            schema = schema_text(format.schema, "response_format.schema")
+            schema = read_schema(format.schema, "response_format.schema")
             return [("response_format", JsonObject() if schema is None else JsonSchema(schema, strict=False))]
         case "json_schema":
-            return [("response_format", _json_schema(format.json_schema))]
+            return [("response_format", _read_json_schema(format.json_schema))]
         case _:
             return []
 
 
-def _json_schema(format: JsonSchemaFormat | None) -> Constraint:
+def _read_json_schema(format: JsonSchemaFormat | None) -> Constraint:
     if format is None:
         raise RequestError(
             "Missing required parameter: 'response_format.json_schema'.",
             param="response_format.json_schema",
             code="missing_required_parameter",
         )
-    schema = schema_text(format.schema, "response_format.json_schema.schema")
+    schema = read_schema(format.schema, "response_format.json_schema.schema")
     if schema is None:
         return JsonObject()
     return JsonSchema(schema, strict=bool(format.strict), name=format.name)
 
 
-def _of_structured(given: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:
-    found: list[tuple[str, Constraint]] = []
-    if (schema := schema_or_text(given.json, prefix + "json")) is not None:
-        found.append((prefix + "json", JsonSchema(schema)))
-    if given.regex is not None:
-        found.append((prefix + "regex", Regex(sized(given.regex, MAX_REGEX, prefix + "regex"))))
-    if given.choice is not None:
-        found.append((prefix + "choice", _choices(given.choice, prefix + "choice")))
-    if given.grammar is not None:
-        found.append((prefix + "grammar", grammar(sized(given.grammar, MAX_GRAMMAR, prefix + "grammar"))))
-    if given.json_object:
-        found.append((prefix + "json_object", JsonObject()))
-    if json_value(given.structural_tag, prefix + "structural_tag") is not None:
+def _read_outputs(outputs: StructuredOutputs, prefix: str) -> list[tuple[str, Constraint]]:
+    constraints: list[tuple[str, Constraint]] = []
+    if (schema := read_schema_or_text(outputs.json, prefix + "json")) is not None:
+        constraints.append((prefix + "json", JsonSchema(schema)))
+    if outputs.regex is not None:
+        constraints.append((prefix + "regex", Regex(check_text_size(outputs.regex, MAX_REGEX, prefix + "regex"))))
+    if outputs.choice is not None:
+        constraints.append((prefix + "choice", _read_choices(outputs.choice, prefix + "choice")))
+    if outputs.grammar is not None:
+        constraints.append(
+            (prefix + "grammar", read_grammar(check_text_size(outputs.grammar, MAX_GRAMMAR, prefix + "grammar")))
+        )
+    if outputs.json_object:
+        constraints.append((prefix + "json_object", JsonObject()))
+    if read_json_value(outputs.structural_tag, prefix + "structural_tag") is not None:
         raise Unsupported(f"'{prefix}structural_tag' is not supported here.", param=prefix + "structural_tag")
-    return found
+    return constraints
 
 
-def _choices(options: list[str], param: str) -> Choices:
+def _read_choices(options: list[str], param: str) -> StringChoices:
     if not options or len(options) > MAX_OPTIONS or "" in options:
-        raise invalid(param, f"expected 1 to {MAX_OPTIONS} strings, none of them empty")
-    return Choices(tuple(options))
+        raise invalid_value(param, f"expected 1 to {MAX_OPTIONS} strings, none of them empty")
+    return StringChoices(tuple(options))
 
 
-def grammar(definition: str) -> ContextFree:
+def read_grammar(definition: str) -> ContextFreeGrammar:
     """GBNF writes `::=`, Lark does not; the clients of vLLM send both in one field."""
-    return ContextFree(definition, "gbnf" if "::=" in definition else "lark")
+    return ContextFreeGrammar(definition, "gbnf" if "::=" in definition else "lark")
 
 
-def schema_text(raw: Raw, param: str) -> str | None:
+def read_schema(raw: Raw, param: str) -> str | None:
     """A JSON Schema as JSON text; None where it is absent or null."""
-    text = json_text(raw, param)
-    return None if text is None else sized(text, MAX_SCHEMA, param)
+    text = read_json_object(raw, param)
+    return None if text is None else check_text_size(text, MAX_SCHEMA, param)
 
 
-def schema_or_text(raw: Raw, param: str) -> str | None:
+def read_schema_or_text(raw: Raw, param: str) -> str | None:
     """vLLM and SGLang take a schema as an object or as a string of JSON."""
-    value = json_value(raw, param)
+    value = read_json_value(raw, param)
     if not isinstance(value, str):
-        return schema_text(raw, param)
+        return read_schema(raw, param)
     try:
-        return schema_text(Raw(value.encode()), param)
+        return read_schema(Raw(value.encode()), param)
     except RequestError:
-        raise invalid(param, "expected a JSON Schema, as an object or as a string that holds one") from None
+        raise invalid_value(param, "expected a JSON Schema, as an object or as a string that holds one") from None
 
 
-def sized(text: str, most: int, param: str) -> str:
-    if len(text) > most:
-        raise invalid(param, f"expected at most {most} characters, got {len(text)}")
+def check_text_size(text: str, max_size: int, param: str) -> str:
+    if len(text) > max_size:
+        raise invalid_value(param, f"expected at most {max_size} characters, got {len(text)}")
     if not text:
-        raise invalid(param, "it must not be empty")
+        raise invalid_value(param, "it must not be empty")
     return text

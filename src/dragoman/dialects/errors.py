@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ..core.errors import DragomanError
 from .base import Profile
-from .text import line_safe, printable
+from .json_encoding import escape_line_breaks, replace_surrogates
 
 MAX_MESSAGE = 2_000
 """Characters of a message on the wire; what a client sent is never echoed at length."""
@@ -34,32 +34,32 @@ _VLLM_TYPES = {
 }
 
 
-class _Error(Struct, frozen=True):
+class _OpenAIError(Struct, frozen=True):
     message: str
     type: str
     param: str | None
     code: str | int | None
 
 
-class _Envelope(Struct, frozen=True):
-    error: _Error
+class _OpenAIErrorEnvelope(Struct, frozen=True):
+    error: _OpenAIError
 
 
-def openai_error(error: DragomanError, profile: Profile) -> bytes:
+def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
     """The JSON body of an answer with status `error.status`, or the payload of a stream's last event.
 
     All four keys are always there. OpenAI's profile: `code` is a word or null; vLLM's: the status as a number.
     """
-    message = printable(error.message)
+    message = replace_surrogates(error.message)
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
-    param = None if error.param is None else printable(error.param)[:MAX_MESSAGE]
+    param = None if error.param is None else replace_surrogates(error.param)[:MAX_MESSAGE]
     code = error.code if profile is Profile.OPENAI else error.status
-    body = _Envelope(_Error(message, _type(error.status, profile), param, code))
-    return line_safe(msgspec.json.encode(body))
+    body = _OpenAIErrorEnvelope(_OpenAIError(message, _find_type(error.status, profile), param, code))
+    return escape_line_breaks(msgspec.json.encode(body))
 
 
-def _type(status: int, profile: Profile) -> str:
+def _find_type(status: int, profile: Profile) -> str:
     if profile is Profile.VLLM:
         return _VLLM_TYPES.get(status, "BadRequestError" if status < 500 else "InternalServerError")
     return _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")

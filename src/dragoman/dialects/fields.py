@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Raw, Struct
 
 from ..core.errors import RequestError, Unsupported
-from ..core.request import Extras, Limits, SamplingOptions
+from ..core.request import Extras, GenerationLimits, SamplingOptions
 from .base import Profile, ReaderOptions
-from .body import echo, invalid, json_text, missing, one_of
+from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
 
 INT32 = 2**31 - 1
 MAX_LOGPROBS = 20
@@ -21,7 +21,7 @@ MAX_CHOICES = 4_096
 
 Count = Annotated[int, Meta(ge=0, le=INT32)]
 AtLeastOne = Annotated[int, Meta(ge=1, le=INT32)]
-CountOrRest = Annotated[int, Meta(ge=-1, le=INT32)]
+CountOrUnlimited = Annotated[int, Meta(ge=-1, le=INT32)]
 """-1 is "the rest" or "off", as vLLM's clients say it."""
 TokenId = Count
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -64,7 +64,7 @@ class ResponseFormat(Struct, frozen=True):
     schema: Raw = Raw()
 
 
-class Decoding(Struct, frozen=True, kw_only=True):
+class DecodingFields(Struct, frozen=True, kw_only=True):
     """How the tokens of an answer are chosen and where it ends, as every generating dialect takes it: most are vLLM's.
 
     None: the client said nothing, or null.
@@ -72,7 +72,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Probability | None = None
-    top_k: CountOrRest | None = None
+    top_k: CountOrUnlimited | None = None
     min_p: Probability | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -86,7 +86,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    truncate_prompt_tokens: CountOrRest | None = None
+    truncate_prompt_tokens: CountOrUnlimited | None = None
 
     structured_outputs: StructuredOutputs | None = None
     guided_json: Raw = Raw()
@@ -102,7 +102,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
     kv_transfer_params: Raw = Raw()
     vllm_xargs: Raw = Raw()
 
-    def sampling(self) -> SamplingOptions:
+    def build_sampling(self) -> SamplingOptions:
         return SamplingOptions(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -112,19 +112,19 @@ class Decoding(Struct, frozen=True, kw_only=True):
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             seed=self.seed,
-            logit_bias=logit_bias(self.logit_bias),
-            allowed_token_ids=_tuple(self.allowed_token_ids),
-            bad_words=_tuple(self.bad_words),
+            logit_bias=read_logit_bias(self.logit_bias),
+            allowed_token_ids=_to_tuple(self.allowed_token_ids),
+            bad_words=_to_tuple(self.bad_words),
         )
 
-    def ending(self, max_tokens: int | None, stop: tuple[str, ...]) -> Limits:
+    def build_limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> GenerationLimits:
         """max_tokens, stop: what the dialect's own fields came to."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
-            raise invalid("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
+            raise invalid_value("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
         if self.truncate_prompt_tokens == 0:
-            raise invalid("truncate_prompt_tokens", "expected -1 or an integer >= 1")
-        return Limits(
+            raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+        return GenerationLimits(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
             stop=stop,
@@ -134,14 +134,14 @@ class Decoding(Struct, frozen=True, kw_only=True):
             truncate_prompt=self.truncate_prompt_tokens,
         )
 
-    def extras(self) -> Extras:
+    def build_extras(self) -> Extras:
         return Extras(
-            kv_transfer_params=json_text(self.kv_transfer_params, "kv_transfer_params"),
-            vllm_xargs=json_text(self.vllm_xargs, "vllm_xargs"),
+            kv_transfer_params=read_json_object(self.kv_transfer_params, "kv_transfer_params"),
+            vllm_xargs=read_json_object(self.vllm_xargs, "vllm_xargs"),
         )
 
 
-class Generation(Decoding, frozen=True, kw_only=True):
+class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     """The fields that Chat Completions and Completions share. None: the client said nothing, or null."""
 
     model: str | None = None
@@ -150,7 +150,7 @@ class Generation(Decoding, frozen=True, kw_only=True):
     n: AtLeastOne | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
-    max_tokens: CountOrRest | None = None
+    max_tokens: CountOrUnlimited | None = None
     stop: str | list[str] | None = None
     response_format: ResponseFormat | None = None
     prompt_logprobs: Logprobs | None = None
@@ -158,19 +158,19 @@ class Generation(Decoding, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     return_weight_versions: bool | None = None
 
-    def limits(self, options: ReaderOptions, max_tokens: int | None) -> Limits:
+    def read_limits(self, options: ReaderOptions, max_tokens: int | None) -> GenerationLimits:
         """max_tokens: what the dialect's own fields came to."""
-        return self.ending(max_tokens, stop_strings(self.stop, options.max_stop))
+        return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop))
 
-    def choices(self, options: ReaderOptions, prompts: int = 1) -> int:
+    def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
         n = self.n or 1
         if n > options.max_n:
-            raise invalid("n", f"expected an integer <= {options.max_n}")
+            raise invalid_value("n", f"expected an integer <= {options.max_n}")
         if n * prompts > MAX_CHOICES:
-            raise invalid("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
+            raise invalid_value("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
         return n
 
-    def includes_usage(self) -> tuple[bool, bool]:
+    def read_usage_options(self) -> tuple[bool, bool]:
         """Whether a stream ends with usage, and whether every chunk carries it."""
         options = self.stream_options
         if options is None:
@@ -186,17 +186,17 @@ class Generation(Decoding, frozen=True, kw_only=True):
                 "'stream_options.include_obfuscation' is not supported here: chunks are not padded.",
                 param="stream_options.include_obfuscation",
             )
-        include = bool(options.include_usage)
-        return include, include and bool(options.continuous_usage_stats)
+        include_usage = bool(options.include_usage)
+        return include_usage, include_usage and bool(options.continuous_usage_stats)
 
-    def scored_prompt(self) -> int | None:
+    def read_prompt_logprobs(self) -> int | None:
         """Alternatives a prompt token shall carry in `prompt_logprobs`."""
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
-        return alternatives(self.prompt_logprobs, "prompt_logprobs")
+        return check_logprobs(self.prompt_logprobs, "prompt_logprobs")
 
 
-def alternatives(count: int | None, param: str) -> int | None:
+def check_logprobs(count: int | None, param: str) -> int | None:
     if count == -1:
         raise Unsupported(
             f"'{param}' of -1, the whole vocabulary, is not supported here; the most is {MAX_LOGPROBS}.", param=param
@@ -204,20 +204,20 @@ def alternatives(count: int | None, param: str) -> int | None:
     return count
 
 
-def model_of(model: str | None, options: ReaderOptions) -> str:
+def resolve_model(model: str | None, options: ReaderOptions) -> str:
     if model:
         return model
     if options.default_model is None:
-        raise missing("model")
+        raise missing_parameter("model")
     return options.default_model
 
 
-def stop_strings(stop: str | list[str] | None, most: int, param: str = "stop") -> tuple[str, ...]:
+def read_stop_strings(stop: str | list[str] | None, max_stop: int, param: str = "stop") -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(texts) > most:
-        raise invalid(param, f"expected at most {most} strings, got {len(texts)}")
+    if len(texts) > max_stop:
+        raise invalid_value(param, f"expected at most {max_stop} strings, got {len(texts)}")
     if "" in texts:
-        raise invalid(param, "a stop string must not be empty")
+        raise invalid_value(param, "a stop string must not be empty")
     return texts
 
 
@@ -225,38 +225,38 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
     if metadata is None:
         return
     if len(metadata) > 16:
-        raise invalid("metadata", f"expected at most 16 keys, got {len(metadata)}")
+        raise invalid_value("metadata", f"expected at most 16 keys, got {len(metadata)}")
     for key, value in metadata.items():
         if len(key) > 64:
-            raise invalid("metadata", f"key {echo(key)} is longer than 64 characters")
+            raise invalid_value("metadata", f"key {abbreviate(key)} is longer than 64 characters")
         if len(value) > 512:
-            raise invalid("metadata", f"the value of {echo(key)} is longer than 512 characters")
+            raise invalid_value("metadata", f"the value of {abbreviate(key)} is longer than 512 characters")
 
 
 def check_service_tier(tier: str | None, warnings: list[str]) -> None:
     if tier is None:
         return
-    one_of(tier, ("auto", "default", "flex", "scale", "priority", "fast"), "service_tier")
+    check_one_of(tier, ("auto", "default", "flex", "scale", "priority", "fast"), "service_tier")
     if tier not in ("auto", "default"):
         warnings.append(f"service_tier: there is one tier here; '{tier}' was served as 'default'")
 
 
-def most_logprobs(profile: Profile) -> int:
+def get_max_logprobs(profile: Profile) -> int:
     """Completions' `logprobs`: OpenAI allows 5, vLLM 20."""
     return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
 
 
-def _tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
+def _to_tuple(values: list[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(values)
 
 
-def logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+def read_logit_bias(bias: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
     if bias is None:
         return None
-    return tuple((_token_id(key), value) for key, value in bias.items())
+    return tuple((_read_token_id(key), value) for key, value in bias.items())
 
 
-def _token_id(key: str) -> int:
+def _read_token_id(key: str) -> int:
     if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= INT32):
-        raise invalid("logit_bias", f"its keys are token ids, {echo(key)} is not one")
+        raise invalid_value("logit_bias", f"its keys are token ids, {abbreviate(key)} is not one")
     return int(key)

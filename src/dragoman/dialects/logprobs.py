@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from ..core.events import UNKNOWN_ID, Alternative, PromptTokens, Token, Usage
-from .text import line_safe, logprob
+from ..core.events import UNKNOWN_TOKEN_ID, Alternative, PromptTokens, Token, Usage
+from .json_encoding import clamp_logprob, escape_line_breaks
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Naming(Struct, frozen=True):
+class TokenNaming(Struct, frozen=True):
     """How a token is called on the wire: by its text, or as `token_id:N` (vLLM)."""
 
     as_ids: bool = False
 
-    def of(self, token: Token | Alternative) -> str:
-        return f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_ID else token.text
+    def get_name(self, token: Token | Alternative) -> str:
+        return f"token_id:{token.id}" if self.as_ids and token.id != UNKNOWN_TOKEN_ID else token.text
 
 
 class _TopLogprob(Struct, frozen=True):
@@ -35,18 +35,22 @@ class _TokenLogprob(Struct, frozen=True):
     top_logprobs: list[_TopLogprob]
 
 
-def chat_entries(tokens: Sequence[Token], top: int, naming: Naming) -> bytes:
+def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
     """The array `logprobs.content` (or `.refusal`). top: most alternatives of an entry."""
-    name = naming.of
-    return line_safe(_encode([_entry(token, top, name) for token in tokens]))
+    get_name = naming.get_name
+    return escape_line_breaks(_encode([_build_entry(token, top, get_name) for token in tokens]))
 
 
-def _entry(token: Token, top: int, name: Callable[[Token | Alternative], str]) -> _TokenLogprob:
+def _build_entry(token: Token, top: int, get_name: Callable[[Token | Alternative], str]) -> _TokenLogprob:
     alternatives = [
-        _TopLogprob(name(other), logprob(other.logprob), list(other.text.encode() if other.raw is None else other.raw))
-        for other in token.top[:top]
+        _TopLogprob(
+            get_name(alternative),
+            clamp_logprob(alternative.logprob),
+            list(alternative.text.encode() if alternative.raw is None else alternative.raw),
+        )
+        for alternative in token.top[:top]
     ]
-    return _TokenLogprob(name(token), logprob(token.logprob), list(token.utf8), alternatives)
+    return _TokenLogprob(get_name(token), clamp_logprob(token.logprob), list(token.utf8), alternatives)
 
 
 class _CompletionLogprobs(Struct, frozen=True):
@@ -56,70 +60,72 @@ class _CompletionLogprobs(Struct, frozen=True):
     top_logprobs: list[dict[str, float] | None]
 
 
-class Row(Struct, frozen=True):
+class LogprobRow(Struct, frozen=True):
     """One token of Completions' `logprobs`. Nothing precedes a prompt's first token: it has no score."""
 
     offset: int
     token: str
-    score: float | None
+    logprob: float | None
     top: dict[str, float] | None
 
 
-def completion_entries(rows: Sequence[Row]) -> bytes:
+def render_completion_logprobs(rows: Sequence[LogprobRow]) -> bytes:
     """The object `logprobs` of a choice."""
     columns = _CompletionLogprobs(
         [row.offset for row in rows],
-        [row.score for row in rows],
+        [row.logprob for row in rows],
         [row.token for row in rows],
         [row.top for row in rows],
     )
-    return line_safe(_encode(columns))
+    return escape_line_breaks(_encode(columns))
 
 
-class Offsets:
+class TextOffsets:
     """Where each token of one choice begins in its text.
 
     An offset counts the characters that begin in the tokens before; it depends on the tokens alone, so that a stream
     and a whole answer agree however the text was cut.
     """
 
-    def __init__(self, top: int, naming: Naming, special_in_text: bool) -> None:
-        self._top, self._name, self._special = top, naming.of, special_in_text
+    def __init__(self, top: int, naming: TokenNaming, special_in_text: bool) -> None:
+        self._top, self._get_name, self._special = top, naming.get_name, special_in_text
         self._offset = 0
 
-    def prompt(self, prompt: PromptTokens) -> list[Row]:
+    def add_prompt(self, prompt: PromptTokens) -> list[LogprobRow]:
         """The echoed prompt. Whether its control tokens are part of its text is seen from the text's length."""
-        length, rows = len(prompt.text), list[Row]()
-        widths = [_width(token) for token in prompt.tokens]
+        length, rows = len(prompt.text), list[LogprobRow]()
+        widths = [_count_characters(token) for token in prompt.tokens]
         if sum(widths) != length:
             widths = [0 if token.special else width for token, width in zip(prompt.tokens, widths, strict=True)]
         offset = 0
         for token, width in zip(prompt.tokens, widths, strict=True):
-            rows.append(self._row(token, offset) if rows else Row(offset, self._name(token), None, None))
+            rows.append(
+                self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None)
+            )
             offset = min(offset + width, length)
         self._offset = length
         return rows
 
-    def feed(self, tokens: Sequence[Token]) -> list[Row]:
-        rows = list[Row]()
+    def add_tokens(self, tokens: Sequence[Token]) -> list[LogprobRow]:
+        rows = list[LogprobRow]()
         for token in tokens:
-            rows.append(self._row(token, self._offset))
-            self._offset += 0 if token.special and not self._special else _width(token)
+            rows.append(self._build_row(token, self._offset))
+            self._offset += 0 if token.special and not self._special else _count_characters(token)
         return rows
 
-    def _row(self, token: Token, offset: int) -> Row:
-        return Row(offset, self._name(token), logprob(token.logprob), self._alternatives(token))
+    def _build_row(self, token: Token, offset: int) -> LogprobRow:
+        return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), self._build_alternatives(token))
 
-    def _alternatives(self, token: Token) -> dict[str, float]:
+    def _build_alternatives(self, token: Token) -> dict[str, float]:
         """Best first, the sampled token always among them; of two that read alike the better counts."""
-        found: dict[str, float] = {}
-        for other in (*token.top[: self._top], token):
-            name, value = self._name(other), logprob(other.logprob)
-            found[name] = max(found.get(name, value), value)
-        return found
+        logprobs: dict[str, float] = {}
+        for alternative in (*token.top[: self._top], token):
+            name, value = self._get_name(alternative), clamp_logprob(alternative.logprob)
+            logprobs[name] = max(logprobs.get(name, value), value)
+        return logprobs
 
 
-def _width(token: Token) -> int:
+def _count_characters(token: Token) -> int:
     """Characters that begin in this token."""
     if token.raw is None:
         return len(token.text)
@@ -132,25 +138,27 @@ class _PromptLogprob(Struct, frozen=True):
     decoded_token: str
 
 
-def prompt_logprobs(prompt: PromptTokens, top: int) -> bytes:
+def render_prompt_logprobs(prompt: PromptTokens, top: int) -> bytes:
     """vLLM's `prompt_logprobs`: an object by token id for each position, the token itself first; null for the first."""
-    scores: list[dict[str, _PromptLogprob] | None] = []
+    positions: list[dict[str, _PromptLogprob] | None] = []
     for i, token in enumerate(prompt.tokens):
         if i == 0:
-            scores.append(None)
+            positions.append(None)
             continue
-        found = {str(token.id): _PromptLogprob(logprob(token.logprob), token.rank, token.text)}
-        for rank, other in enumerate(token.top[:top], start=1):
-            found.setdefault(str(other.id), _PromptLogprob(logprob(other.logprob), rank, other.text))
-        scores.append(found)
-    return line_safe(_encode(scores))
+        logprobs = {str(token.id): _PromptLogprob(clamp_logprob(token.logprob), token.rank, token.text)}
+        for rank, alternative in enumerate(token.top[:top], start=1):
+            logprobs.setdefault(
+                str(alternative.id), _PromptLogprob(clamp_logprob(alternative.logprob), rank, alternative.text)
+            )
+        positions.append(logprobs)
+    return escape_line_breaks(_encode(positions))
 
 
-def token_ids(tokens: Sequence[Token]) -> bytes:
+def render_token_ids(tokens: Sequence[Token]) -> bytes:
     return b"[%s]" % b",".join([b"%d" % token.id for token in tokens])
 
 
-def usage(usage: Usage) -> bytes:
+def render_usage(usage: Usage) -> bytes:
     """Details are null where they are unknown; a zero is a zero."""
     cached = b"null" if usage.cached is None else b'{"cached_tokens":%d}' % usage.cached
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning

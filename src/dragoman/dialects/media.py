@@ -6,49 +6,49 @@ import base64
 import binascii
 
 from ..core.errors import RequestError
-from ..core.message import Inline, Remote, Source
-from ..core.picture import checked_image
-from .body import invalid
+from ..core.image_info import check_image
+from ..core.message import InlineMedia, MediaSource, RemoteMedia
+from .body import invalid_value
 
 
-def read_url(url: str, param: str) -> Source:
+def read_url(url: str, param: str) -> MediaSource:
     """A data URL is decoded; http and https stay URLs; anything else, `file:` above all, is refused."""
     scheme = url[:8].partition(":")[0].lower()
     if scheme == "data":
-        return _data_url(url, param)
+        return _read_data_url(url, param)
     if scheme in ("http", "https"):
-        return Remote(url)
-    raise invalid(param, "expected a URL that begins with https:, http: or data:")
+        return RemoteMedia(url)
+    raise invalid_value(param, "expected a URL that begins with https:, http: or data:")
 
 
-def read_image_url(url: str, param: str) -> Source:
+def read_image_url(url: str, param: str) -> MediaSource:
     """The same for an image: one that came along is looked at, as far as its first bytes tell what it is."""
     source = read_url(url, param)
-    return checked_image(source, param) if isinstance(source, Inline) else source
+    return check_image(source, param) if isinstance(source, InlineMedia) else source
 
 
-def read_base64(text: str, media_type: str | None, param: str) -> Inline:
+def read_base64(text: str, media_type: str | None, param: str) -> InlineMedia:
     """Base64, or a data URL that holds some."""
     if text[:5].lower() == "data:":
-        return _data_url(text, param)
+        return _read_data_url(text, param)
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _not_base64(param) from None
+        raise _base64_error(param) from None
     if not data:
-        raise invalid(param, "it must not be empty")
-    return Inline(data, media_type)
+        raise invalid_value(param, "it must not be empty")
+    return InlineMedia(data, media_type)
 
 
-def _data_url(url: str, param: str) -> Inline:
+def _read_data_url(url: str, param: str) -> InlineMedia:
     head, comma, payload = url[len("data:") :].partition(",")
     media_type, *parameters = head.split(";")
     if not comma or not parameters or parameters[-1].strip().lower() != "base64":
-        raise invalid(param, "expected a data URL of the form data:<type>;base64,<data>")
+        raise invalid_value(param, "expected a data URL of the form data:<type>;base64,<data>")
     if payload[:5].lower() == "data:":
-        raise _not_base64(param)
+        raise _base64_error(param)
     return read_base64(payload, media_type.strip().lower() or None, param)
 
 
-def _not_base64(param: str) -> RequestError:
-    return invalid(param, "expected valid base64")
+def _base64_error(param: str) -> RequestError:
+    return invalid_value(param, "expected valid base64")

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 
-class Check(StrEnum):
+class VerificationMode(StrEnum):
     """What becomes of a thought that comes back and is not, or no more, what this server gave to this caller.
 
     STRICT: the request is refused. LENIENT: the thought is left out, or replaced by its summary, and a warning says
@@ -25,11 +25,11 @@ class Purpose(StrEnum):
     COMPACTION = "compaction"
 
 
-class Sealing(Protocol):
+class SealingKey(Protocol):
     """A key in the hands of one caller: what was made for another one is as foreign as another server's."""
 
     @property
-    def check(self) -> Check: ...
+    def check(self) -> VerificationMode: ...
 
     def seal(self, purpose: Purpose, text: str) -> str:
         """Text that only this server can read, as ASCII. Differs each time."""
@@ -41,4 +41,4 @@ class Sealing(Protocol):
 
     def sign(self, thought: str) -> str: ...
 
-    def has_signed(self, thought: str, signature: str) -> bool: ...
+    def verify_signature(self, thought: str, signature: str) -> bool: ...

@@ -6,17 +6,17 @@ from typing import cast
 
 from msgspec import Raw
 
-from .body import json_value
+from .body import read_json_value
 
-SWITCHES = ("enable_thinking", "thinking")
+THINKING_KWARGS = ("enable_thinking", "thinking")
 """The names under which templates know it."""
 
 
-def thinking_switch(kwargs: Raw) -> bool | None:
+def read_thinking_switch(kwargs: Raw) -> bool | None:
     """What `chat_template_kwargs` says of it; None where it says nothing."""
-    value = json_value(kwargs, "chat_template_kwargs")
+    value = read_json_value(kwargs, "chat_template_kwargs")
     values = cast(dict[str, object], value) if isinstance(value, dict) else {}
-    for name in SWITCHES:
+    for name in THINKING_KWARGS:
         if isinstance(switch := values.get(name), bool):
             return switch
     return None

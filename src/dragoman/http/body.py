@@ -7,89 +7,89 @@ from __future__ import annotations
 
 import re
 
-from .refused import Refused
+from .bad_request import BadRequest
 
 MAX_LINE = 1024
 """Bytes of a line that tells a chunk's size."""
 MAX_TRAILERS = 8 * 1024
 
-_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
 
-class Counted:
+class ContentLengthReader:
     """A body of so many bytes."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_remaining",)
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self._remaining = length
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
         """What of it is body, and what comes after the body: None while that is not over."""
-        left = self._left
-        if len(data) < left:
-            self._left -= len(data)
+        remaining = self._remaining
+        if len(data) < remaining:
+            self._remaining -= len(data)
             return data, None
-        return data[:left], data[left:]
+        return data[:remaining], data[remaining:]
 
 
-class Chunked:
+class ChunkedReader:
     """A body in chunks (RFC 9112, 7.1). Extensions and trailers are checked and dropped."""
 
-    __slots__ = ("_left", "_line", "_read", "_trailers")
+    __slots__ = ("_parse_next", "_partial_line", "_remaining", "_trailer_bytes")
 
     def __init__(self) -> None:
-        self._left = self._trailers = 0
-        self._line = b""
+        self._remaining = self._trailer_bytes = 0
+        self._partial_line = b""
         # A plain function: bound to this body it would be a cycle.
-        self._read = Chunked._size
+        self._parse_next = ChunkedReader._parse_size
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
         """As `Counted.feed`. Raises Refused."""
-        pieces: list[bytes] = []
-        at = 0
-        while at < len(data):
-            if self._left:
-                pieces.append(data[at : at + self._left])
-                at += len(pieces[-1])
-                self._left -= len(pieces[-1])
+        chunks: list[bytes] = []
+        offset = 0
+        while offset < len(data):
+            if self._remaining:
+                chunks.append(data[offset : offset + self._remaining])
+                offset += len(chunks[-1])
+                self._remaining -= len(chunks[-1])
                 continue
-            line, at = self._line_of(data, at)
-            if line is not None and self._read(self, line):
-                return b"".join(pieces), data[at:]
-        return b"".join(pieces), None
+            line, offset = self._take_line(data, offset)
+            if line is not None and self._parse_next(self, line):
+                return b"".join(chunks), data[offset:]
+        return b"".join(chunks), None
 
-    def _line_of(self, data: bytes, at: int) -> tuple[bytes | None, int]:
+    def _take_line(self, data: bytes, offset: int) -> tuple[bytes | None, int]:
         """The line that begins at `at`, with its end, and where the next begins; None while it has no end."""
-        end = data.find(b"\n", at) + 1
-        line = self._line + data[at : end or len(data)]
-        if len(line) > (2 if self._read is Chunked._end else MAX_LINE):
-            raise Refused(400, "The body's chunks are malformed.")
-        self._line = b"" if end else line
+        end = data.find(b"\n", offset) + 1
+        line = self._partial_line + data[offset : end or len(data)]
+        if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):
+            raise BadRequest(400, "The body's chunks are malformed.")
+        self._partial_line = b"" if end else line
         return (line if end else None), end or len(data)
 
-    def _size(self, line: bytes) -> bool:
-        found = _SIZE.fullmatch(line)
-        if found is None:
-            raise Refused(400, "The size of one of the body's chunks is malformed.")
-        self._left = int(found[1], 16)
-        self._read = Chunked._end if self._left else Chunked._trailer
+    def _parse_size(self, line: bytes) -> bool:
+        match = _CHUNK_SIZE_LINE.fullmatch(line)
+        if match is None:
+            raise BadRequest(400, "The size of one of the body's chunks is malformed.")
+        self._remaining = int(match[1], 16)
+        self._parse_next = ChunkedReader._parse_chunk_end if self._remaining else ChunkedReader._parse_trailer
         return False
 
-    def _end(self, line: bytes) -> bool:
+    def _parse_chunk_end(self, line: bytes) -> bool:
         if line != b"\r\n":
-            raise Refused(400, "One of the body's chunks does not end where it says.")
-        self._read = Chunked._size
+            raise BadRequest(400, "One of the body's chunks does not end where it says.")
+        self._parse_next = ChunkedReader._parse_size
         return False
 
-    def _trailer(self, line: bytes) -> bool:
-        self._trailers += len(line)
-        if self._trailers > MAX_TRAILERS:
-            raise Refused(431, f"The body's trailers are larger than the {MAX_TRAILERS} bytes that are allowed.")
-        if line != b"\r\n" and _TRAILER.fullmatch(line) is None:
-            raise Refused(400, "The body's trailers are malformed.")
+    def _parse_trailer(self, line: bytes) -> bool:
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > MAX_TRAILERS:
+            raise BadRequest(431, f"The body's trailers are larger than the {MAX_TRAILERS} bytes that are allowed.")
+        if line != b"\r\n" and _TRAILER_LINE.fullmatch(line) is None:
+            raise BadRequest(400, "The body's trailers are malformed.")
         return line == b"\r\n"
 
 
-Body = Counted | Chunked
+BodyReader = ContentLengthReader | ChunkedReader

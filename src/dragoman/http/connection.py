@@ -13,57 +13,70 @@ from __future__ import annotations
 
 import asyncio
 
-from .bell import Bell
-from .body import Body
+from .bad_request import BadRequest
+from .body import BodyReader
+from .context import ServerContext, log
 from .deadlines import Deadlines
-from .exchange import Exchange
-from .head import END, Head, check_beginning, read_head
-from .refused import Refused
-from .response import plain
-from .shared import Shared, log
-from .sockets import Address, ends, reset
+from .exchange import HttpExchange
+from .head import HEAD_END, RequestHead, check_partial_head, parse_head
+from .response import build_plain_response
+from .sockets import Address, read_addresses, reset_transport
+from .wakeup import Wakeup
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """What uvicorn's server makes for every client."""
 
     __slots__ = (
-        "_body", "_exchange", "_held", "_is_closing", "_is_reading", "_shared", "_unsent", "_wait", "_waits",
-        "client", "drained", "is_full", "is_secure", "server", "transport",
+        "_body",
+        "_buffer",
+        "_context",
+        "_context",
+        "_deadline",
+        "_is_closing",
+        "_is_reading",
+        "_timeouts",
+        "_unsent_bytes",
+        "client",
+        "is_secure",
+        "is_write_paused",
+        "server",
+        "transport",
+        "writable",
     )  # fmt: skip
 
     transport: asyncio.Transport
 
-    def __init__(self, shared: Shared, waits: Waits) -> None:
-        self._shared, self._waits = shared, waits
-        self._exchange: Exchange | None = None
-        self._body: Body | None = None
-        self._held = b""
-        self._wait: Deadlines[Connection] | None = None
-        self._unsent = 0
+    def __init__(self, context: ServerContext, timeouts: ConnectionTimeouts) -> None:
+        self._context, self._timeouts = context, timeouts
+        self._exchange: HttpExchange | None = None
+        self._body: BodyReader | None = None
+        self._buffer = b""
+        self._deadline: Deadlines[HttpConnection] | None = None
+        self._unsent_bytes = 0
         self._is_reading = True
         self._is_closing = False
-        self.is_full = self.is_secure = False
+        self.is_write_paused = self.is_secure = False
         self.client: Address | None = None
         self.server: Address | None = None
-        self.drained = Bell()
+        self.writable = Wakeup()
 
     # What asyncio and uvicorn tell.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
-        self.client, server = ends(transport)
-        self.server = self._shared.address(server)
+        self.client, server = read_addresses(transport)
+        self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
-        self._shared.connections.add(self)
-        self._wait_for(self._waits.head)
+        self._context.connections.add(self)
+        self._set_deadline(self._timeouts.head)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
-        self._shared.connections.discard(self)
-        self._wait_for(None)
-        self._waits.drain.end(self)
+        self._context.connections.discard(self)
+        self._set_deadline(None)
+        self._timeouts.drain.cancel(self)
         self._is_closing = True
-        self._leave()
+        self._disconnect_exchange()
 
     def eof_received(self) -> None:
         """Whoever has no more to say is gone: the transport closes."""
@@ -73,20 +86,20 @@ class Connection(asyncio.Protocol):
         if self._is_closing:
             return
         if self._body is not None:
-            self._take_body(self._body, data)
+            self._feed_body(self._body, data)
         elif self._exchange is None:
-            self._take_head(data)
+            self._feed_head(data)
         else:
-            self._hold(data)
+            self._buffer_pipelined(data)
 
     def pause_writing(self) -> None:
-        self.is_full = True
-        self._watch_drain()
+        self.is_write_paused = True
+        self._start_drain_deadline()
 
     def resume_writing(self) -> None:
-        self.is_full = False
-        self._waits.drain.end(self)
-        self.drained.ring()
+        self.is_write_paused = False
+        self._timeouts.drain.cancel(self)
+        self.writable.notify_all()
 
     def shutdown(self) -> None:
         """The server ends: what is asked is answered, and nothing after it."""
@@ -97,131 +110,131 @@ class Connection(asyncio.Protocol):
 
     # What the exchange wants.
 
-    def wants_body(self) -> None:
-        self._read_on()
-        self._wait_for(self._waits.body)
+    def resume_body(self) -> None:
+        self._resume_reading()
+        self._set_deadline(self._timeouts.body)
 
-    def answered(self, *, keeps_alive: bool) -> None:
+    def on_response_complete(self, *, keeps_alive: bool) -> None:
         self._exchange = None
-        self._shared.state.total_requests += 1
+        self._context.state.total_requests += 1
         if self.transport.is_closing():
             return
         if self._body is None:
-            self._next() if keeps_alive else self._close()
+            self._start_next_request() if keeps_alive else self._close()
         elif keeps_alive:
             # Nobody reads the rest of this body, but the next request is behind it.
-            self._read_on()
-            self._wait_for(self._waits.linger)
+            self._resume_reading()
+            self._set_deadline(self._timeouts.linger)
         else:
             self._linger()
 
-    def cut(self, *, hard: bool) -> None:
+    def abort(self, *, hard: bool) -> None:
         if hard:
             self._is_closing = True
-            self._wait_for(None)
-            self._leave()
-            reset(self.transport)
+            self._set_deadline(None)
+            self._disconnect_exchange()
+            reset_transport(self.transport)
         else:
             self._close()
 
     # What becomes of bytes.
 
-    def _take_head(self, data: bytes) -> None:
+    def _feed_head(self, data: bytes) -> None:
         """Of bytes that may be the beginning of a head, a head, or more. Empty lines before one are skipped."""
-        known = len(self._held)
-        data = self._held + data if known else data.lstrip(b"\r\n")
+        checked_bytes = len(self._buffer)
+        data = self._buffer + data if checked_bytes else data.lstrip(b"\r\n")
         try:
-            end = self._end_of_head(data, known)
-            head = read_head(data[:end]) if end else None
-        except Refused as refused:
-            self._refuse(refused)
+            end = self._find_head_end(data, checked_bytes)
+            head = parse_head(data[:end]) if end else None
+        except BadRequest as error:
+            self._reject(error)
             return
-        self._held = data[end:]
+        self._buffer = data[end:]
         if head is None:
-            if data and self._wait is not self._waits.head:
-                self._wait_for(self._waits.head)
-        elif head.upgrade == b"websocket" and self._shared.speaks_websocket:
-            self._become_websocket(head, data[end:])
+            if data and self._deadline is not self._timeouts.head:
+                self._set_deadline(self._timeouts.head)
+        elif head.upgrade == b"websocket" and self._context.has_websocket:
+            self._upgrade_to_websocket(head, data[end:])
         else:
-            self._begin(head)
+            self._start_exchange(head)
 
-    def _end_of_head(self, data: bytes, known: int) -> int:
+    def _find_head_end(self, data: bytes, checked_bytes: int) -> int:
         """0: it has not come. known: bytes that had been looked at before. Raises Refused."""
-        end = data.find(END, max(0, known - len(END) + 1)) + len(END)
-        is_whole = end >= len(END)
-        limit = self._shared.limits.head_bytes
-        if (end if is_whole else len(data)) > limit:
-            status, what = (431, "headers are") if b"\r\n" in data[:limit] else (414, "first line is")
-            raise Refused(status, f"The request's {what} larger than the {limit} bytes that are allowed.")
-        if not is_whole:
-            check_beginning(data, known)
-        return end if is_whole else 0
+        end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
+        is_complete = end >= len(HEAD_END)
+        limit = self._context.limits.max_head_bytes
+        if (end if is_complete else len(data)) > limit:
+            status, subject = (431, "headers are") if b"\r\n" in data[:limit] else (414, "first line is")
+            raise BadRequest(status, f"The request's {subject} larger than the {limit} bytes that are allowed.")
+        if not is_complete:
+            check_partial_head(data, checked_bytes)
+        return end if is_complete else 0
 
-    def _begin(self, head: Head) -> None:
-        self._wait_for(None)
+    def _start_exchange(self, head: RequestHead) -> None:
+        self._set_deadline(None)
         self._body = head.body
-        self._exchange = exchange = Exchange(self, self._shared, head)
+        self._exchange = exchange = HttpExchange(self, self._context, head)
         exchange.start(self, head)
-        rest, self._held = self._held, b""
+        rest, self._buffer = self._buffer, b""
         if rest:
             self.data_received(rest)
-        elif head.body is not None and not exchange.is_held_back:
-            self._wait_for(self._waits.body)
+        elif head.body is not None and not exchange.is_awaiting_continue:
+            self._set_deadline(self._timeouts.body)
 
-    def _take_body(self, body: Body, data: bytes) -> None:
+    def _feed_body(self, body: BodyReader, data: bytes) -> None:
         exchange = self._exchange
         try:
-            piece, rest = body.feed(data)
-        except Refused as refused:
-            self._refuse(refused) if exchange is not None else self._close()
+            chunk, rest = body.feed(data)
+        except BadRequest as error:
+            self._reject(error) if exchange is not None else self._close()
             return
         if rest is not None:
             self._body = None
         if exchange is not None:
-            exchange.feed(piece, is_whole=rest is not None)
+            exchange.feed(chunk, is_complete=rest is not None)
             if rest is not None:
-                self._wait_for(None)
-                self._hold(rest)
-            elif exchange.unread > self._shared.limits.held_bytes:
-                self._wait_for(None)
-                self._pause()
+                self._set_deadline(None)
+                self._buffer_pipelined(rest)
+            elif exchange.unread_bytes > self._context.limits.max_buffered_bytes:
+                self._set_deadline(None)
+                self._pause_reading()
             else:
-                self._wait_for(self._waits.body)
+                self._set_deadline(self._timeouts.body)
         elif rest is not None:
-            self._held = rest
-            self._next()
+            self._buffer = rest
+            self._start_next_request()
 
-    def _hold(self, data: bytes) -> None:
+    def _buffer_pipelined(self, data: bytes) -> None:
         """The next request's, until this one is answered."""
-        self._held += data
-        if len(self._held) > self._shared.limits.held_bytes:
-            self._pause()
+        self._buffer += data
+        if len(self._buffer) > self._context.limits.max_buffered_bytes:
+            self._pause_reading()
 
-    def _next(self) -> None:
-        held, self._held = self._held, b""
-        self._read_on()
-        self._wait_for(self._waits.idle)
-        if held:
-            self._take_head(held)
+    def _start_next_request(self) -> None:
+        buffered, self._buffer = self._buffer, b""
+        self._resume_reading()
+        self._set_deadline(self._timeouts.idle)
+        if buffered:
+            self._feed_head(buffered)
 
-    def _become_websocket(self, head: Head, rest: bytes) -> None:
+    def _upgrade_to_websocket(self, head: RequestHead, rest: bytes) -> None:
         """uvicorn's own protocol goes on, from the request's first byte. It wants names of headers in lower case."""
-        self._wait_for(None)
-        self._shared.connections.discard(self)
-        protocol = self._shared.websocket()
+        self._set_deadline(None)
+        self._context.connections.discard(self)
+        protocol = self._context.build_websocket()
         protocol.connection_made(self.transport)
-        protocol.data_received(head.written() + rest)
+        protocol.data_received(head.encode() + rest)
         self.transport.set_protocol(protocol)
 
     # How it ends.
 
-    def _refuse(self, refused: Refused) -> None:
-        log.warning("Invalid HTTP request received: %s", refused.words)
-        if self._exchange is not None and self._exchange.has_begun:
+    def _reject(self, error: BadRequest) -> None:
+        log.warning("Invalid HTTP request received: %s", error.message)
+        if self._exchange is not None and self._exchange.has_started:
             self._exchange.fail()
             return
-        self._leave()
-        self.transport.write(plain(refused.status, refused.words, self._shared.header_lines))
+        self._disconnect_exchange()
+        self.transport.write(build_plain_response(error.status, error.message, self._context.header_lines))
         self._linger()
 
     def _linger(self) -> None:
@@ -229,74 +242,74 @@ class Connection(asyncio.Protocol):
         if not self.transport.can_write_eof():
             self._close()
             return
-        self._is_closing, self._body, self._held = True, None, b""
+        self._is_closing, self._body, self._buffer = True, None, b""
         self.transport.write_eof()
-        self._read_on()
-        self._wait_for(self._waits.linger)
+        self._resume_reading()
+        self._set_deadline(self._timeouts.linger)
 
     def _close(self) -> None:
-        self._is_closing, self._body, self._held = True, None, b""
-        self._wait_for(None)
-        self._leave()
+        self._is_closing, self._body, self._buffer = True, None, b""
+        self._set_deadline(None)
+        self._disconnect_exchange()
         self.transport.close()
-        self._watch_drain()
+        self._start_drain_deadline()
 
-    def _leave(self) -> None:
+    def _disconnect_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            exchange.leave()
-        self.drained.ring()
+            exchange.disconnect()
+        self.writable.notify_all()
 
     # Waiting.
 
-    def _wait_for(self, wait: Deadlines[Connection] | None) -> None:
+    def _set_deadline(self, deadline: Deadlines[HttpConnection] | None) -> None:
         """The one thing that the client is waited for to send, if any."""
-        if self._wait is not None:
-            self._wait.end(self)
-        self._wait = wait
-        if wait is not None:
-            wait.begin(self)
+        if self._deadline is not None:
+            self._deadline.cancel(self)
+        self._deadline = deadline
+        if deadline is not None:
+            deadline.start(self)
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
             self.transport.resume_reading()
 
-    def _watch_drain(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        if self._unsent:
-            self._waits.drain.begin(self)
+    def _start_drain_deadline(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        if self._unsent_bytes:
+            self._timeouts.drain.start(self)
 
-    def head_is_late(self) -> None:
+    def on_head_timeout(self) -> None:
         """One that never said anything is closed without a word."""
-        if self._held:
-            self._refuse(Refused(408, "The request's headers took too long."))
+        if self._buffer:
+            self._reject(BadRequest(408, "The request's headers took too long."))
         else:
             self._close()
 
-    def body_is_late(self) -> None:
-        self._refuse(Refused(408, "The request's body took too long."))
+    def on_body_timeout(self) -> None:
+        self._reject(BadRequest(408, "The request's body took too long."))
 
-    def drain_is_late(self) -> None:
+    def on_drain_timeout(self) -> None:
         """Slow is not stalled: whoever took something gets as much time again."""
-        if self.transport.get_write_buffer_size() < self._unsent:
-            self._watch_drain()
+        if self.transport.get_write_buffer_size() < self._unsent_bytes:
+            self._start_drain_deadline()
         else:
-            self.cut(hard=True)
+            self.abort(hard=True)
 
 
-class Waits:
+class ConnectionTimeouts:
     """What clients are waited for. drain: that they take what was written."""
 
-    def __init__(self, shared: Shared) -> None:
-        loop, limits = shared.loop, shared.limits
-        self.head = Deadlines(loop, limits.head, Connection.head_is_late)
-        self.body = Deadlines(loop, limits.body, Connection.body_is_late)
-        self.idle = Deadlines(loop, shared.config.timeout_keep_alive, Connection.shutdown)
-        self.linger = Deadlines(loop, limits.linger, Connection.shutdown)
-        self.drain = Deadlines(loop, limits.stall, Connection.drain_is_late)
+    def __init__(self, context: ServerContext) -> None:
+        loop, limits = context.loop, context.limits
+        self.head = Deadlines(loop, limits.head_timeout, HttpConnection.on_head_timeout)
+        self.body = Deadlines(loop, limits.body, HttpConnection.on_body_timeout)
+        self.idle = Deadlines(loop, context.config.timeout_keep_alive, HttpConnection.shutdown)
+        self.linger = Deadlines(loop, limits.linger_timeout, HttpConnection.shutdown)
+        self.drain = Deadlines(loop, limits.stall_timeout, HttpConnection.on_drain_timeout)

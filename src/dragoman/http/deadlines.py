@@ -15,37 +15,37 @@ class Deadlines(Generic[T]):
     As all have the same time, they are due in the order in which they began: the timer is set for the first alone.
     """
 
-    __slots__ = ("_due", "_late", "_loop", "_seconds", "_timer")
+    __slots__ = ("_due_times", "_loop", "_on_timeout", "_seconds", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, late: Callable[[T], None]) -> None:
-        self._loop, self._seconds, self._late = loop, seconds, late
-        self._due: dict[T, float] = {}
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, on_timeout: Callable[[T], None]) -> None:
+        self._loop, self._seconds, self._on_timeout = loop, seconds, on_timeout
+        self._due_times: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, who: T) -> None:
+    def start(self, item: T) -> None:
         """Its time begins now, again if it had begun."""
-        self._due.pop(who, None)
-        self._due[who] = self._loop.time() + self._seconds
+        self._due_times.pop(item, None)
+        self._due_times[item] = self._loop.time() + self._seconds
         if self._timer is None:
-            self._set()
+            self._schedule()
 
-    def end(self, who: T) -> None:
+    def cancel(self, item: T) -> None:
         """It is no longer waited for, if it was."""
-        self._due.pop(who, None)
+        self._due_times.pop(item, None)
 
-    def _set(self) -> None:
-        first = next(iter(self._due.values()), None)
-        self._timer = None if first is None else self._loop.call_at(first, self._look)
+    def _schedule(self) -> None:
+        first = next(iter(self._due_times.values()), None)
+        self._timer = None if first is None else self._loop.call_at(first, self._expire)
 
-    def _look(self) -> None:
+    def _expire(self) -> None:
         now = self._loop.time()
-        late: list[T] = []
-        for who, due in self._due.items():
+        expired: list[T] = []
+        for item, due in self._due_times.items():
             if due > now:
                 break
-            late.append(who)
-        for who in late:
+            expired.append(item)
+        for item in expired:
             # One that is late may end another's time.
-            if self._due.pop(who, None) is not None:
-                self._late(who)
-        self._set()
+            if self._due_times.pop(item, None) is not None:
+                self._on_timeout(item)
+        self._schedule()

@@ -13,219 +13,236 @@ from urllib.parse import unquote
 
 from starlette.types import Message, Scope
 
-from .bell import Bell
-from .head import Head
-from .leaving import EXTENSION
-from .response import Framing, UntilClose, open_response
-from .shared import Shared, log
+from .context import ServerContext, log
+from .disconnect import EXTENSION
+from .head import RequestHead
+from .response import CloseDelimitedFraming, Framing, build_response_head
 from .sockets import Address
+from .wakeup import Wakeup
 
-FAILED = b"Internal Server Error"
+INTERNAL_ERROR_BODY = b"Internal Server Error"
 
 
-class Line(Protocol):
+class ExchangeConnection(Protocol):
     """A connection, as an exchange needs it. drained: rings when there is room again, and when the client is gone."""
 
     transport: asyncio.Transport
     client: Address | None
     server: Address | None
     is_secure: bool
-    is_full: bool
-    drained: Bell
+    is_write_paused: bool
+    writable: Wakeup
 
-    def wants_body(self) -> None: ...
-    def answered(self, *, keeps_alive: bool) -> None: ...
-    def cut(self, *, hard: bool) -> None:
+    def resume_body(self) -> None: ...
+    def on_response_complete(self, *, keeps_alive: bool) -> None: ...
+    def abort(self, *, hard: bool) -> None:
         """Close it: the response is not complete, and must not look so. hard: its end is the connection's."""
         ...
 
 
-class Exchange:
+class HttpExchange:
     """keeps_alive: whether another may follow on its connection; a server that ends says no."""
 
     __slots__ = (
-        "_bell", "_framing", "_is_complete", "_is_heard", "_is_whole", "_line", "_method", "_on_leaving", "_pieces",
-        "_shared", "_version", "_waits_for_word", "keeps_alive", "unread",
+        "_body_chunks",
+        "_body_complete",
+        "_body_delivered",
+        "_choose_framing",
+        "_connection",
+        "_context",
+        "_disconnect_callback",
+        "_expects_continue",
+        "_find_method",
+        "_is_complete",
+        "_version",
+        "_wakeup",
+        "keeps_alive",
+        "unread_bytes",
     )  # fmt: skip
 
-    def __init__(self, line: Line, shared: Shared, head: Head) -> None:
-        self._line: Line | None = line
-        self._shared = shared
+    def __init__(self, connection: ExchangeConnection, context: ServerContext, head: RequestHead) -> None:
+        self._connection: ExchangeConnection | None = connection
+        self._context = context
         self._method, self._version = head.method, head.version
         self.keeps_alive = head.keeps_alive
-        self._waits_for_word = head.expects_continue and head.body is not None
-        self._pieces: list[bytes] | None = None
-        self.unread = 0
-        self._is_whole = head.body is None
-        self._is_heard = self._is_complete = False
+        self._expects_continue = head.expects_continue and head.body is not None
+        self._body_chunks: list[bytes] | None = None
+        self.unread_bytes = 0
+        self._body_complete = head.body is None
+        self._body_delivered = self._is_complete = False
         self._framing: Framing | None = None
-        self._bell = Bell()
-        self._on_leaving: Callable[[], object] | None = None
+        self._wakeup = Wakeup()
+        self._disconnect_callback: Callable[[], object] | None = None
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._framing is not None
 
     @property
-    def is_held_back(self) -> bool:
+    def is_awaiting_continue(self) -> bool:
         """Whether the client waits for a word before it sends the body."""
-        return self._waits_for_word
+        return self._expects_continue
 
-    def start(self, line: Line, head: Head) -> None:
+    def start(self, connection: ExchangeConnection, head: RequestHead) -> None:
         """The application's own coroutine is the task: nothing is resumed above it for every token."""
         # Not that of whoever is running: it may be the application, at the end of the request before.
-        context = self._shared.context.copy()
-        answering = cast(Coroutine[Any, Any, None], self._shared.app(self._scope(line, head), self.receive, self.send))
-        task = self._shared.loop.create_task(answering, context=context)
-        self._shared.state.tasks.add(task)
-        task.add_done_callback(self._ended, context=context)
+        context = self._context.task_context.copy()
+        coroutine = cast(
+            Coroutine[Any, Any, None], self._context.app(self._build_scope(connection, head), self.receive, self.send)
+        )
+        task = self._context.loop.create_task(coroutine, context=context)
+        self._context.state.tasks.add(task)
+        task.add_done_callback(self._on_task_done, context=context)
 
-    def _scope(self, line: Line, head: Head) -> Scope:
-        root = self._shared.config.root_path
+    def _build_scope(self, connection: ExchangeConnection, head: RequestHead) -> Scope:
+        root_path = self._context.config.root_path
         path = head.path.decode("ascii")
         return {
             "type": "http",
-            "asgi": self._shared.asgi,
+            "asgi": self._context.asgi,
             "http_version": self._version,
-            "server": line.server,
-            "client": line.client,
-            "scheme": "https" if line.is_secure else "http",
+            "server": connection.server,
+            "client": connection.client,
+            "scheme": "https" if connection.is_secure else "http",
             "method": self._method,
-            "root_path": root,
-            "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode("ascii") + head.path,
+            "root_path": root_path,
+            "path": root_path + (unquote(path) if "%" in path else path),
+            "raw_path": root_path.encode("ascii") + head.path,
             "query_string": head.query,
             "headers": head.headers,
-            "state": dict(self._shared.lifespan),
-            "extensions": {EXTENSION: self.watch},
+            "state": dict(self._context.lifespan_state),
+            "extensions": {EXTENSION: self.on_disconnect},
         }
 
     # What the connection tells.
 
-    def feed(self, piece: bytes, *, is_whole: bool) -> None:
+    def feed(self, chunk: bytes, *, is_complete: bool) -> None:
         """A piece of the body."""
-        if piece:
-            self._waits_for_word = False
-            self._pieces = self._pieces or []
-            self._pieces.append(piece)
-            self.unread += len(piece)
-        self._is_whole = is_whole
-        self._bell.ring()
+        if chunk:
+            self._expects_continue = False
+            self._body_chunks = self._body_chunks or []
+            self._body_chunks.append(chunk)
+            self.unread_bytes += len(chunk)
+        self._body_complete = is_complete
+        self._wakeup.notify_all()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone, or what it sends is of no use."""
-        if self._line is None:
+        if self._connection is None:
             return
-        self._close()
-        if self._on_leaving is not None:
-            self._shared.loop.call_soon(self._tell)
+        self._detach()
+        if self._disconnect_callback is not None:
+            self._context.loop.call_soon(self._notify_disconnect)
 
     def fail(self) -> None:
         """What was begun cannot be ended: no end is better than a false one."""
-        line = self._line
-        self.leave()
-        if line is not None:
-            line.cut(hard=isinstance(self._framing, UntilClose))
+        connection = self._connection
+        self.disconnect()
+        if connection is not None:
+            connection.abort(hard=isinstance(self._framing, CloseDelimitedFraming))
 
-    def _close(self) -> None:
-        self._line = None
-        self._pieces = None
-        self._bell.ring()
+    def _detach(self) -> None:
+        self._connection = None
+        self._body_chunks = None
+        self._wakeup.notify_all()
 
     # What the application asks.
 
-    def watch(self, callback: Callable[[], object] | None, /) -> None:
+    def on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
         """`leaving.Watch`."""
-        is_gone = self._line is None and not self._is_complete
-        self._on_leaving = callback
-        if is_gone and callback is not None:
-            self._shared.loop.call_soon(self._tell)
+        is_disconnected = self._connection is None and not self._is_complete
+        self._disconnect_callback = callback
+        if is_disconnected and callback is not None:
+            self._context.loop.call_soon(self._notify_disconnect)
 
-    def _tell(self) -> None:
-        callback, self._on_leaving = self._on_leaving, None
+    def _notify_disconnect(self) -> None:
+        callback, self._disconnect_callback = self._disconnect_callback, None
         if callback is not None:
             callback()
 
     async def receive(self) -> Message:
-        line = self._line
-        if self._waits_for_word and line is not None:
-            self._waits_for_word = False
-            line.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while self._line is not None:
-            if not self._is_heard and (self._pieces or self._is_whole):
-                return self._heard()
-            if not self._is_whole:
-                self._line.wants_body()
-            await self._bell.wait()
+        connection = self._connection
+        if self._expects_continue and connection is not None:
+            self._expects_continue = False
+            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while self._connection is not None:
+            if not self._body_delivered and (self._body_chunks or self._body_complete):
+                return self._take_body_message()
+            if not self._body_complete:
+                self._connection.resume_body()
+            await self._wakeup.wait()
         return {"type": "http.disconnect"}
 
-    def _heard(self) -> Message:
-        body = b"".join(self._pieces or ())
-        self._pieces, self.unread, self._is_heard = None, 0, self._is_whole
-        return {"type": "http.request", "body": body, "more_body": not self._is_whole}
+    def _take_body_message(self) -> Message:
+        body = b"".join(self._body_chunks or ())
+        self._body_chunks, self.unread_bytes, self._body_delivered = None, 0, self._body_complete
+        return {"type": "http.request", "body": body, "more_body": not self._body_complete}
 
     async def send(self, message: Message) -> None:
         """Raises RuntimeError for what no response can be made of."""
-        line = self._line
-        while line is not None and line.is_full:
-            await line.drained.wait()
-            line = self._line
-        if line is None:
+        connection = self._connection
+        while connection is not None and connection.is_write_paused:
+            await connection.writable.wait()
+            connection = self._connection
+        if connection is None:
             if self._is_complete:
                 raise RuntimeError(f"Unexpected ASGI message '{message['type']}': the response is complete.")
             return
         framing = self._framing
         if framing is None:
-            self._open(line, message)
+            self._start_response(connection, message)
             return
         if message["type"] != "http.response.body":
             raise RuntimeError(f"Expected ASGI message 'http.response.body', but got '{message['type']}'.")
-        more = message.get("more_body", False)
+        more_body = message.get("more_body", False)
         try:
-            said = framing.frame(message.get("body", b""), more)
+            data = framing.frame(message.get("body", b""), more_body)
         except RuntimeError:
             self.fail()
             raise
-        if said:
-            line.transport.write(said)
-        if not more:
-            self._complete(line)
+        if data:
+            connection.transport.write(data)
+        if not more_body:
+            self._complete(connection)
 
-    def _open(self, line: Line, message: Message) -> None:
+    def _start_response(self, connection: ExchangeConnection, message: Message) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"Expected ASGI message 'http.response.start', but got '{message['type']}'.")
-        opening = open_response(
+        response_head = build_response_head(
             message["status"],
             message.get("headers", ()),
-            self._shared.header_lines,
+            self._context.header_lines,
             method=self._method,
             version=self._version,
             # Who still waits for a word may send the body, or another request: nobody can tell them apart.
-            keeps_alive=self.keeps_alive and not self._waits_for_word,
+            keeps_alive=self.keeps_alive and not self._expects_continue,
         )
-        self._framing, self.keeps_alive = opening.framing, opening.keeps_alive
-        line.transport.write(opening.head)
+        self._framing, self.keeps_alive = response_head.framing, response_head.keeps_alive
+        connection.transport.write(response_head.head)
 
-    def _complete(self, line: Line) -> None:
-        self._is_complete, self._on_leaving = True, None
-        self._close()
-        line.answered(keeps_alive=self.keeps_alive)
+    def _complete(self, connection: ExchangeConnection) -> None:
+        self._is_complete, self._disconnect_callback = True, None
+        self._detach()
+        connection.on_response_complete(keeps_alive=self.keeps_alive)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """The application has returned, or raised."""
-        self._shared.state.tasks.discard(task)
-        line, self._on_leaving = self._line, None
+        self._context.state.tasks.discard(task)
+        connection, self._disconnect_callback = self._connection, None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None and not (task.cancelled() and line is None):
+        if error is not None and not (task.cancelled() and connection is None):
             log.error("Exception in ASGI application", exc_info=error)
-        elif line is not None:
+        elif connection is not None:
             log.error("ASGI callable returned without completing response.")
-        if line is not None and self.has_begun:
+        if connection is not None and self.has_started:
             self.fail()
-        elif line is not None:
+        elif connection is not None:
             self.keeps_alive = False
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(FAILED))]
-            self._open(line, {"type": "http.response.start", "status": 500, "headers": headers})
+            headers = [
+                (b"content-type", b"text/plain; charset=utf-8"),
+                (b"content-length", b"%d" % len(INTERNAL_ERROR_BODY)),
+            ]
+            self._start_response(connection, {"type": "http.response.start", "status": 500, "headers": headers})
             if self._method != "HEAD":
-                line.transport.write(FAILED)
-            self._complete(line)
+                connection.transport.write(INTERNAL_ERROR_BODY)
+            self._complete(connection)

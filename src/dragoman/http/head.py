@@ -12,15 +12,15 @@ from collections.abc import Mapping
 import httptools
 from msgspec import Struct
 
-from .body import Body, Chunked, Counted
-from .refused import Refused
+from .bad_request import BadRequest
+from .body import BodyReader, ChunkedReader, ContentLengthReader
 
-END = b"\r\n\r\n"
+HEAD_END = b"\r\n\r\n"
 
-_FOUL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
+_FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """What no head may have in it, wherever it stands."""
-_LENGTH = re.compile(rb"[0-9]{1,18}")
-_COMMON = (
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+_COMMON_NAMES = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
     b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
     b"origin", b"referer", b"traceparent", b"tracestate", b"transfer-encoding", b"upgrade", b"user-agent",
@@ -29,13 +29,13 @@ _COMMON = (
     b"x-stainless-read-timeout", b"x-stainless-retry-count", b"x-stainless-runtime",
     b"x-stainless-runtime-version", b"x-stainless-timeout",
 )  # fmt: skip
-_SHARED: Mapping[bytes, bytes] = {name: name for name in _COMMON}
+_INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
 """Names that every other request has: one object for all of them."""
-_TOLD = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
+_CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers for the server itself."""
 
 
-class Head(Struct, frozen=True):
+class RequestHead(Struct, frozen=True):
     """version: "1.0" or "1.1". path: as it came, without the query. headers: names in lower case.
 
     body: None where there is none. keeps_alive: the client would ask more. expects_continue: it waits for a word
@@ -47,28 +47,28 @@ class Head(Struct, frozen=True):
     path: bytes
     query: bytes
     headers: list[tuple[bytes, bytes]]
-    body: Body | None
+    body: BodyReader | None
     keeps_alive: bool
     expects_continue: bool
     upgrade: bytes | None
 
-    def written(self) -> bytes:
+    def encode(self) -> bytes:
         """As it would come over the wire, but for the names of headers."""
         target = self.path + (b"?" + self.query if self.query else b"")
         lines = [b"%b: %b\r\n" % pair for pair in self.headers]
-        first = f"{self.method} ".encode(), target, f" HTTP/{self.version}\r\n".encode()
-        return b"".join((*first, *lines, b"\r\n"))
+        request_line = f"{self.method} ".encode(), target, f" HTTP/{self.version}\r\n".encode()
+        return b"".join((*request_line, *lines, b"\r\n"))
 
 
-class _Heard:
+class _HeadCallbacks:
     """What the parser says. Its methods are called as httptools names them."""
 
-    __slots__ = ("headers", "is_complete", "told", "url")
+    __slots__ = ("control_headers", "headers", "is_complete", "url")
 
     def __init__(self) -> None:
         self.url, self.is_complete = b"", False
         self.headers: list[tuple[bytes, bytes]] = []
-        self.told: dict[bytes, list[bytes]] = {}
+        self.control_headers: dict[bytes, list[bytes]] = {}
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -76,84 +76,89 @@ class _Heard:
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         value = value.rstrip(b"\t ")
-        self.headers.append((_SHARED.get(name, name), value))
-        if name in _TOLD:
-            self.told.setdefault(name, []).append(value)
+        self.headers.append((_INTERNED_NAMES.get(name, name), value))
+        if name in _CONTROL_HEADERS:
+            self.control_headers.setdefault(name, []).append(value)
 
     def on_headers_complete(self) -> None:
         self.is_complete = True
 
 
-def read_head(data: bytes) -> Head:
+def parse_head(data: bytes) -> RequestHead:
     """Of all of a head's bytes, up to and with `END`. Raises Refused."""
-    heard, parser = _parse(data)
-    if not heard.is_complete:
-        raise _malformed()
+    callbacks, parser = _run_parser(data)
+    if not callbacks.is_complete:
+        raise _build_malformed_error()
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
-        raise Refused(505, "This server speaks HTTP/1.1.")
+        raise BadRequest(505, "This server speaks HTTP/1.1.")
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
-        raise Refused(405, "This server is no proxy.")
-    path, query = _target(heard.url)
-    told = heard.told
-    wishes = [wish.strip().lower() for value in told.get(b"connection", ()) for wish in value.split(b",")]
-    return Head(
+        raise BadRequest(405, "This server is no proxy.")
+    path, query = _parse_target(callbacks.url)
+    control_headers = callbacks.control_headers
+    connection_options = [
+        option.strip().lower() for value in control_headers.get(b"connection", ()) for option in value.split(b",")
+    ]
+    return RequestHead(
         method,
         version,
         path,
         query,
-        heard.headers,
-        _body(told, version),
-        version == "1.1" and b"close" not in wishes,
-        version == "1.1" and any(each.lower() == b"100-continue" for each in told.get(b"expect", ())),
-        told[b"upgrade"][0].lower() if b"upgrade" in told and b"upgrade" in wishes else None,
+        callbacks.headers,
+        _build_body_reader(control_headers, version),
+        version == "1.1" and b"close" not in connection_options,
+        version == "1.1"
+        and any(expectation.lower() == b"100-continue" for expectation in control_headers.get(b"expect", ())),
+        control_headers[b"upgrade"][0].lower()
+        if b"upgrade" in control_headers and b"upgrade" in connection_options
+        else None,
     )
 
 
-def check_beginning(data: bytes, known: int) -> None:
+def check_partial_head(data: bytes, checked_bytes: int) -> None:
     """Of a head whose end has not come: raise Refused if it will never be one. known: bytes that were checked."""
-    if _FOUL.search(data, max(0, known - 1)) is not None:
-        _parse(data)
-        raise _malformed()
+    if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
+        _run_parser(data)
+        raise _build_malformed_error()
 
 
-def _parse(data: bytes) -> tuple[_Heard, httptools.HttpRequestParser]:
-    heard = _Heard()
-    parser = httptools.HttpRequestParser(heard)
+def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParser]:
+    callbacks = _HeadCallbacks()
+    parser = httptools.HttpRequestParser(callbacks)
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise _malformed(str(error)) from error
-    return heard, parser
+        raise _build_malformed_error(str(error)) from error
+    return callbacks, parser
 
 
-def _malformed(why: str = "") -> Refused:
+def _build_malformed_error(reason: str = "") -> BadRequest:
     """why: llhttp's word."""
-    return Refused(400, f"The request is not well-formed HTTP/1.1{': ' if why else ''}{why}.")
+    return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
 
 
-def _target(url: bytes) -> tuple[bytes, bytes]:
+def _parse_target(url: bytes) -> tuple[bytes, bytes]:
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserError as error:
-        raise _malformed("Invalid request target") from error
+        raise _build_malformed_error("Invalid request target") from error
     return parsed.path or b"/", parsed.query or b""
 
 
-def _body(told: Mapping[bytes, list[bytes]], version: str) -> Body | None:
+def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
     """llhttp refuses most of this too; what a request's end is must not hang on its version."""
-    codings, lengths = told.get(b"transfer-encoding", ()), told.get(b"content-length", ())
+    codings, lengths = control_headers.get(b"transfer-encoding", ()), control_headers.get(b"content-length", ())
     if codings:
         if lengths or len(codings) > 1 or version == "1.0":
-            raise _malformed("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
+            raise _build_malformed_error("Transfer-Encoding beside another one, beside Content-Length or in HTTP/1.0")
         if codings[0].lower() != b"chunked":
-            raise Refused(501, "The only transfer coding that this server takes is `chunked`.")
-        return Chunked()
+            raise BadRequest(501, "The only transfer coding that this server takes is `chunked`.")
+        return ChunkedReader()
     if not lengths:
         return None
-    if len(lengths) > 1 or _LENGTH.fullmatch(lengths[0]) is None:
-        raise _malformed("Invalid Content-Length")
-    return Counted(int(lengths[0])) if int(lengths[0]) else None
+    if len(lengths) > 1 or _CONTENT_LENGTH.fullmatch(lengths[0]) is None:
+        raise _build_malformed_error("Invalid Content-Length")
+    return ContentLengthReader(int(lengths[0])) if int(lengths[0]) else None

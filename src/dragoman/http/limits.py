@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Limits(Struct, frozen=True):
+class HttpLimits(Struct, frozen=True):
     """head_bytes: request line and headers together. held_bytes: what is kept of a body, or of the next requests,
     until somebody asks for it; reading pauses above.
 
@@ -14,9 +14,9 @@ class Limits(Struct, frozen=True):
     stall: how long a client may take nothing of what was written to it.
     """
 
-    head_bytes: int = 32 * 1024
-    held_bytes: int = 64 * 1024
-    head: float = 10.0
+    max_head_bytes: int = 32 * 1024
+    max_buffered_bytes: int = 64 * 1024
+    head_timeout: float = 10.0
     body: float = 15.0
-    linger: float = 5.0
-    stall: float = 60.0
+    linger_timeout: float = 5.0
+    stall_timeout: float = 60.0

@@ -11,10 +11,10 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
-_FIELDS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
+_HEADER_BLOCK = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*\r\n)*")
 
 
-def _status_line(status: int) -> bytes:
+def _build_status_line(status: int) -> bytes:
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
@@ -22,61 +22,61 @@ def _status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
-_STATUS_LINES: Mapping[int, bytes] = {status: _status_line(status) for status in range(200, 600)}
+_STATUS_LINES: Mapping[int, bytes] = {status: _build_status_line(status) for status in range(200, 600)}
 
 
-class InChunks:
+class ChunkedFraming:
     """Of a length that nobody knows yet."""
 
     __slots__ = ()
 
-    def frame(self, body: bytes, more: bool) -> bytes:
+    def frame(self, body: bytes, more_body: bool) -> bytes:
         """What goes out for this piece. more: another may follow."""
-        if more:
+        if more_body:
             return b"%x\r\n%b\r\n" % (len(body), body) if body else b""
         return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
 
 
-class OfLength:
-    __slots__ = ("_left",)
+class ContentLengthFraming:
+    __slots__ = ("_remaining",)
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self._remaining = length
 
-    def frame(self, body: bytes, more: bool) -> bytes:
+    def frame(self, body: bytes, more_body: bool) -> bytes:
         """Raises RuntimeError."""
-        self._left -= len(body)
-        if self._left < 0:
+        self._remaining -= len(body)
+        if self._remaining < 0:
             raise RuntimeError("Response content longer than Content-Length")
-        if self._left and not more:
+        if self._remaining and not more_body:
             raise RuntimeError("Response content shorter than Content-Length")
         return body
 
 
-class UntilClose:
+class CloseDelimitedFraming:
     """Towards HTTP/1.0, which knows no chunks."""
 
     __slots__ = ()
 
-    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+    def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
         return body
 
 
-class Bodiless:
+class HeadRequestFraming:
     """To HEAD, whose body is that of a GET left out."""
 
     __slots__ = ()
 
-    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+    def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
         return b""
 
 
-class Empty:
+class NoContentFraming:
     """Of a status that has no body."""
 
     __slots__ = ()
 
-    def frame(self, body: bytes, more: bool) -> bytes:  # noqa: ARG002
+    def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
         """Raises RuntimeError."""
         if body:
             raise RuntimeError("Response content where its status allows none")
@@ -84,12 +84,17 @@ class Empty:
 
 
 # These know nothing of a response: one does for all.
-_IN_CHUNKS, _UNTIL_CLOSE, _BODILESS, _EMPTY = InChunks(), UntilClose(), Bodiless(), Empty()
+_CHUNKED, _CLOSE_DELIMITED, _HEAD_REQUEST, _NO_CONTENT = (
+    ChunkedFraming(),
+    CloseDelimitedFraming(),
+    HeadRequestFraming(),
+    NoContentFraming(),
+)
 
-Framing = InChunks | OfLength | UntilClose | Bodiless | Empty
+Framing = ChunkedFraming | ContentLengthFraming | CloseDelimitedFraming | HeadRequestFraming | NoContentFraming
 
 
-class Opening(Struct, frozen=True):
+class ResponseHead(Struct, frozen=True):
     """head: bytes to be written. keeps_alive: as the application would have it, too."""
 
     head: bytes
@@ -97,22 +102,22 @@ class Opening(Struct, frozen=True):
     keeps_alive: bool
 
 
-def open_response(
+def build_response_head(
     status: int,
     fields: Iterable[tuple[bytes, bytes]],
-    common: bytes,
+    common_lines: bytes,
     *,
     method: str,
     version: str,
     keeps_alive: bool,
-) -> Opening:
+) -> ResponseHead:
     """common: header lines that every response has. method, version: of the request. Raises RuntimeError."""
     if status not in _STATUS_LINES:
         raise RuntimeError(f"{status} is no status of a response")
     lines: list[bytes] = []
     length: int | None = None
-    for given, value in fields:
-        name = given.lower()
+    for raw_name, value in fields:
+        name = raw_name.lower()
         if name == b"connection":
             keeps_alive = keeps_alive and b"close" not in value.lower().replace(b" ", b"").split(b",")
         elif name == b"content-length":
@@ -124,29 +129,29 @@ def open_response(
             # How the body is framed is the server's own matter.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
-    if block.count(b"\r\n") != len(lines) or _FIELDS.fullmatch(block) is None:
+    if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
         raise RuntimeError("A response's header is malformed")
-    framing = _framing(status, method, version, length)
-    if isinstance(framing, InChunks):
+    framing = _choose_framing(status, method, version, length)
+    if isinstance(framing, ChunkedFraming):
         block += b"transfer-encoding: chunked\r\n"
-    keeps_alive = keeps_alive and not isinstance(framing, UntilClose)
-    ending = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
-    return Opening(b"".join((_STATUS_LINES[status], common, block, ending)), framing, keeps_alive)
+    keeps_alive = keeps_alive and not isinstance(framing, CloseDelimitedFraming)
+    last_lines = b"\r\n" if keeps_alive else b"connection: close\r\n\r\n"
+    return ResponseHead(b"".join((_STATUS_LINES[status], common_lines, block, last_lines)), framing, keeps_alive)
 
 
-def _framing(status: int, method: str, version: str, length: int | None) -> Framing:
+def _choose_framing(status: int, method: str, version: str, length: int | None) -> Framing:
     if method == "HEAD":
-        return _BODILESS
+        return _HEAD_REQUEST
     if status in (204, 304):
-        return _EMPTY
+        return _NO_CONTENT
     if length is not None:
-        return OfLength(length)
-    return _IN_CHUNKS if version == "1.1" else _UNTIL_CLOSE
+        return ContentLengthFraming(length)
+    return _CHUNKED if version == "1.1" else _CLOSE_DELIMITED
 
 
-def plain(status: int, words: str, common: bytes) -> bytes:
+def build_plain_response(status: int, text: str, common_lines: bytes) -> bytes:
     """A whole response of the server's own, after which it closes."""
-    body = words.encode()
+    body = text.encode()
     fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-    opening = open_response(status, fields, common, method="GET", version="1.1", keeps_alive=False)
-    return opening.head + body
+    response_head = build_response_head(status, fields, common_lines, method="GET", version="1.1", keeps_alive=False)
+    return response_head.head + body

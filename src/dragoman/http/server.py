@@ -8,17 +8,17 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from .connection import Connection, Waits
-from .limits import Limits
-from .shared import Shared
+from .connection import ConnectionTimeouts, HttpConnection
+from .context import ServerContext
+from .limits import HttpLimits
 
 
-class Http11:
+class Http11ProtocolFactory:
     """Makes the connections of one server: what `uvicorn.Config` takes as `http`, in the place of a protocol class."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
-        self._made: tuple[Shared, Waits] | None = None
+    def __init__(self, limits: HttpLimits | None = None) -> None:
+        self._limits = limits or HttpLimits()
+        self._per_server: tuple[ServerContext, ConnectionTimeouts] | None = None
 
     def __call__(
         self,
@@ -26,8 +26,8 @@ class Http11:
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> Connection:
-        if self._made is None or self._made[0].state is not server_state:
-            shared = Shared(config, server_state, app_state, self._limits)
-            self._made = shared, Waits(shared)
-        return Connection(*self._made)
+    ) -> HttpConnection:
+        if self._per_server is None or self._per_server[0].state is not server_state:
+            context = ServerContext(config, server_state, app_state, self._limits)
+            self._per_server = context, ConnectionTimeouts(context)
+        return HttpConnection(*self._per_server)

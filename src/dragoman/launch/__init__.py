@@ -4,7 +4,15 @@ The only layer that knows all the others. One module for each kind of engine, im
 """
 
 from .models import build_models
-from .parting import Parting
-from .server import Server, greeting, run, serving_options, uvicorn_config
+from .server import Server, build_greeting, build_serving_options, build_uvicorn_config, run
+from .shutdown import ShutdownConfig
 
-__all__ = ["Parting", "Server", "build_models", "greeting", "run", "serving_options", "uvicorn_config"]
+__all__ = [
+    "Server",
+    "ShutdownConfig",
+    "build_greeting",
+    "build_models",
+    "build_serving_options",
+    "build_uvicorn_config",
+    "run",
+]

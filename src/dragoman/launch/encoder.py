@@ -10,16 +10,16 @@ from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .declared import served_names
+from .model_metadata import resolve_served_names
 
 
 def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
     engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting)
-    tokenizer = load_tokenizer(directory, writes=False)
-    name, aliases = served_names(settings, directory.resolve().name)
+    tokenizer = load_tokenizer(directory, generates=False)
+    name, aliases = resolve_served_names(settings, directory.resolve().name)
     match engine:
         case encoder.BertEmbedder():
-            backend, limit = EmbedderBackend(engine, tokenizer), engine.traits.max_tokens
+            backend, limit = EmbedderBackend(engine, tokenizer), engine.embedding_info.max_tokens
         case encoder.BertScorer():
             backend, limit = ScorerBackend(engine, tokenizer), engine.max_tokens
     info = load_tokenizer_info(directory)

@@ -8,15 +8,15 @@ from pathlib import Path
 from ..core.errors import EngineError
 from ..core.request import Sampling
 from ..engines import llamacpp
-from ..engines.llamacpp import LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Metadata, Projector, Token
+from ..engines.llamacpp import GgufMetadata, ImageToken, LlamaCppEmbedder, LlamaCppOptions, LlamaCppScorer, Projector
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from ..prompts.gguf import GgufVocabulary, tokenizer_json
+from ..prompts.gguf import GgufVocabulary, build_tokenizer_json
 from ..prompts.template import ChatTemplate, TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer, TokenizerError
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import limits, token_backend
-from .declared import given_template, guessed_formats, served_names
+from .model_builder import build_engine_limits, build_token_backend
+from .model_metadata import detect_formats, load_configured_template, resolve_served_names
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +25,20 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a GGUF file, the first one of several."""
     metadata = llamacpp.read_metadata(Path(path))
     options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
-    name, aliases = served_names(settings, Path(path).stem)
-    if llamacpp.pooling_type(metadata) is not None:
-        backend, limit = _reading(settings, metadata, options)
-        return ServedModel(name, backend, limit, int(clock.now()), aliases, tokenizer_info=_info(metadata))
-    tokenizer = gguf_tokenizer(metadata)
-    template = given_template(settings) or _own_template(metadata)
-    projector = _projector(settings, metadata, tokenizer, template)
-    loaded = llamacpp.load(metadata, tokenizer, limits(settings), options, projector=projector)
+    name, aliases = resolve_served_names(settings, Path(path).stem)
+    if llamacpp.read_pooling_type(metadata) is not None:
+        backend, limit = _build_reader_backend(settings, metadata, options)
+        return ServedModel(
+            name, backend, limit, int(clock.now()), aliases, tokenizer_info=_build_tokenizer_info(metadata)
+        )
+    tokenizer = build_gguf_tokenizer(metadata)
+    template = load_configured_template(settings) or _load_embedded_template(metadata)
+    projector = _find_projector(settings, metadata, tokenizer, template)
+    loaded = llamacpp.load(metadata, tokenizer, build_engine_limits(settings), options, projector=projector)
     engine = loaded.engine
-    reasoning, tools = guessed_formats(settings, template, tokenizer)
-    backend = token_backend(
-        settings, engine, tokenizer, template, llamacpp.ends(metadata), cache=engine, vision=loaded.vision
+    reasoning, tools = detect_formats(settings, template, tokenizer)
+    backend = build_token_backend(
+        settings, engine, tokenizer, template, llamacpp.find_end_tokens(metadata), cache=engine, vision=loaded.vision
     )
     return ServedModel(
         name,
@@ -44,30 +46,30 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
         engine.max_model_len,
         int(clock.now()),
         aliases,
-        sampling=settings.override_generation_config.over(Sampling()),
+        sampling=settings.override_generation_config.merge_into(Sampling()),
         max_new_tokens=settings.override_generation_config.max_new_tokens,
         reasoning=reasoning,
         tools=tools,
-        tokenizer_info=_info(metadata, template),
+        tokenizer_info=_build_tokenizer_info(metadata, template),
     )
 
 
-def _projector(
-    settings: Settings, metadata: Metadata, tokenizer: HfTokenizer, template: ChatTemplate | None
+def _find_projector(
+    settings: Settings, metadata: GgufMetadata, tokenizer: HfTokenizer, template: ChatTemplate | None
 ) -> Projector | None:
     """Raises EngineError for a file that is none, or where no token can stand for an image."""
-    file = _projector_file(settings, metadata.path)
+    file = _find_projector_file(settings, metadata.path)
     if file is None:
         return None
     if template is None:
         raise EngineError(
             f"{file}: the model has no chat template to show images with; `--mmproj none` leaves them out"
         )
-    taken = {*template.traits.literals, *_special_tokens(metadata).values()}
-    names = sorted(tokenizer.controls.names, key=lambda name: ("image" not in name.lower(), name))
-    free = [name for name in names if name not in template.source and name not in taken]
-    ids = [(name, tokenizer.encode(name, special=True)) for name in free]
-    token = next((Token(name, found[0]) for name, found in ids if len(found) == 1), None)
+    reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
+    names = sorted(tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name))
+    candidates = [name for name in names if name not in template.source and name not in reserved]
+    ids = [(name, tokenizer.encode(name, special=True)) for name in candidates]
+    token = next((ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None)
     if token is None:
         raise EngineError(
             f"{metadata.path} has no control token that could stand for an image; `--mmproj none` leaves them out"
@@ -75,21 +77,21 @@ def _projector(
     return Projector(llamacpp.read_metadata(file), token)
 
 
-def _projector_file(settings: Settings, model: Path) -> Path | None:
+def _find_projector_file(settings: Settings, model: Path) -> Path | None:
     if settings.mmproj is not None:
         return None if settings.mmproj == "none" else Path(settings.mmproj)
-    beside = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
-    if len(beside) > 1:
+    siblings = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
+    if len(siblings) > 1:
         log.warning("%s: several projectors lie beside it; --mmproj says which one to use", model)
-    return beside[0] if len(beside) == 1 else None
+    return siblings[0] if len(siblings) == 1 else None
 
 
-def _reading(
-    settings: Settings, metadata: Metadata, options: LlamaCppOptions
+def _build_reader_backend(
+    settings: Settings, metadata: GgufMetadata, options: LlamaCppOptions
 ) -> tuple[EmbedderBackend | ScorerBackend, int]:
     """What reads, and the tokens that an input may have."""
-    tokenizer = gguf_tokenizer(metadata, writes=False)
-    engine = llamacpp.load_reader(
+    tokenizer = build_gguf_tokenizer(metadata, writes=False)
+    engine = llamacpp.load_pooling_engine(
         metadata, tokenizer, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting, options=options
     )
     match engine:
@@ -99,50 +101,50 @@ def _reading(
             return ScorerBackend(engine, tokenizer), engine.max_tokens
 
 
-def gguf_tokenizer(metadata: Metadata, *, writes: bool = True) -> HfTokenizer:
+def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTokenizer:
     """writes: as in HfTokenizer. Raises TokenizerError, which names the file."""
     try:
-        return HfTokenizer(tokenizer_json(_vocabulary(metadata)), writes=writes)
+        return HfTokenizer(build_tokenizer_json(_build_vocabulary(metadata)), generates=writes)
     except TokenizerError as error:
         raise TokenizerError(f"{metadata.path}: {error}") from error
 
 
-def _vocabulary(metadata: Metadata) -> GgufVocabulary:
+def _build_vocabulary(metadata: GgufMetadata) -> GgufVocabulary:
     def key(name: str) -> str:
         return f"tokenizer.ggml.{name}"
 
-    space = metadata.flag(key("add_space_prefix"))
+    space = metadata.get_flag(key("add_space_prefix"))
     return GgufVocabulary(
-        model=metadata.text(key("model")) or "none",
-        tokens=metadata.texts(key("tokens")),
-        pre=metadata.text(key("pre")) or "default",
-        kinds=tuple(int(kind) for kind in metadata.numbers(key("token_type"))),
-        scores=metadata.numbers(key("scores")),
-        merges=metadata.texts(key("merges")),
-        bos=metadata.number(key("bos_token_id")),
-        eos=metadata.number(key("eos_token_id")),
-        unknown=metadata.number(key("unknown_token_id")),
-        separator=metadata.number(key("seperator_token_id")),  # the key is spelled so
-        add_bos=metadata.flag(key("add_bos_token")),
-        add_eos=metadata.flag(key("add_eos_token")),
+        model=metadata.get_text(key("model")) or "none",
+        tokens=metadata.get_texts(key("tokens")),
+        pre=metadata.get_text(key("pre")) or "default",
+        kinds=tuple(int(kind) for kind in metadata.get_numbers(key("token_type"))),
+        scores=metadata.get_numbers(key("scores")),
+        merges=metadata.get_texts(key("merges")),
+        bos=metadata.get_number(key("bos_token_id")),
+        eos=metadata.get_number(key("eos_token_id")),
+        unknown=metadata.get_number(key("unknown_token_id")),
+        separator=metadata.get_number(key("seperator_token_id")),  # the key is spelled so
+        add_bos=metadata.get_flag(key("add_bos_token")),
+        add_eos=metadata.get_flag(key("add_eos_token")),
         add_space_prefix=space is not False,
     )
 
 
-def _own_template(metadata: Metadata) -> ChatTemplate | None:
-    source = metadata.text("tokenizer.chat_template")
-    return None if source is None else ChatTemplate(source, _special_tokens(metadata))
+def _load_embedded_template(metadata: GgufMetadata) -> ChatTemplate | None:
+    source = metadata.get_text("tokenizer.chat_template")
+    return None if source is None else ChatTemplate(source, _read_special_tokens(metadata))
 
 
-def _info(metadata: Metadata, template: ChatTemplate | None = None) -> TokenizerInfo:
+def _build_tokenizer_info(metadata: GgufMetadata, template: ChatTemplate | None = None) -> TokenizerInfo:
     source = None if template is None else template.source
-    return TokenizerInfo("PreTrainedTokenizerFast", **_special_tokens(metadata), chat_template=source)
+    return TokenizerInfo("PreTrainedTokenizerFast", **_read_special_tokens(metadata), chat_template=source)
 
 
-def _special_tokens(metadata: Metadata) -> dict[str, str]:
-    tokens = metadata.texts("tokenizer.ggml.tokens")
+def _read_special_tokens(metadata: GgufMetadata) -> dict[str, str]:
+    tokens = metadata.get_texts("tokenizer.ggml.tokens")
     ids = {
-        f"{name}_token": metadata.number(f"tokenizer.ggml.{told}_token_id")
-        for name, told in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+        f"{name}_token": metadata.get_number(f"tokenizer.ggml.{gguf_name}_token_id")
+        for name, gguf_name in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
     }
     return {name: tokens[id] for name, id in ids.items() if id is not None and 0 <= id < len(tokens)}

@@ -8,7 +8,7 @@ from ..engines import mlx
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import block_files, limits, serve_tokens
+from .model_builder import build_batching_model, build_block_files, build_engine_limits
 
 
 def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -16,10 +16,10 @@ def build_mlx(settings: Settings, clock: Clock, path: str) -> ServedModel:
     directory = Path(path)
     engine = mlx.load(
         directory,
-        limits(settings),
+        build_engine_limits(settings),
         dtype=settings.dtype,
         trust_remote_code=settings.trust_remote_code,
-        files=block_files(settings, directory, "mlx-lm"),
+        files=build_block_files(settings, directory, "mlx-lm"),
     )
     name = directory.resolve().name
-    return serve_tokens(settings, clock, directory, engine, own_name=name)
+    return build_batching_model(settings, clock, directory, engine, own_name=name)

@@ -7,76 +7,80 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.errors import DragomanError
-from ..pipeline.models import Models, Offer, ServedModel
+from ..pipeline.models import Models, ModelSpec, ServedModel
 from ..serving.clock import Clock
-from ..settings import ModelEntry, Settings, SettingsError, told, unheeded
-from .directory import Kind, engine_of
+from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
+from .engine_detection import EngineKind, detect_engine
 
 log = logging.getLogger(__name__)
 
-_OF_A_PLACE = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
+_DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
     """Raises SettingsError where MODEL or an option of it cannot be used."""
     if not settings.models.entries:
-        return Models([_built(settings, clock)])
-    return Models([_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory)
+        return Models([_build_or_raise(settings, clock)])
+    return Models(
+        [_build_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory
+    )
 
 
-def mind_unheeded(settings: Settings) -> None:
+def warn_unsupported(settings: Settings) -> None:
     """Say which settings are told in vain: none of the engines heeds them. Under `--strict` that is a SettingsError, as
     a parameter of a request is refused that would be ignored.
     """
     entries = settings.models.entries
-    kinds = [_kind(settings.of(entry).model) for entry in entries] or [_kind(settings.model)]
-    _mind(settings, told(settings), *kinds)
+    kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [_parse_kind(settings.model)]
+    _warn_unsupported_names(settings, find_changed_settings(settings), *kinds)
     for entry, kind in zip(entries, kinds, strict=False):
-        _mind(settings, dict(entry.told), kind)
-    for instance in settings.instances.each:
-        _mind(settings, dict(instance.told), *kinds)
+        _warn_unsupported_names(settings, dict(entry.overrides), kind)
+    for instance in settings.instances.items:
+        _warn_unsupported_names(settings, dict(instance.overrides), *kinds)
 
 
-def _kind(model: str) -> str:
+def _parse_kind(model: str) -> str:
     try:
-        return meant(model)[0]
+        return parse_model(model)[0]
     except ValueError as error:
         raise SettingsError(f"cannot serve {model}: {error}") from error
 
 
-def _mind(settings: Settings, names: Iterable[str], *kinds: str) -> None:
-    for sentence in unheeded(names, *kinds):
+def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: str) -> None:
+    for warning in describe_unsupported(names, *kinds):
         if settings.strict:
-            raise SettingsError(sentence)
-        log.warning(sentence)
+            raise SettingsError(warning)
+        log.warning(warning)
 
 
-def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | Offer:
+def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | ModelSpec:
     """What is pinned is built at once; of the others only what they are is checked."""
-    own = settings.of(entry)
+    entry_settings = settings.for_entry(entry)
     if entry.pinned:
-        return _built(own, clock)
-    memory = size_of(own.model) if entry.memory is None else entry.memory
+        return _build_or_raise(entry_settings, clock)
+    memory = measure_weights(entry_settings.model) if entry.memory is None else entry.memory
     if settings.models_memory is not None and memory > settings.models_memory:
         raise SettingsError(f"models: {entry.name}: takes {memory} bytes, which is more than all may take together")
-    return Offer(entry.name, lambda: build(own, clock), int(clock.now()), entry.aliases, entry.ttl, memory)
+    return ModelSpec(
+        entry.name, lambda: build(entry_settings, clock), int(clock.now()), entry.aliases, entry.ttl, memory
+    )
 
 
-def size_of(model: str) -> int:
+def measure_weights(model: str) -> int:
     """Bytes of the weights in a model's directory or file, whatever engine is named before it; 0 if there are none."""
-    place = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
-    if place is None:
+    path = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
+    if path is None:
         return 0
-    if place.is_file():
-        from ..engines.llamacpp import parts  # noqa: PLC0415 - as below
+    if path.is_file():
+        from ..engines.llamacpp import find_parts  # noqa: PLC0415 - as below
 
-        files = [part for part in parts(place) if part.exists()]
+        files = [part for part in find_parts(path) if part.exists()]
     else:
-        files = [*place.glob("*.safetensors"), *place.glob("*.gguf")]
+        files = [*path.glob("*.safetensors"), *path.glob("*.gguf")]
     return sum(file.stat().st_size for file in files)
 
 
-def _built(settings: Settings, clock: Clock) -> ServedModel:
+def _build_or_raise(settings: Settings, clock: Clock) -> ServedModel:
     try:
         return build(settings, clock)
     except (OSError, ValueError, DragomanError) as error:
@@ -85,7 +89,7 @@ def _built(settings: Settings, clock: Clock) -> ServedModel:
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
     """Blocking. Raises ValueError where there is no such engine, OSError and DragomanError where it cannot be had."""
-    model = _build(settings, clock)
+    model = _build_by_kind(settings, clock)
     if model is None:
         raise ValueError(
             "MODEL is a GGUF file, a directory with a model in it, which can be told by what to serve it "
@@ -99,23 +103,23 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     return model
 
 
-def meant(model: str) -> tuple[str, str]:
+def parse_model(model: str) -> tuple[str, str]:
     """The engine that MODEL means, by its name, and what that is told. Raises ValueError as `engine_of`."""
     kind, _, rest = model.partition(":")
-    if kind in ("scripted", "sim") or (kind in _OF_A_PLACE and rest) or model == "tiny":
+    if kind in ("scripted", "sim") or (kind in _DIRECTORY_ENGINES and rest) or model == "tiny":
         return kind, rest
     if kind in ("http", "https"):
         return "upstream", model
     if model.endswith(".gguf"):
         return "llamacpp", model
     if (Path(model) / "config.json").is_file():
-        return engine_of(Path(model)), model
+        return detect_engine(Path(model)), model
     return kind, rest
 
 
-def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
+def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
     """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
-    kind, rest = meant(settings.model)
+    kind, rest = parse_model(settings.model)
     match kind:
         case "scripted":
             from .scripted import build_scripted  # noqa: PLC0415 - see above
@@ -130,7 +134,7 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
 
             return build_upstream(settings, clock, rest)
         case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
-            return _in_directory(kind, settings, clock, rest)
+            return _build_from_directory(kind, settings, clock, rest)
         case "llamacpp" if rest:
             from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
 
@@ -149,7 +153,7 @@ def _build(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR
             return build_installed(settings, clock, kind, rest)
 
 
-def _in_directory(kind: Kind, settings: Settings, clock: Clock, path: str) -> ServedModel:
+def _build_from_directory(kind: EngineKind, settings: Settings, clock: Clock, path: str) -> ServedModel:
     match kind:
         case "tiny":
             from .tiny import build_tiny  # noqa: PLC0415 - see above

@@ -18,8 +18,8 @@ from ..engines.rollout import Executor
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .declared import served_names
-from .rollout import serve_executor
+from .model_metadata import resolve_served_names
+from .rollout import build_executor_model
 
 ENGINES, STORES = "dragoman.engines", "dragoman.stores"
 
@@ -34,15 +34,15 @@ UNKNOWN_LENGTH = 131_072
 """Tokens, where the settings do not say; an engine refuses by itself what is too long for it."""
 
 
-def installed(group: str, name: str) -> Callable[..., Any] | None:
+def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
     """What a package registered under this name; None if none did."""
-    found = next(iter(entry_points(group=group, name=name)), None)
-    return None if found is None else found.load()
+    entry_point = next(iter(entry_points(group=group, name=name)), None)
+    return None if entry_point is None else entry_point.load()
 
 
 def build_installed(settings: Settings, clock: Clock, name: str, argument: str) -> ServedModel | None:
-    factory = installed(ENGINES, name)
-    return None if factory is None else _served(factory, settings, clock, name, argument)
+    factory = load_entry_point(ENGINES, name)
+    return None if factory is None else _build_model(factory, settings, clock, name, argument)
 
 
 def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
@@ -59,20 +59,20 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
         raise ValueError(f"{module} cannot be imported: {error}") from error
     except KeyError:
         raise ValueError(f"{module} has no {name}") from None
-    return _served(factory, settings, clock, module.rpartition(".")[2], argument)
+    return _build_model(factory, settings, clock, module.rpartition(".")[2], argument)
 
 
-def _served(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
-    made = factory(argument, settings)
-    if isinstance(made, ServedModel):
-        return made
+def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
+    built = factory(argument, settings)
+    if isinstance(built, ServedModel):
+        return built
     limit = settings.max_model_len or UNKNOWN_LENGTH
-    if not isinstance(made, Engine):
-        if isinstance(made, Executor):
-            return serve_executor(settings, clock, made, own_name=own_name, max_model_len=limit)
+    if not isinstance(built, Engine):
+        if isinstance(built, Executor):
+            return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
         raise ValueError(
-            f"the factory gave a {type(made).__name__}; it must give an Engine, a rollout Executor, or a ServedModel "
+            f"the factory gave a {type(built).__name__}; it must give an Engine, a rollout Executor, or a ServedModel "
             "(which an engine of tokens needs, since its vocabulary is in it)"
         )
-    name, aliases = served_names(settings, own_name)
-    return ServedModel(name, EventBackend(made), limit, int(clock.now()), aliases)
+    name, aliases = resolve_served_names(settings, own_name)
+    return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)

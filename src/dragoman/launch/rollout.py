@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engines.rollout import Executor, Pausable, RolloutEngine, Updatable
-from ..engines.rollout.steering import RolloutControl, RolloutTraining
+from ..engines.rollout.control import RolloutControl, RolloutTraining
 from ..pipeline.models import ServedModel
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import serve_engine
+from .model_builder import build_token_model
 
 
-def serve_executor(
+def build_executor_model(
     settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
 ) -> ServedModel:
     """Raises OSError, ValueError or EngineError where its tokenizer cannot be had."""
@@ -26,7 +26,7 @@ def serve_executor(
     )
     control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
     training = RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None
-    return serve_engine(
+    return build_token_model(
         settings,
         clock,
         directory,

@@ -11,14 +11,14 @@ from ..prompts.template import load_tokenizer_info
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .declared import served_names
+from .model_metadata import resolve_served_names
 
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
     """file: a script, else what requests direct."""
-    directory = tiny.embedded()
+    directory = tiny.find_bundled_model()
     tokenizer = load_tokenizer(directory)
-    name, aliases = served_names(settings, "scripted")
+    name, aliases = resolve_served_names(settings, "scripted")
     limit = settings.max_model_len or 32768
     engine = ScriptedEngine(
         load_script(Path(file)) if file else Script(),

@@ -6,26 +6,26 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..settings import Settings, kept_key, state_directory
+from ..settings import Settings, load_or_create_key, state_directory
 
 log = logging.getLogger(__name__)
 
 
-def secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
+def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
     """None where none was set and none is or can be kept: the server then has one that ends with it."""
     if settings.secret_key is not None:
         return settings.secret_key.encode()
-    file = _file(settings.store, environment)
+    file = _find_key_file(settings.store, environment)
     if file is None:
         return None
     try:
-        return kept_key(file)
+        return load_or_create_key(file)
     except (OSError, ValueError) as error:
         log.warning("reasoning that clients keep cannot be read after a restart: %s", error)
         return None
 
 
-def _file(store: str, environment: Mapping[str, str]) -> Path | None:
+def _find_key_file(store: str, environment: Mapping[str, str]) -> Path | None:
     """Beside the store; nothing outlives a server whose store ends with it."""
     kind, _, path = store.partition(":")
     if kind in ("memory", "none"):

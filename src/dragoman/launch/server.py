@@ -24,31 +24,31 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
-from ..dialects.sealing import Check
-from ..http.server import Http11
-from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
+from ..dialects.sealing import VerificationMode
+from ..http.server import Http11ProtocolFactory
+from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
 from ..serving.app import Application, create_app
 from ..serving.clock import SystemClock
-from ..serving.listening import Listening
-from ..serving.media import Media, MediaOptions
-from ..serving.origins import Origins
-from ..serving.patience import Patience
+from ..serving.cors import CorsPolicy
+from ..serving.keepalive import StreamTimeouts
+from ..serving.media import MediaOptions, MediaResolver
+from ..serving.port_faults.spec import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
-from .door import Door
-from .models import build_models, mind_unheeded
-from .parting import Lasting, Parting
-from .secret import secret_key
-from .store import build_store, try_out
-from .timetable import Doors, SeenFrom
+from .models import build_models, warn_unsupported
+from .port_faults.port import ServerPort
+from .port_faults.schedule import ServerPortController, ServerPorts
+from .secret import load_secret_key
+from .shutdown import LongLived, ShutdownConfig
+from .store import build_store, check_store
 
-TICK = 0.1
+POLL_INTERVAL = 0.1
 """Seconds between two looks at whether what ran has come to its end; uvicorn's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class AssembledServer:
     """A server that is not served yet."""
 
     settings: Settings
@@ -56,32 +56,41 @@ class Assembled:
     application: Application
 
 
-def run(settings: Settings, say: Callable[[str], None]) -> int:
+def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     if settings.log_level == "info":
         # It tells of every request to an engine that is asked over a socket; ours are told of already.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
-    mind_unheeded(settings)
+    warn_unsupported(settings)
     # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
-    secret = secret_key(settings, os.environ) or secrets.token_bytes(32)
-    told = _spread(settings)
-    doors = Doors([Door(one) for one in told if one.uds is None])
-    seen = [SeenFrom(door, doors) for door in doors.each] or [None]
-    each = [assembled(one, secret, ports) for one, ports in zip(told, seen, strict=True)]
-    listeners = [door.open() for door in doors.each] or None
-    ports: list[int | None] = [None] if listeners is None else [door.port for door in doors.each]
-    app = each[0].application
-    if settings.instances.each:
-        from .instances import ByPort  # noqa: PLC0415 - as below
+    secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
+    server_settings = _expand_instances(settings)
+    server_ports = ServerPorts([ServerPort(item) for item in server_settings if item.uds is None])
+    controllers = [ServerPortController(server_port, server_ports) for server_port in server_ports.ports] or [None]
+    assembled_servers = [
+        assemble_server(item, secret, ports) for item, ports in zip(server_settings, controllers, strict=True)
+    ]
+    listeners = [server_port.listen() for server_port in server_ports.ports] or None
+    ports: list[int | None] = [None] if listeners is None else [server_port.port for server_port in server_ports.ports]
+    app = assembled_servers[0].application
+    if settings.instances.items:
+        from .instances import PortDispatcher  # noqa: PLC0415 - as below
 
-        app = ByPort({port: one.application for port, one in zip(ports, each, strict=True)})
-    parting = Parting(settings.shutdown_timeout, settings.shutdown_grace)
-    server = Server(uvicorn_config(app, settings), *(one.models for one in each), parting=parting, doors=doors)
-    exit_in_peace(server)
-    greetings = [greeting(one.settings, one.models, port) for one, port in zip(each, ports, strict=True)]
+        app = PortDispatcher({port: item.application for port, item in zip(ports, assembled_servers, strict=True)})
+    shutdown_config = ShutdownConfig(settings.shutdown_timeout, settings.shutdown_grace)
+    server = Server(
+        build_uvicorn_config(app, settings),
+        *(item.models for item in assembled_servers),
+        shutdown_config=shutdown_config,
+        server_ports=server_ports,
+    )
+    install_signal_handlers(server)
+    greetings = [
+        build_greeting(item.settings, item.models, port) for item, port in zip(assembled_servers, ports, strict=True)
+    ]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
-        say(line)
+        print_line(line)
     # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
     gc.freeze()
     gc.enable()
@@ -89,34 +98,36 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     return 0
 
 
-def _spread(settings: Settings) -> list[Settings]:
+def _expand_instances(settings: Settings) -> list[Settings]:
     """The settings of each server in this process."""
-    if not settings.instances.each:
+    if not settings.instances.items:
         return [settings]
-    from .instances import spread  # noqa: PLC0415 - it brings parts of the simulator
+    from .instances import expand_instances  # noqa: PLC0415 - it brings parts of the simulator
 
     try:
-        return spread(settings)
+        return expand_instances(settings)
     except ValueError as error:
         raise SettingsError(f"instances: {error}") from error
 
 
-def assembled(settings: Settings, secret: bytes, ports: Listening | None = None) -> Assembled:
+def assemble_server(
+    settings: Settings, secret: bytes, port_controller: PortController | None = None
+) -> AssembledServer:
     """ports: of this process, which only a simulated server can be told to leave. Raises SettingsError."""
     models = build_models(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
-        asyncio.run(try_out(store))
+        asyncio.run(check_store(store))
     application = create_app(
         models,
-        options=serving_options(settings),
+        options=build_serving_options(settings),
         secret=secret,
         store=store,
-        media=Media(MediaOptions(settings.media_urls, settings.media_hosts)),
+        media=MediaResolver(MediaOptions(settings.media_urls, settings.media_hosts)),
         request_log=None if settings.request_log is None else open_request_log(settings.request_log),
-        ports=ports if _is_simulated(settings) else None,
+        port_controller=port_controller if _is_simulated(settings) else None,
     )
-    return Assembled(settings, models, application)
+    return AssembledServer(settings, models, application)
 
 
 def open_request_log(path: str) -> RequestLog:
@@ -127,10 +138,10 @@ def open_request_log(path: str) -> RequestLog:
         raise SettingsError(f"--request-log: {path} cannot be written: {error.strerror}") from error
 
 
-def exit_in_peace(server: uvicorn.Server) -> None:
+def install_signal_handlers(server: uvicorn.Server) -> None:
     """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends."""
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(asked, server.handle_exit)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, server.handle_exit)
 
 
 class Server(uvicorn.Server):
@@ -139,12 +150,16 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, *models: Models, parting: Parting | None = None, doors: Doors | None = None
+        self,
+        config: uvicorn.Config,
+        *models: Models,
+        shutdown_config: ShutdownConfig | None = None,
+        server_ports: ServerPorts | None = None,
     ) -> None:
         """doors: whose sockets it accepts from, in their order; without any it accepts from what it is given."""
         super().__init__(config)
-        self._models, self._parting = models, parting or Parting()
-        self._doors = doors or Doors(())
+        self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
+        self._server_ports = server_ports or ServerPorts(())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - so it is named in uvicorn
         """Once: as above. Again: without waiting for anybody. A third time: without cleaning up either.
@@ -158,48 +173,50 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for door, server in zip(self._doors.each, self.servers, strict=False):
-            door.lend(server, self._protocol, self.server_state.connections)
+        for port, server in zip(self._server_ports.ports, self.servers, strict=False):
+            port.attach(server, self._build_protocol, self.server_state.connections)
 
-    def _protocol(self) -> asyncio.Protocol:
+    def _build_protocol(self) -> asyncio.Protocol:
         """For a connection that is accepted, as uvicorn makes it."""
-        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        protocol_class = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for models in self._models:
             models.close()
-        ending = asyncio.create_task(self._end())
-        await self._part(ending)
-        self._doors.close()
+        stop_task = asyncio.create_task(self._stop_models_on_timeout())
+        await self._drain(stop_task)
+        self._server_ports.close()
         await super().shutdown(sockets)
-        ending.cancel()
+        stop_task.cancel()
 
-    async def _part(self, ending: asyncio.Task[None]) -> None:
+    async def _drain(self, stop_task: asyncio.Task[None]) -> None:
         """Return when it may stop listening."""
-        now = asyncio.get_running_loop().time
-        began, running = now(), tuple(self.server_state.tasks)
+        read_clock = asyncio.get_running_loop().time
+        started_at, running = read_clock(), tuple(self.server_state.tasks)
         # The others hear with their next answer that it was the last one. Closing one now would lose a request that is
         # under way on it.
         for connection in tuple(self.server_state.connections):
-            if isinstance(connection, Lasting):
+            if isinstance(connection, LongLived):
                 connection.shutdown()
         while not self.force_exit:
-            if now() - began >= self._parting.grace and (ending.done() or not self._works(running)):
+            if read_clock() - started_at >= self._shutdown_config.grace and (
+                stop_task.done() or not self._has_work(running)
+            ):
                 return
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    def _works(self, running: Sequence[asyncio.Task[None]]) -> bool:
+    def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
         """On what clients wait for, or on what runs without them."""
         states = (engine.health() for models in self._models for model in models for engine in model.engines)
         return not all(task.done() for task in running) or any(state.running or state.waiting for state in states)
 
-    async def _end(self) -> None:
-        await asyncio.sleep(self._parting.timeout)
+    async def _stop_models_on_timeout(self) -> None:
+        await asyncio.sleep(self._shutdown_config.timeout)
         await asyncio.gather(*(models.stop() for models in self._models))
 
 
-def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     """Our own log tells of requests, and with their ids; answers do not name the server's software.
 
     uvicorn's word that it has started says nothing that the greeting does not say better.
@@ -207,8 +224,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         uds=settings.uds,
-        http=cast("type[asyncio.Protocol]", Http11()),
-        ws=cast("type[asyncio.Protocol]", websocket_protocol),
+        http=cast("type[asyncio.Protocol]", Http11ProtocolFactory()),
+        ws=cast("type[asyncio.Protocol]", build_websocket_protocol),
         ws_max_size=settings.max_body_bytes,
         access_log=False,
         log_level="warning" if settings.log_level == "info" else settings.log_level,
@@ -221,7 +238,7 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     )
 
 
-def websocket_protocol(
+def build_websocket_protocol(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> asyncio.Protocol:
     """Imported when the first client asks for it: most servers never see one."""
@@ -230,9 +247,9 @@ def websocket_protocol(
     return WebSocket(config, server_state, app_state)
 
 
-def serving_options(settings: Settings) -> ServingOptions:
+def build_serving_options(settings: Settings) -> ServingOptions:
     return ServingOptions(
-        profile=_api_profile(settings),
+        profile=_resolve_profile(settings),
         strict=settings.strict,
         explain=settings.explain,
         drop_nonces=settings.drop_agent_nonces,
@@ -240,10 +257,10 @@ def serving_options(settings: Settings) -> ServingOptions:
         max_inflight_body_bytes=settings.max_inflight_body_bytes,
         bind=None if settings.uds is not None else settings.host,
         allowed_hosts=settings.allowed_hosts,
-        origins=_origins(settings),
+        cors=_build_cors_policy(settings),
         api_keys=settings.api_key,
         admin_keys=settings.admin_api_key,
-        patience=Patience(keepalive=settings.keepalive_interval),
+        timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
         max_background=settings.max_background,
@@ -251,18 +268,18 @@ def serving_options(settings: Settings) -> ServingOptions:
         batch_concurrency=settings.batch_concurrency,
         weights_dir=settings.weights_dir,
         max_weights_bytes=settings.max_weights_bytes,
-        reasoning_check=Check(settings.reasoning_check),
+        reasoning_verification=VerificationMode(settings.reasoning_check),
     )
 
 
-def _origins(settings: Settings) -> Origins:
+def _build_cors_policy(settings: Settings) -> CorsPolicy:
     try:
-        return Origins(settings.allowed_origins)
+        return CorsPolicy(settings.allowed_origins)
     except ValueError as error:
         raise SettingsError(f"--allowed-origins: {error}") from error
 
 
-def _api_profile(settings: Settings) -> Profile:
+def _resolve_profile(settings: Settings) -> Profile:
     """A simulated vLLM answers as one, unless told otherwise."""
     return Profile(settings.api_profile or ("vllm" if _is_simulated(settings) else "openai"))
 
@@ -271,28 +288,28 @@ def _is_simulated(settings: Settings) -> bool:
     return settings.model.partition(":")[0] == "sim"
 
 
-def greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
+def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
     """What is served, and a line to try it with."""
-    first = models.places[0]
+    first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    where = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
-    route, fields = _to_try(first)
-    body = msgspec.json.encode({"model": first.name, **fields}).decode()
+    address = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
+    route, fields = _build_example_request(first_slot)
+    body = msgspec.json.encode({"model": first_slot.name, **fields}).decode()
     curl = ["curl"] if settings.uds is None else ["curl", "--unix-socket", settings.uds]
     if settings.api_key:
         curl += ["-H", '"Authorization: Bearer $KEY"']
-    base = where if settings.uds is None else "http://localhost"
-    context = "" if first.traits is None else f" (context {first.traits.max_model_len} tokens)"
+    base_url = address if settings.uds is None else "http://localhost"
+    context = "" if first_slot.summary is None else f" (context {first_slot.summary.max_model_len} tokens)"
     return [
-        f"Serving {', '.join(each.name for each in models.places)} on {where}{context}",
-        f"Try: {' '.join(curl)} {base}{route} -H 'Content-Type: application/json' -d '{body}'",
+        f"Serving {', '.join(slot.name for slot in models.slots)} on {address}{context}",
+        f"Try: {' '.join(curl)} {base_url}{route} -H 'Content-Type: application/json' -d '{body}'",
     ]
 
 
-def _to_try(place: Place) -> tuple[str, dict[str, object]]:
+def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:
     """A route that the model can answer, and the least that it takes."""
     question = "What is the capital of Japan?"
-    match None if place.model is None else place.model.backend:
+    match None if slot.model is None else slot.model.backend:
         case EmbedderBackend():
             return "/v1/embeddings", {"input": question}
         case ScorerBackend():

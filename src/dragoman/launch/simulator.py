@@ -10,31 +10,40 @@ import yaml
 
 from ..core.request import Sampling
 from ..engines import tiny
-from ..engines.script import Entry, load_script
-from ..engines.simulator.composer import Composer, Manner
-from ..engines.simulator.config import SchedulerConfig
+from ..engines.script import ScriptEntry, load_script
+from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..engines.simulator.dataset import read_dataset
 from ..engines.simulator.disaggregation import TransferCost
-from ..engines.simulator.driven import KvTransfer, SimulatorConfig
 from ..engines.simulator.embedder import SimulatorEmbedder
 from ..engines.simulator.engine import SimulatorEngine
-from ..engines.simulator.faults import Fault, read_faults
-from ..engines.simulator.kv_channel import read_config as read_kv_transfer
-from ..engines.simulator.kv_publisher import read_config
-from ..engines.simulator.lengths import read_lengths
+from ..engines.simulator.faults import Fault, parse_faults
+from ..engines.simulator.kv_notifications import parse_kv_transfer_config as read_kv_transfer
+from ..engines.simulator.kv_publisher import parse_kv_events_config
+from ..engines.simulator.lengths import parse_length_distribution
 from ..engines.simulator.lexicon import Lexicon
-from ..engines.simulator.profile import Profile, load
+from ..engines.simulator.profile import SimulatorProfile, load
+from ..engines.simulator.reply_generator import ReplyGenerator, ReplyOptions
+from ..engines.simulator.server_config import KvTransferSettings, SimulatorConfig
 from ..pipeline.adapters import Adapters, read_adapter
 from ..pipeline.models import ServedModel
 from ..prompts.template import load_template, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import token_backend
-from .declared import chat_template, end_of_answer, formats, served_names
+from .model_builder import build_token_backend
+from .model_metadata import load_chat_template, load_eos_ids, resolve_formats, resolve_served_names
 
 DEFAULT_PROFILE = "rtx4090-llama-3.1-8b"
-_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>", "</s>", "<eos>")
+_EOS_NAMES = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+    "<eos>",
+)
 
 
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
@@ -42,37 +51,37 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     if name and settings.profile:
         raise ValueError("the profile is named twice: behind the colon and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
-    directory, tokenizer, eos = _tokens(settings)
-    template = chat_template(settings, directory) or load_template(tiny.embedded())
-    reasoning, tools = formats(settings, directory, template, tokenizer)
-    scheduler = scheduler_config(settings, profile)
+    directory, tokenizer, eos = _load_tokens(settings)
+    template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
+    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
+    scheduler = build_scheduler_config(settings, profile)
     lexicon = Lexicon(tokenizer, eos)
-    composer = Composer(
+    composer = ReplyGenerator(
         lexicon,
-        _manner(settings),
+        _build_reply_options(settings),
         reasoning=reasoning,
         tools=tools,
         script=None if settings.sim_replies is None else load_script(Path(settings.sim_replies)),
-        replies=None if settings.sim_dataset is None else _dataset(Path(settings.sim_dataset)),
+        replies=None if settings.sim_dataset is None else _load_dataset(Path(settings.sim_dataset)),
     )
     engine = SimulatorEngine(
-        _config(settings, profile, scheduler), composer, vocab_size=tokenizer.vocab_size, unix_time=clock.now
+        _build_config(settings, profile, scheduler), composer, vocab_size=tokenizer.vocab_size, unix_time=clock.now
     )
     embedder = SimulatorEmbedder(engine, settings.sim_embedding_size)
-    backend = token_backend(settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine)
-    first, aliases = served_names(settings, profile.name)
+    backend = build_token_backend(settings, engine, tokenizer, template, eos, embedder=embedder, cache=engine)
+    served_name, aliases = resolve_served_names(settings, profile.name)
     return ServedModel(
-        first,
+        served_name,
         backend,
         engine.max_model_len,
         int(clock.now()),
         aliases,
         owned_by="vllm",
-        sampling=settings.override_generation_config.over(Sampling()),
+        sampling=settings.override_generation_config.merge_into(Sampling()),
         max_new_tokens=settings.override_generation_config.max_new_tokens,
-        monitored=engine,
+        stats_source=engine,
         control=engine,
-        directed=engine,
+        scriptable=engine,
         adapters=Adapters(tuple(read_adapter(text) for text in settings.lora_modules)),
         reasoning=reasoning,
         tools=tools,
@@ -80,46 +89,48 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     )
 
 
-def _tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]:
+def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]:
     """Where the tokenizer lies, itself, and what ends an answer in it."""
     if settings.tokenizer is None:
-        directory = tiny.embedded()
-        return directory, load_tokenizer(directory), end_of_answer(directory)
+        directory = tiny.find_bundled_model()
+        return directory, load_tokenizer(directory), load_eos_ids(directory)
     path = Path(settings.tokenizer)
     if path.is_dir() and any((path / file).exists() for file in ("generation_config.json", "config.json")):
-        return path, load_tokenizer(path), end_of_answer(path)
+        return path, load_tokenizer(path), load_eos_ids(path)
     tokenizer = load_tokenizer(path) if path.is_dir() else HfTokenizer(path.read_bytes())
-    special = tokenizer.special_tokens
-    ends = frozenset(special[name] for name in _ENDS if name in special)
-    if not ends:
+    special_tokens = tokenizer.special_tokens
+    eos_ids = frozenset(special_tokens[name] for name in _EOS_NAMES if name in special_tokens)
+    if not eos_ids:
         raise ValueError(f"{path} does not tell which token ends an answer; a generation_config.json beside it would")
-    return path if path.is_dir() else path.parent, tokenizer, ends
+    return path if path.is_dir() else path.parent, tokenizer, eos_ids
 
 
-def scheduler_config(settings: Settings, profile: Profile) -> SchedulerConfig:
+def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
     """The profile's, with what the settings say in its place."""
-    own = profile.engine
-    block_size = settings.block_size or own.block_size
+    profile_config = profile.engine
+    block_size = settings.block_size or profile_config.block_size
     blocks = settings.num_gpu_blocks_override
     if blocks is None and settings.kv_cache_tokens is not None:
         blocks = -(-settings.kv_cache_tokens // block_size) + 1
     if blocks is None:
         # A cache of the same bytes has more blocks if they are smaller.
-        blocks = own.num_gpu_blocks * own.block_size // block_size
+        blocks = profile_config.num_gpu_blocks * profile_config.block_size // block_size
     return msgspec.structs.replace(
-        own,
-        max_num_seqs=settings.max_num_seqs or own.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens or own.max_num_batched_tokens,
+        profile_config,
+        max_num_seqs=settings.max_num_seqs or profile_config.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens or profile_config.max_num_batched_tokens,
         block_size=block_size,
         num_gpu_blocks=max(2, blocks),
-        max_model_len=settings.max_model_len or own.max_model_len,
-        enable_prefix_caching=own.enable_prefix_caching and settings.enable_prefix_caching,
-        enable_chunked_prefill=own.enable_chunked_prefill and settings.enable_chunked_prefill,
-        scheduling_policy=settings.scheduling_policy or own.scheduling_policy,
+        max_model_len=settings.max_model_len or profile_config.max_model_len,
+        enable_prefix_caching=profile_config.enable_prefix_caching and settings.enable_prefix_caching,
+        enable_chunked_prefill=profile_config.enable_chunked_prefill and settings.enable_chunked_prefill,
+        scheduling_policy=settings.scheduling_policy or profile_config.scheduling_policy,
     )
 
 
-def _config(settings: Settings, profile: Profile, scheduler: SchedulerConfig) -> SimulatorConfig:
+def _build_config(
+    settings: Settings, profile: SimulatorProfile, scheduler: SimulatedSchedulerConfig
+) -> SimulatorConfig:
     return SimulatorConfig(
         scheduler=scheduler,
         latency=profile.latency,
@@ -130,13 +141,15 @@ def _config(settings: Settings, profile: Profile, scheduler: SchedulerConfig) ->
         ranks=settings.data_parallel_size,
         seed=settings.seed,
         max_num_waiting=settings.max_waiting,
-        kv_events=None if settings.kv_events_config is None else read_config(settings.kv_events_config),
-        kv_transfer=None if settings.kv_transfer_config is None else _transfer(settings.kv_transfer_config, profile),
-        faults=() if settings.sim_faults is None else _faults(Path(settings.sim_faults)),
+        kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
+        kv_transfer=None
+        if settings.kv_transfer_config is None
+        else _build_kv_transfer(settings.kv_transfer_config, profile),
+        faults=() if settings.sim_faults is None else _load_faults(Path(settings.sim_faults)),
     )
 
 
-def _transfer(text: str, profile: Profile) -> KvTransfer:
+def _build_kv_transfer(text: str, profile: SimulatorProfile) -> KvTransferSettings:
     config = read_kv_transfer(text)
     extra = config.kv_connector_extra_config
     size = extra.bytes_per_token or profile.model.kv_bytes_per_token
@@ -144,31 +157,31 @@ def _transfer(text: str, profile: Profile) -> KvTransfer:
         raise ValueError(
             "--kv-transfer-config needs bytes_per_token in kv_connector_extra_config: the profile has none"
         )
-    return KvTransfer(
+    return KvTransferSettings(
         msgspec.structs.replace(config, engine_id=config.engine_id or str(uuid4())),
         TransferCost(size, extra.bandwidth, extra.base_seconds),
         profile.hardware.tensor_parallel,
     )
 
 
-def _manner(settings: Settings) -> Manner:
-    return Manner(
+def _build_reply_options(settings: Settings) -> ReplyOptions:
+    return ReplyOptions(
         mode=settings.sim_mode,
-        output_tokens=read_lengths(settings.sim_output_tokens),
-        reasoning_tokens=read_lengths(settings.sim_reasoning_tokens),
+        output_tokens=parse_length_distribution(settings.sim_output_tokens),
+        reasoning_tokens=parse_length_distribution(settings.sim_reasoning_tokens),
         tool_calls=settings.sim_tool_calls,
         reasoning=settings.sim_reasoning,
         directives=settings.directives,
     )
 
 
-def _dataset(path: Path) -> dict[str, Entry]:
+def _load_dataset(path: Path) -> dict[str, ScriptEntry]:
     with path.open("rb") as lines:
         return read_dataset(lines, str(path))
 
 
-def _faults(path: Path) -> tuple[Fault, ...]:
+def _load_faults(path: Path) -> tuple[Fault, ...]:
     try:
-        return read_faults(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return parse_faults(yaml.safe_load(path.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: {error}") from None

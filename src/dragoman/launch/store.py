@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..settings import Settings, SettingsError, state_directory
 from ..store import Bounds, MemoryStore, SqliteStore, Store, StoreUnavailable
-from .plugin import STORES, installed
+from .plugin import STORES, load_entry_point
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
@@ -24,8 +24,8 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             synchronous = "FULL" if settings.store_synchronous == "full" else "NORMAL"
             return SqliteStore(file, bounds, synchronous=synchronous)
         case "postgresql" | "postgres", rest if rest.startswith("//"):
-            return _postgres(settings.store, bounds)
-        case _ if (factory := installed(STORES, kind)) is not None:
+            return _build_postgres(settings.store, bounds)
+        case _ if (factory := load_entry_point(STORES, kind)) is not None:
             return factory(rest, bounds)
         case _:
             raise SettingsError(
@@ -33,7 +33,7 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
             )
 
 
-def _postgres(dsn: str, bounds: Bounds) -> Store:
+def _build_postgres(dsn: str, bounds: Bounds) -> Store:
     try:
         from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
     except ImportError as error:
@@ -41,7 +41,7 @@ def _postgres(dsn: str, bounds: Bounds) -> Store:
     return PostgresStore(dsn, bounds)
 
 
-async def try_out(store: Store) -> None:
+async def check_store(store: Store) -> None:
     """What cannot be opened is told before the server says that it serves. Raises SettingsError."""
     try:
         await store.open()

@@ -8,12 +8,14 @@ from ..engines import tiny
 from ..pipeline.models import ServedModel
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import block_files, limits, serve_tokens
+from .model_builder import build_batching_model, build_block_files, build_engine_limits
 
 
 def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory; empty for the embedded model."""
-    directory = Path(path) if path else tiny.embedded()
-    engine = tiny.load(directory, limits(settings), files=block_files(settings, directory, "dragoman"))
+    directory = Path(path) if path else tiny.find_bundled_model()
+    engine = tiny.load(
+        directory, build_engine_limits(settings), files=build_block_files(settings, directory, "dragoman")
+    )
     name = directory.name if path else "tiny"
-    return serve_tokens(settings, clock, directory, engine, own_name=name, embedder=engine.embedder)
+    return build_batching_model(settings, clock, directory, engine, own_name=name, embedder=engine.embedder)

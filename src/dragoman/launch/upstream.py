@@ -8,12 +8,20 @@ import msgspec
 
 from ..core.errors import EngineError
 from ..core.request import SamplingOptions
-from ..engines.upstream import KINDS, Defaults, Found, Upstream, UpstreamConfig, UpstreamEngine, discover
+from ..engines.upstream import (
+    KINDS,
+    DiscoveredModel,
+    Upstream,
+    UpstreamConfig,
+    UpstreamDefaults,
+    UpstreamEngine,
+    discover,
+)
 from ..parsers import registry
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
 from ..settings import GenerationConfig, Settings
-from .declared import served_names
+from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
 """Tokens, where neither the upstream nor the settings say; the upstream itself refuses what is too long."""
@@ -21,47 +29,47 @@ UNKNOWN_LENGTH = 131_072
 
 def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
     """urls: with commas between them. Asks the first that answers what the settings do not say."""
-    upstreams = _upstreams(settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()])
-    found = _found(settings, upstreams)
-    reasoning = None if settings.reasoning_parser is None else registry.reasoning(settings.reasoning_parser)
-    tools = None if settings.tool_call_parser is None else registry.tools(settings.tool_call_parser)
+    upstreams = _build_upstreams(settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()])
+    discovered = _discover(settings, upstreams)
+    reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
+    tools = None if settings.tool_call_parser is None else registry.find_tool_format(settings.tool_call_parser)
     config = UpstreamConfig(
         upstreams,
-        found.model,
-        found.kind,
-        _defaults(settings.override_generation_config),
-        silence=settings.upstream_timeout,
+        discovered.model,
+        discovered.kind,
+        _build_defaults(settings.override_generation_config),
+        read_timeout=settings.upstream_timeout,
         retries=settings.upstream_retries,
         native_tools=tools is None,
         native_reasoning=reasoning is None,
     )
-    name, aliases = served_names(settings, found.model)
+    name, aliases = resolve_served_names(settings, discovered.model)
     return ServedModel(
         name,
         EventBackend(UpstreamEngine(config)),
-        settings.max_model_len or found.max_model_len or UNKNOWN_LENGTH,
+        settings.max_model_len or discovered.max_model_len or UNKNOWN_LENGTH,
         int(clock.now()),
         aliases,
-        root=found.model,
+        root=discovered.model,
         reasoning=reasoning,
         tools=tools,
     )
 
 
-def _upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
+def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...]:
     for url in urls:
-        _check(url)
+        _check_url(url)
     weights, keys = settings.upstream_weight, settings.upstream_api_key
     if weights and len(weights) != len(urls):
         raise ValueError(f"there are {len(urls)} upstreams and {len(weights)} upstream weights")
     if len(keys) not in (0, 1, len(urls)):
         raise ValueError(f"there are {len(urls)} upstreams and {len(keys)} upstream keys; give one, or one for each")
-    each_key = keys if len(keys) == len(urls) else (keys or (None,)) * len(urls)
-    each_weight = [_weight(weight) for weight in weights] or [1.0] * len(urls)
-    return tuple(Upstream(*one) for one in zip(urls, each_weight, each_key, strict=True))
+    key_by_url = keys if len(keys) == len(urls) else (keys or (None,)) * len(urls)
+    weight_by_url = [_parse_weight(weight) for weight in weights] or [1.0] * len(urls)
+    return tuple(Upstream(*fields) for fields in zip(urls, weight_by_url, key_by_url, strict=True))
 
 
-def _check(url: str) -> None:
+def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ValueError("an upstream's key belongs into DRAGOMAN_UPSTREAM_API_KEY, not into its URL")
@@ -75,33 +83,33 @@ def _check(url: str) -> None:
         raise ValueError(f"an upstream is http://HOST:PORT/v1, not {url}")
 
 
-def _weight(text: str) -> float:
+def _parse_weight(text: str) -> float:
     weight = float(text)
     if not 0 < weight <= 1_000_000:
         raise ValueError(f"an upstream's weight must be above 0 and at most 1000000, not {text}")
     return weight
 
 
-def _found(settings: Settings, upstreams: tuple[Upstream, ...]) -> Found:
+def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
     """Nobody is asked where the settings say everything, so that this server may start before the others."""
     kind = KINDS.get(settings.upstream_kind)
     if kind is not None and settings.upstream_model is not None:
-        return Found(settings.upstream_model, kind, None)
+        return DiscoveredModel(settings.upstream_model, kind, None)
     for upstream in upstreams[:-1]:
         try:
-            return _told(discover(upstream, settings.upstream_model), settings)
+            return _override_kind(discover(upstream, settings.upstream_model), settings)
         except EngineError:
             continue
-    return _told(discover(upstreams[-1], settings.upstream_model), settings)
+    return _override_kind(discover(upstreams[-1], settings.upstream_model), settings)
 
 
-def _told(found: Found, settings: Settings) -> Found:
-    return msgspec.structs.replace(found, kind=KINDS.get(settings.upstream_kind, found.kind))
+def _override_kind(discovered: DiscoveredModel, settings: Settings) -> DiscoveredModel:
+    return msgspec.structs.replace(discovered, kind=KINDS.get(settings.upstream_kind, discovered.kind))
 
 
-def _defaults(config: GenerationConfig) -> Defaults:
-    said = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
-    max_tokens = said.pop("max_new_tokens", None)
-    if "top_k" in said:
-        said["top_k"] = max(said["top_k"], 0)
-    return Defaults(SamplingOptions(**said), max_tokens)
+def _build_defaults(config: GenerationConfig) -> UpstreamDefaults:
+    sampling = {name: value for name, value in msgspec.structs.asdict(config).items() if value is not None}
+    max_tokens = sampling.pop("max_new_tokens", None)
+    if "top_k" in sampling:
+        sampling["top_k"] = max(sampling["top_k"], 0)
+    return UpstreamDefaults(SamplingOptions(**sampling), max_tokens)

@@ -14,22 +14,22 @@ from ..pipeline.models import ServedModel
 from ..prompts.tokenizer import load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
-from .around import serve_engine
-from .declared import chat_template, formats
+from .model_builder import build_token_model
+from .model_metadata import load_chat_template, resolve_formats
 
 
 def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     """path: a directory of config.json, tokenizer.json and *.safetensors."""
     directory = Path(path)
-    given = tuple(read_adapter(text) for text in settings.lora_modules)
-    arguments = engine_arguments(settings)
-    if given:
+    adapters = tuple(read_adapter(text) for text in settings.lora_modules)
+    arguments = build_engine_arguments(settings)
+    if adapters:
         arguments.setdefault("enable_lora", True)
-    options = VllmOptions(arguments, _thought(settings, directory), settings.max_waiting)
+    options = VllmOptions(arguments, _find_reasoning_delimiters(settings, directory), settings.max_waiting)
     engine = load(directory, options)
-    for adapter in given:
-        engine.put_adapter(adapter.name, adapter.path)
-    return serve_engine(
+    for adapter in adapters:
+        engine.add_adapter(adapter.name, adapter.path)
+    return build_token_model(
         settings,
         clock,
         directory,
@@ -38,17 +38,17 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
         max_model_len=engine.max_model_len,
         cache=engine,
         monitored=engine,
-        control=engine.steering,
-        adapters=Adapters(given, engine) if arguments.get("enable_lora") else None,
+        control=engine.control,
+        adapters=Adapters(adapters, engine) if arguments.get("enable_lora") else None,
     )
 
 
-def engine_arguments(settings: Settings) -> dict[str, Any]:
+def build_engine_arguments(settings: Settings) -> dict[str, Any]:
     """What the settings say in vLLM's words; `--vllm-args` says the rest, and overrules them.
 
     Raises EngineError where that is no JSON object.
     """
-    told: dict[str, Any] = {
+    candidates: dict[str, Any] = {
         "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
@@ -58,21 +58,21 @@ def engine_arguments(settings: Settings) -> dict[str, Any]:
         # Only what was turned off: for some models vLLM itself does without them.
         "enable_prefix_caching": None if settings.enable_prefix_caching else False,
         "enable_chunked_prefill": None if settings.enable_chunked_prefill else False,
-        "kv_events_config": _object("kv_events_config", settings.kv_events_config),
-        "kv_transfer_config": _object("kv_transfer_config", settings.kv_transfer_config),
+        "kv_events_config": _decode_object("kv_events_config", settings.kv_events_config),
+        "kv_transfer_config": _decode_object("kv_transfer_config", settings.kv_transfer_config),
     }
-    said = {name: value for name, value in told.items() if value is not None}
+    explicit = {name: value for name, value in candidates.items() if value is not None}
     return {
         "dtype": settings.dtype,
         "trust_remote_code": settings.trust_remote_code,
         "data_parallel_size": settings.data_parallel_size,
         "seed": settings.seed,
-        **said,
-        **(_object("vllm_args", settings.vllm_args) or {}),
+        **explicit,
+        **(_decode_object("vllm_args", settings.vllm_args) or {}),
     }
 
 
-def _object(name: str, text: str | None) -> dict[str, Any] | None:
+def _decode_object(name: str, text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -81,8 +81,8 @@ def _object(name: str, text: str | None) -> dict[str, Any] | None:
         raise EngineError(f"{name} must be a JSON object: {error}") from error
 
 
-def _thought(settings: Settings, directory: Path) -> tuple[str, str] | None:
+def _find_reasoning_delimiters(settings: Settings, directory: Path) -> tuple[str, str] | None:
     """How the model begins and ends its reasoning, where it does."""
-    template = chat_template(settings, directory)
-    reasoning, _ = formats(settings, directory, template, load_tokenizer(directory))
-    return None if reasoning is None else (reasoning.thought.begin, reasoning.thought.end)
+    template = load_chat_template(settings, directory)
+    reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory))
+    return None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end)

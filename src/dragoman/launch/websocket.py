@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from ..serving.responses.socket import FINISH
-from .parting import Lasting
+from ..serving.responses.websocket import FINISH_MESSAGE
+from .shutdown import LongLived
 
 
-class WebSocket(WebSocketsSansIOProtocol, Lasting):
+class WebSocket(WebSocketsSansIOProtocol, LongLived):
     """uvicorn itself closes one at once when the server stops, in the midst of an answer."""
 
     close_timeout: float
@@ -21,4 +21,4 @@ class WebSocket(WebSocketsSansIOProtocol, Lasting):
             super().shutdown()
             return
         self.close_timeout = 1.0
-        self.queue.put_nowait(cast("Any", {"type": FINISH}))
+        self.queue.put_nowait(cast("Any", {"type": FINISH_MESSAGE}))

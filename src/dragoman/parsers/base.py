@@ -26,9 +26,9 @@ from ..core.events import (
 )
 from ..core.syntax import Parser
 
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_LONGEST_TOKEN = 64
-_REPLACED = "\ufffd".encode()
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_MAX_TOKEN_BYTES = 64
+_REPLACEMENT_CHAR = "\ufffd".encode()
 
 
 class Buffer:
@@ -38,154 +38,170 @@ class Buffer:
     the vocabulary, see `is_mark`.
     """
 
-    __slots__ = ("_cut", "_end", "_loose", "_pieces", "_single", "_taken", "_tokens", "_told", "_whole")
+    __slots__ = (
+        "_chunks",
+        "_end",
+        "_has_tokens",
+        "_marker_ends",
+        "_offset",
+        "_released",
+        "_single_tokens",
+        "_tokens",
+        "_unmatched_bytes",
+    )
 
-    def __init__(self, single: Collection[str] = ()) -> None:
+    def __init__(self, single_tokens: Collection[str] = ()) -> None:
         # None while nothing is held, as nearly always: an empty deque takes most of a kilobyte.
-        self._pieces: deque[str] | None = None
-        self._cut = 0  # characters of the first piece that are already taken
+        self._chunks: deque[str] | None = None
+        self._offset = 0  # characters of the first piece that are already taken
         self._tokens: deque[tuple[int, Token]] | None = None
         self._end = 0
-        self._taken = 0
-        self._single = frozenset(single)
-        self._told = False
-        self._loose = b""  # text behind the last token, of tokens to come
-        self._whole: set[int] | None = None
+        self._released = 0
+        self._single_tokens = frozenset(single_tokens)
+        self._has_tokens = False
+        self._unmatched_bytes = b""  # text behind the last token, of tokens to come
+        self._marker_ends: set[int] | None = None
 
     def __len__(self) -> int:
-        return self._end - self._taken
+        return self._end - self._released
 
     @property
-    def taken(self) -> int:
+    def start(self) -> int:
         """Where the buffer begins, in characters from the beginning of the stream."""
-        return self._taken
+        return self._released
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
-        if self._single:
-            self._find_whole(text, tokens)
+        if self._single_tokens:
+            self._find_marker_tokens(text, tokens)
         if text:
-            self._pieces = self._pieces or deque()
-            self._pieces.append(text)
+            self._chunks = self._chunks or deque()
+            self._chunks.append(text)
         self._end += len(text)
         if tokens:
             end = self._end
             self._tokens = self._tokens or deque()
             self._tokens.extend((end, token) for token in tokens)
 
-    def take(self, n: int) -> tuple[str, tuple[Token, ...]]:
+    def pop(self, n: int) -> tuple[str, tuple[Token, ...]]:
         """Release n characters, and the tokens of every delta of which nothing is left."""
         parts: list[str] = []
-        self._taken += n
-        while n and self._pieces:
-            piece = self._pieces[0]
-            there = len(piece) - self._cut
-            if n < there:
-                parts.append(piece[self._cut : self._cut + n])
-                self._cut += n
+        self._released += n
+        while n and self._chunks:
+            chunk = self._chunks[0]
+            available = len(chunk) - self._offset
+            if n < available:
+                parts.append(chunk[self._offset : self._offset + n])
+                self._offset += n
                 break
-            parts.append(piece[self._cut :] if self._cut else piece)
-            self._pieces.popleft()
-            self._cut = 0
-            n -= there
-        out: list[Token] = []
-        while self._tokens and self._tokens[0][0] <= self._taken:
-            out.append(self._tokens.popleft()[1])
-        self._pieces, self._tokens = self._pieces or None, self._tokens or None
-        return "".join(parts), tuple(out)
+            parts.append(chunk[self._offset :] if self._offset else chunk)
+            self._chunks.popleft()
+            self._offset = 0
+            n -= available
+        tokens: list[Token] = []
+        while self._tokens and self._tokens[0][0] <= self._released:
+            tokens.append(self._tokens.popleft()[1])
+        self._chunks, self._tokens = self._chunks or None, self._tokens or None
+        return "".join(parts), tuple(tokens)
 
     def text(self) -> str:
         """All that is held; costs its length."""
-        return "".join(self._pieces or ())[self._cut :]
+        return "".join(self._chunks or ())[self._offset :]
 
     def peek(self, n: int) -> str:
         """The next n characters, which stay."""
-        out, cut = "", self._cut
-        for piece in self._pieces or ():
-            out += piece[cut : cut + n - len(out)]
+        out, offset = "", self._offset
+        for chunk in self._chunks or ():
+            out += chunk[offset : offset + n - len(out)]
             if len(out) == n:
                 break
-            cut = 0
+            offset = 0
         return out
 
     def skip(self, n: int) -> None:
         """n characters went by without being held, while nothing was."""
         self._end += n
-        self._taken += n
+        self._released += n
 
-    def is_mark(self, mark: str, unread: int) -> bool:
+    def is_marker(self, marker: str, unread: int) -> bool:
         """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
 
         Where the vocabulary has the mark as one token, the same text written with several tokens is only text.
         Without any tokens the text counts.
         """
-        return mark not in self._single or not self._told or self._end - unread in (self._whole or ())
+        return (
+            marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
+        )
 
-    def _find_whole(self, text: str, tokens: tuple[Token, ...]) -> None:
+    def _find_marker_tokens(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
-        data, at = self._loose + text.encode(), 0
-        self._told = self._told or bool(tokens)
+        data, pos = self._unmatched_bytes + text.encode(), 0
+        self._has_tokens = self._has_tokens or bool(tokens)
         for token in tokens:
-            found = data.find(token.utf8, at) if token.text in self._single else -1
-            if found < 0:
-                at += _overlap(data, at, token)
+            start = data.find(token.utf8, pos) if token.text in self._single_tokens else -1
+            if start < 0:
+                pos += _count_overlap(data, pos, token)
                 continue
-            at = found + len(token.utf8)
-            self._whole = self._whole or set()
-            self._whole.add(self._end + len(text) - len(data[at:].decode()))
-        self._loose = data[at:][-_LONGEST_TOKEN:]
+            pos = start + len(token.utf8)
+            self._marker_ends = self._marker_ends or set()
+            self._marker_ends.add(self._end + len(text) - len(data[pos:].decode()))
+        self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
 
 
-def _overlap(data: bytes, at: int, token: Token) -> int:
+def _count_overlap(data: bytes, pos: int, token: Token) -> int:
     """How many bytes of data[at:] this token wrote: bytes, since a token need not hold whole characters."""
-    own = token.utf8
-    if data.startswith(own, at):
-        return len(own)
-    if at == 0 and token.raw is None:  # its beginning may have been released before
-        return next((n for n in range(len(own) - 1, 0, -1) if data.startswith(own[-n:])), 0)
-    replaced = 0
-    while token.raw is not None and data.startswith(_REPLACED, at + replaced):
-        replaced += len(_REPLACED)
-    return replaced
+    token_bytes = token.utf8
+    if data.startswith(token_bytes, pos):
+        return len(token_bytes)
+    if pos == 0 and token.raw is None:  # its beginning may have been released before
+        return next((n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0)
+    replaced_bytes = 0
+    while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
+        replaced_bytes += len(_REPLACEMENT_CHAR)
+    return replaced_bytes
 
 
-class Found(Enum):
-    MORE = "more"
+class PrefixResult(Enum):
+    INCOMPLETE = "more"
     """All text is read and nothing decided."""
-    MARK = "mark"
-    OTHER = "other"
+    MATCHED = "mark"
+    NO_MATCH = "other"
 
 
-class Lead:
+class PrefixMatcher:
     """Reads white space and then perhaps one of some marks, the longest, where nothing else may precede it."""
 
-    __slots__ = ("_possible", "mark", "matched")
+    __slots__ = ("_candidates", "marker", "matched")
 
-    def __init__(self, marks: Sequence[str]) -> None:
-        self._possible = marks
-        self.mark = ""
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._candidates = markers
+        self.marker = ""
         """The longest mark that has been read whole."""
         self.matched: int = 0
         """Characters of marks that have been read."""
 
-    def read(self, text: str, at: int) -> tuple[int, Found]:
+    def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
         """The position behind the mark, or of the first character that belongs to none.
 
         Where one mark begins another the position may be an earlier one, negative if in an earlier delta.
         """
         if not self.matched:
-            blanks = _BLANKS.match(text, at)
-            at = blanks.end() if blanks else at
-        while at < len(text):
-            possible = [mark for mark in self._possible if mark.startswith(text[at], self.matched)]
-            if not possible:
-                return (at - self.matched + len(self.mark), Found.MARK) if self.mark else (at, Found.OTHER)
-            at += 1
+            whitespace = _WHITESPACE.match(text, pos)
+            pos = whitespace.end() if whitespace else pos
+        while pos < len(text):
+            candidates = [marker for marker in self._candidates if marker.startswith(text[pos], self.matched)]
+            if not candidates:
+                return (
+                    (pos - self.matched + len(self.marker), PrefixResult.MATCHED)
+                    if self.marker
+                    else (pos, PrefixResult.NO_MATCH)
+                )
+            pos += 1
             self.matched += 1
-            self._possible = possible
-            self.mark = next((mark for mark in possible if len(mark) == self.matched), self.mark)
-            if len(self.mark) == self.matched and len(possible) == 1:
-                return at, Found.MARK
-        return at, Found.MORE
+            self._candidates = candidates
+            self.marker = next((marker for marker in candidates if len(marker) == self.matched), self.marker)
+            if len(self.marker) == self.matched and len(candidates) == 1:
+                return pos, PrefixResult.MATCHED
+        return pos, PrefixResult.INCOMPLETE
 
 
 class TextParser(ABC):
@@ -194,57 +210,57 @@ class TextParser(ABC):
     A child reads with `_step`, and releases what it has understood with `_release` and `_drop`.
     """
 
-    def __init__(self, single: Collection[str] = ()) -> None:
-        self._buffer = Buffer(single)
-        self._owed: list[Token] = []
+    def __init__(self, single_tokens: Collection[str] = ()) -> None:
+        self._buffer = Buffer(single_tokens)
+        self._pending_tokens: list[Token] = []
         """Tokens of dropped text; they ride on the next event."""
-        self._out: list[Event] = []
+        self._events: list[Event] = []
         self._choice = 0
 
     def feed(self, event: Event) -> list[Event]:
         if type(event) is TextDelta:
-            return self._text(event)
+            return self._feed_text(event)
         match event:
             case ReasoningDelta() | RefusalDelta() | ToolCallStart() | ToolCallDelta():
                 self._choice = event.choice
                 self._interrupt()
-                self._out.append(self._with_owed(event))
+                self._events.append(self._attach_pending_tokens(event))
             case ChoiceFinished(choice, reason, _, tokens):
                 self._choice = choice
                 self._finish(reason)
-                self._out.append(msgspec.structs.replace(event, tokens=(*self._settle(), *tokens)))
+                self._events.append(msgspec.structs.replace(event, tokens=(*self._take_pending_tokens(), *tokens)))
             case _:
-                self._out.append(event)
-        return self._collect()
+                self._events.append(event)
+        return self._take_events()
 
-    def _text(self, event: TextDelta) -> list[Event]:
-        if event.text and not self._buffer and not self._owed:
-            quick = self._quick(event)
-            if quick is not None:
-                return [quick]
+    def _feed_text(self, event: TextDelta) -> list[Event]:
+        if event.text and not self._buffer and not self._pending_tokens:
+            fast_event = self._fast_path(event)
+            if fast_event is not None:
+                return [fast_event]
         self._choice = event.choice
         self._buffer.push(event.text, event.tokens)
-        self._read_on(event.text, 0)
-        return self._collect()
+        self._consume(event.text, 0)
+        return self._take_events()
 
-    def _read_on(self, text: str, at: int) -> None:
+    def _consume(self, text: str, pos: int) -> None:
         """Read text[at:], the unread end of the buffer."""
-        while at < len(text):
-            at = self._step(text, at)
-            if at < 0:  # what is to be read next began in an earlier delta
-                whole = self._buffer.text()
-                text, at = whole, at + len(whole) - len(text)
+        while pos < len(text):
+            pos = self._step(text, pos)
+            if pos < 0:  # what is to be read next began in an earlier delta
+                buffered = self._buffer.text()
+                text, pos = buffered, pos + len(buffered) - len(text)
 
-    def _collect(self) -> list[Event]:
-        out, self._out = self._out, []
-        return out
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
 
     @abstractmethod
-    def _quick(self, event: TextDelta) -> Event | None:
+    def _fast_path(self, event: TextDelta) -> Event | None:
         """What the delta becomes if nothing in it needs reading; asked only while nothing is held."""
 
     @abstractmethod
-    def _step(self, text: str, at: int) -> int:
+    def _step(self, text: str, pos: int) -> int:
         """Read text[at:], the unread end of the buffer, in the present state.
 
         Returns where to go on: how far was read, or an earlier position (negative: in an earlier delta) from which to
@@ -259,49 +275,49 @@ class TextParser(ABC):
     def _interrupt(self) -> None:
         """Another part begins that is not ours: release what is held, go on as text."""
 
-    def _read(self, text: str, at: int) -> int:
+    def _count_consumed(self, text: str, pos: int) -> int:
         """How much of the buffer has been read when text[at:] has not."""
-        return len(self._buffer) - (len(text) - at)
+        return len(self._buffer) - (len(text) - pos)
 
-    def _again(self, text: str, at: int) -> int:
+    def _rewind(self, text: str, pos: int) -> int:
         """Where to go on to read all that is held once more, in another state: negative if before this text."""
-        return at - self._read(text, at)
+        return pos - self._count_consumed(text, pos)
 
-    def _release(self, make: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
+    def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
         """n characters of the buffer become an event."""
         if n > 0:
-            text, tokens = self._buffer.take(n)
-            self._out.append(make(self._choice, text, (*self._settle(), *tokens)))
+            text, tokens = self._buffer.pop(n)
+            self._events.append(build_event(self._choice, text, (*self._take_pending_tokens(), *tokens)))
 
     def _drop(self, n: int) -> None:
         """n characters of the buffer were syntax."""
         if n > 0:
-            self._owed.extend(self._buffer.take(n)[1])
+            self._pending_tokens.extend(self._buffer.pop(n)[1])
 
-    def _settle(self) -> tuple[Token, ...]:
+    def _take_pending_tokens(self) -> tuple[Token, ...]:
         """The tokens owed, and whatever the buffer holds without text."""
-        tokens = (*self._owed, *self._buffer.take(0)[1])
-        self._owed.clear()
+        tokens = (*self._pending_tokens, *self._buffer.pop(0)[1])
+        self._pending_tokens.clear()
         return tokens
 
-    def _with_owed(self, event: Event) -> Event:
-        tokens = self._settle()
+    def _attach_pending_tokens(self, event: Event) -> Event:
+        tokens = self._take_pending_tokens()
         match event:
             case _ if not tokens:
                 return event
-            case ReasoningDelta(choice, text, own):
-                return ReasoningDelta(choice, text, (*tokens, *own))
-            case RefusalDelta(choice, text, own):
-                return RefusalDelta(choice, text, (*tokens, *own))
-            case ToolCallDelta(choice, arguments, own):
-                return ToolCallDelta(choice, arguments, (*tokens, *own))
-            case ToolCallStart(choice, id, name, own, custom):
-                return ToolCallStart(choice, id, name, (*tokens, *own), custom)
+            case ReasoningDelta(choice, text, event_tokens):
+                return ReasoningDelta(choice, text, (*tokens, *event_tokens))
+            case RefusalDelta(choice, text, event_tokens):
+                return RefusalDelta(choice, text, (*tokens, *event_tokens))
+            case ToolCallDelta(choice, arguments, event_tokens):
+                return ToolCallDelta(choice, arguments, (*tokens, *event_tokens))
+            case ToolCallStart(choice, id, name, event_tokens, custom):
+                return ToolCallStart(choice, id, name, (*tokens, *event_tokens), custom)
             case _:
                 raise AssertionError(f"{type(event).__name__} carries no tokens")
 
 
-class Chain:
+class ParserChain:
     """Several parsers in a row; each reads the text that those before it have left."""
 
     def __init__(self, parsers: Sequence[Parser]) -> None:
@@ -311,14 +327,14 @@ class Chain:
         events = [event]
         for parser in self._parsers:
             match events:
-                case [only]:
-                    events = parser.feed(only)
+                case [single_event]:
+                    events = parser.feed(single_event)
                 case _:
-                    events = [new for old in events for new in parser.feed(old)]
+                    events = [parsed_event for source_event in events for parsed_event in parser.feed(source_event)]
         return events
 
 
-def chain(parsers: Iterable[Parser]) -> Parser:
+def chain_parsers(parsers: Iterable[Parser]) -> Parser:
     """One parser out of several; of none, one that passes everything through."""
-    row = tuple(parsers)
-    return row[0] if len(row) == 1 else Chain(row)
+    parser_list = tuple(parsers)
+    return parser_list[0] if len(parser_list) == 1 else ParserChain(parser_list)

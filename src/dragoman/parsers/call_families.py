@@ -7,376 +7,408 @@ from __future__ import annotations
 
 import msgspec
 
-from .either import Either
-from .families import CallFamily
-from .frame import Frame, Written
-from .headed import Headed
-from .literals import Literals
-from .objects import Objects
-from .tagged import Tagged
+from .alternatives import AlternativeSyntaxes
+from .delimited_calls import CallTemplate, Delimiters
+from .json_objects import JsonObjectSyntax
+from .model_families import CallFamily
+from .name_prefixed import NamePrefixedSyntax
+from .pythonic import PythonicSyntax
+from .xml_tags import XmlTagSyntax
 
-_BAR, _LOW = "\uff5c", "\u2581"  # DeepSeek's marks have them for | and _
+_BAR, _LOW_LINE = "\uff5c", "\u2581"  # DeepSeek's marks have them for | and _
 
 
-def _bar(text: str) -> str:
+def _replace_bars(text: str) -> str:
     return text.replace("|", _BAR)
 
 
-def _deepseek(text: str) -> str:
-    return _bar(text).replace("_", _LOW)
+def _replace_deepseek_chars(text: str) -> str:
+    return _replace_bars(text).replace("_", _LOW_LINE)
 
 
-_HERMES = Written(open="<tool_call>\n", close="\n</tool_call>", between="\n")
-_DEEPSEEK = Frame(
-    opens=(_deepseek("<|tool_calls_begin|>"),),
-    end=_deepseek("<|tool_calls_end|>"),
-    call=_deepseek("<|tool_call_begin|>"),
-    call_end=_deepseek("<|tool_call_end|>"),
-    extra=("```",),
+_HERMES_TEMPLATE = CallTemplate(call_prefix="<tool_call>\n", call_suffix="\n</tool_call>", separator="\n")
+_DEEPSEEK_DELIMITERS = Delimiters(
+    section_starts=(_replace_deepseek_chars("<|tool_calls_begin|>"),),
+    section_end=_replace_deepseek_chars("<|tool_calls_end|>"),
+    call_start=_replace_deepseek_chars("<|tool_call_begin|>"),
+    call_end=_replace_deepseek_chars("<|tool_call_end|>"),
+    fillers=("```",),
 )
-_DEEPSEEK_WRITTEN = Written(
-    before=_DEEPSEEK.opens[0], open=_DEEPSEEK.call, close=_DEEPSEEK.call_end, after=_DEEPSEEK.end
+_DEEPSEEK_TEMPLATE = CallTemplate(
+    prefix=_DEEPSEEK_DELIMITERS.section_starts[0],
+    call_prefix=_DEEPSEEK_DELIMITERS.call_start,
+    call_suffix=_DEEPSEEK_DELIMITERS.call_end,
+    suffix=_DEEPSEEK_DELIMITERS.section_end,
 )
-_QWEN_CODER = Tagged(">", "<parameter=", ((">", None),), "</parameter>", "</function>", pad="\n")
-_NAMED_TAGS = Tagged('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
-_DSML = Tagged(
+_QWEN_CODER = XmlTagSyntax(">", "<parameter=", ((">", None),), "</parameter>", "</function>", value_padding="\n")
+_NAMED_TAGS = XmlTagSyntax('">', '<parameter name="', (('">', None),), "</parameter>", "</invoke>")
+_DSML = XmlTagSyntax(
     '">',
-    _bar('<|DSML|parameter name="'),
+    _replace_bars('<|DSML|parameter name="'),
     (('" string="true">', True), ('" string="false">', False)),
-    _bar("</|DSML|parameter>"),
-    _bar("</|DSML|invoke>"),
+    _replace_bars("</|DSML|parameter>"),
+    _replace_bars("</|DSML|invoke>"),
 )
-_GLM = Tagged("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value="<arg_value>")
-_ITEMS = Written(before="[", between=", ", after="]")
+_GLM = XmlTagSyntax("", "<arg_key>", (("</arg_key>", None),), "</arg_value>", "</tool_call>", value_tag="<arg_value>")
+_LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
 
-def _items(opens: str, end: str = "") -> Written:
+def _build_list_template(start: str, end: str = "") -> CallTemplate:
     """A JSON list between two marks."""
-    return Written(before=opens + "[", between=", ", after="]" + end)
+    return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
 
 
-def _dsml(section: str) -> Frame:
-    return Frame(
-        opens=(_bar(f"<|DSML|{section}>"),),
-        end=_bar(f"</|DSML|{section}>"),
-        call=_bar('<|DSML|invoke name="'),
-        lead="\n\n",
+def _build_dsml_delimiters(section: str) -> Delimiters:
+    return Delimiters(
+        section_starts=(_replace_bars(f"<|DSML|{section}>"),),
+        section_end=_replace_bars(f"</|DSML|{section}>"),
+        call_start=_replace_bars('<|DSML|invoke name="'),
+        leading_text="\n\n",
     )
 
 
-def _dsml_written(section: str) -> Written:
-    return Written(_bar(f"<|DSML|{section}>\n"), _bar('<|DSML|invoke name="'), "\n", after=_bar(f"</|DSML|{section}>"))
+def _build_dsml_template(section: str) -> CallTemplate:
+    return CallTemplate(
+        _replace_bars(f"<|DSML|{section}>\n"),
+        _replace_bars('<|DSML|invoke name="'),
+        "\n",
+        suffix=_replace_bars(f"</|DSML|{section}>"),
+    )
 
 
-CALLS = (
+CALL_FAMILIES = (
     CallFamily(
         ("seed_oss",),
         "Seed-OSS",
-        Frame(opens=("<seed:tool_call>",), end="</seed:tool_call>", call="<function=", lead="\n"),
-        msgspec.structs.replace(_QWEN_CODER, pad=""),
-        Written("<seed:tool_call>\n", "<function=", "\n", after="</seed:tool_call>"),
+        Delimiters(
+            section_starts=("<seed:tool_call>",),
+            section_end="</seed:tool_call>",
+            call_start="<function=",
+            leading_text="\n",
+        ),
+        msgspec.structs.replace(_QWEN_CODER, value_padding=""),
+        CallTemplate("<seed:tool_call>\n", "<function=", "\n", suffix="</seed:tool_call>"),
         (("<seed:tool_call>",),),
     ),
     CallFamily(
         ("qwen3_coder", "qwen3_xml", "step3p5", "nemotron_v3", "qwen3coder"),
         "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5",
-        Frame(opens=("<tool_call>",), end="</tool_call>", call="<function=", lead="\n"),
+        Delimiters(
+            section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
+        ),
         _QWEN_CODER,
-        Written(open="<tool_call>\n<function=", close="\n</tool_call>", between="\n"),
+        CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
         (("<tool_call>", "<function=", "<parameter="),),
     ),
     CallFamily(
         ("functionary", "llama3_function"),
         "Functionary v3.1, Llama 3.1 with custom functions",
-        Frame(call="<function=", call_end="</function>"),
-        Headed((">",)),
-        Written(open="<function=", close="</function>", between="\n"),
+        Delimiters(call_start="<function=", call_end="</function>"),
+        NamePrefixedSyntax((">",)),
+        CallTemplate(call_prefix="<function=", call_suffix="</function>", separator="\n"),
         (("<function=", "</function>"),),
     ),
     CallFamily(
         ("glm47",),
         "GLM 4.7",
-        Frame(call="<tool_call>", lead="\n"),
-        msgspec.structs.replace(_GLM, lines=""),
-        Written(open="<tool_call>"),
+        Delimiters(call_start="<tool_call>", leading_text="\n"),
+        msgspec.structs.replace(_GLM, line_break=""),
+        CallTemplate(call_prefix="<tool_call>"),
         (("{function-name}<arg_key>",),),
     ),
     CallFamily(
         ("glm45", "glm46", "poolside_v1"),
         "GLM 4.5, GLM 4.6, Laguna",
-        Frame(call="<tool_call>", lead="\n"),
-        msgspec.structs.replace(_GLM, inner="\n"),
-        Written(open="<tool_call>", between="\n"),
+        Delimiters(call_start="<tool_call>", leading_text="\n"),
+        msgspec.structs.replace(_GLM, tag_separator="\n"),
+        CallTemplate(call_prefix="<tool_call>", separator="\n"),
         (("<arg_key>", "<arg_value>"),),
     ),
     CallFamily(
         ("minimax_m2", "minimax-m2"),
         "MiniMax M2",
-        Frame(opens=("<minimax:tool_call>",), end="</minimax:tool_call>", call='<invoke name="', lead="\n"),
+        Delimiters(
+            section_starts=("<minimax:tool_call>",),
+            section_end="</minimax:tool_call>",
+            call_start='<invoke name="',
+            leading_text="\n",
+        ),
         _NAMED_TAGS,
-        Written("<minimax:tool_call>\n", '<invoke name="', "\n", after="</minimax:tool_call>"),
+        CallTemplate("<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"),
         (("<minimax:tool_call>",),),
     ),
     CallFamily(
         ("deepseek_v4", "deepseekv4"),
         "DeepSeek V4",
-        _dsml("tool_calls"),
+        _build_dsml_delimiters("tool_calls"),
         _DSML,
-        _dsml_written("tool_calls"),
-        ((_bar("|DSML|"), "tool_calls>"),),
+        _build_dsml_template("tool_calls"),
+        ((_replace_bars("|DSML|"), "tool_calls>"),),
     ),
     CallFamily(
         ("deepseek_v32", "deepseekv32"),
         "DeepSeek V3.2",
-        _dsml("function_calls"),
+        _build_dsml_delimiters("function_calls"),
         _DSML,
-        _dsml_written("function_calls"),
-        ((_bar("|DSML|"),),),
+        _build_dsml_template("function_calls"),
+        ((_replace_bars("|DSML|"),),),
     ),
     CallFamily(
         ("step3",),
         "Step 3",
-        Frame(
-            opens=(_bar("<|tool_calls_begin|>"),),
-            end=_bar("<|tool_calls_end|>"),
-            call='<steptml:invoke name="',
-            call_end=_bar("<|tool_call_end|>"),
-            extra=(_bar("<|tool_call_begin|>"), "function", _bar("<|tool_sep|>")),
+        Delimiters(
+            section_starts=(_replace_bars("<|tool_calls_begin|>"),),
+            section_end=_replace_bars("<|tool_calls_end|>"),
+            call_start='<steptml:invoke name="',
+            call_end=_replace_bars("<|tool_call_end|>"),
+            fillers=(_replace_bars("<|tool_call_begin|>"), "function", _replace_bars("<|tool_sep|>")),
         ),
-        Tagged(
-            '">', '<steptml:parameter name="', (('">', None),), "</steptml:parameter>", "</steptml:invoke>", lines=""
+        XmlTagSyntax(
+            '">',
+            '<steptml:parameter name="',
+            (('">', None),),
+            "</steptml:parameter>",
+            "</steptml:invoke>",
+            line_break="",
         ),
-        Written(
-            _bar("<|tool_calls_begin|>"),
-            _bar('<|tool_call_begin|>function<|tool_sep|><steptml:invoke name="'),
-            _bar("<|tool_call_end|>"),
-            after=_bar("<|tool_calls_end|>"),
+        CallTemplate(
+            _replace_bars("<|tool_calls_begin|>"),
+            _replace_bars('<|tool_call_begin|>function<|tool_sep|><steptml:invoke name="'),
+            _replace_bars("<|tool_call_end|>"),
+            suffix=_replace_bars("<|tool_calls_end|>"),
         ),
         (("<steptml:",),),
     ),
     CallFamily(
         ("deepseek_v3", "deepseek_r1", "deepseekv3"),
         "DeepSeek V3, R1",
-        _DEEPSEEK,
-        Headed(("```json", ""), f"function{_deepseek('<|tool_sep|>')}", ("\n", "\n")),
-        msgspec.structs.replace(_DEEPSEEK_WRITTEN, close="\n```" + _DEEPSEEK.call_end, between="\n"),
-        ((_deepseek("<|tool_sep|>"), "```json"),),
+        _DEEPSEEK_DELIMITERS,
+        NamePrefixedSyntax(("```json", ""), f"function{_replace_deepseek_chars('<|tool_sep|>')}", ("\n", "\n")),
+        msgspec.structs.replace(
+            _DEEPSEEK_TEMPLATE, call_suffix="\n```" + _DEEPSEEK_DELIMITERS.call_end, separator="\n"
+        ),
+        ((_replace_deepseek_chars("<|tool_sep|>"), "```json"),),
     ),
     CallFamily(
         ("deepseek_v31", "deepseekv31"),
         "DeepSeek V3.1",
-        _DEEPSEEK,
-        Headed((_deepseek("<|tool_sep|>"),)),
-        _DEEPSEEK_WRITTEN,
-        ((_deepseek("<|tool_sep|>"),),),
+        _DEEPSEEK_DELIMITERS,
+        NamePrefixedSyntax((_replace_deepseek_chars("<|tool_sep|>"),)),
+        _DEEPSEEK_TEMPLATE,
+        ((_replace_deepseek_chars("<|tool_sep|>"),),),
     ),
     CallFamily(
         ("kimi_k2",),
         "Kimi K2",
-        Frame(
-            opens=("<|tool_calls_section_begin|>",),
-            end="<|tool_calls_section_end|>",
-            call="<|tool_call_begin|>",
+        Delimiters(
+            section_starts=("<|tool_calls_section_begin|>",),
+            section_end="<|tool_calls_section_end|>",
+            call_start="<|tool_call_begin|>",
             call_end="<|tool_call_end|>",
         ),
-        Headed(("<|tool_call_argument_begin|>",), numbered=True),
-        Written(
+        NamePrefixedSyntax(("<|tool_call_argument_begin|>",), is_numbered=True),
+        CallTemplate(
             "<|tool_calls_section_begin|>",
             "<|tool_call_begin|>",
             "<|tool_call_end|>",
-            after="<|tool_calls_section_end|>",
+            suffix="<|tool_calls_section_end|>",
         ),
         (("<|tool_call_argument_begin|>",), ("<|im_middle|>",)),
     ),
     CallFamily(
         ("gemma4",),
         "Gemma 4",
-        Frame(call="<|tool_call>", call_end="<tool_call|>"),
-        Literals("{", "}", ":", "call:", '<|"|>'),
-        Written(open="<|tool_call>", close="<tool_call|>"),
+        Delimiters(call_start="<|tool_call>", call_end="<tool_call|>"),
+        PythonicSyntax("{", "}", ":", "call:", '<|"|>'),
+        CallTemplate(call_prefix="<|tool_call>", call_suffix="<tool_call|>"),
         (("<|tool_call>call:",),),
     ),
     CallFamily(
         ("functiongemma",),
         "FunctionGemma",
-        Frame(call="<start_function_call>", call_end="<end_function_call>"),
-        Literals("{", "}", ":", "call:", "<escape>"),
-        Written(open="<start_function_call>", close="<end_function_call>"),
+        Delimiters(call_start="<start_function_call>", call_end="<end_function_call>"),
+        PythonicSyntax("{", "}", ":", "call:", "<escape>"),
+        CallTemplate(call_prefix="<start_function_call>", call_suffix="<end_function_call>"),
         (("<start_function_call>",),),
     ),
     CallFamily(
         ("mistral",),
         "Mistral: Tekken v11 and later",
-        Frame(opens=("[TOOL_CALLS]",), listed=True, short_ids=True),
-        Either(Headed(("[ARGS]", ""), call_id="[CALL_ID]"), Objects()),
-        Written(open="[TOOL_CALLS]"),
+        Delimiters(section_starts=("[TOOL_CALLS]",), is_list=True, has_short_ids=True),
+        AlternativeSyntaxes(NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]"), JsonObjectSyntax()),
+        CallTemplate(call_prefix="[TOOL_CALLS]"),
         (("[TOOL_CALLS]", "[ARGS]"),),
-        token="[ARGS]",
-        older="mistral_json",
+        required_token="[ARGS]",
+        fallback_name="mistral_json",
     ),
     CallFamily(
         ("mistral_json",),
         "Mistral: up to v7",
-        Frame(opens=("[TOOL_CALLS]",), listed=True, short_ids=True),
-        Either(Objects(), Headed(("[ARGS]", ""), call_id="[CALL_ID]")),
-        _items("[TOOL_CALLS]"),
+        Delimiters(section_starts=("[TOOL_CALLS]",), is_list=True, has_short_ids=True),
+        AlternativeSyntaxes(JsonObjectSyntax(), NamePrefixedSyntax(("[ARGS]", ""), id_marker="[CALL_ID]")),
+        _build_list_template("[TOOL_CALLS]"),
         (("[TOOL_CALLS]",),),
     ),
     CallFamily(
         ("phi4_mini_json",),
         "Phi-4 mini",
-        Frame(opens=("functools", "<|tool_call|>"), end="<|/tool_call|>", listed=True),
-        Objects(),
-        _items("functools"),
+        Delimiters(section_starts=("functools", "<|tool_call|>"), section_end="<|/tool_call|>", is_list=True),
+        JsonObjectSyntax(),
+        _build_list_template("functools"),
         (("<|tool|>", "<|/tool|>"),),
     ),
     CallFamily(
         ("granite",),
         "Granite 3",
-        Frame(opens=("<|tool_call|>", "<tool_call>"), end="</tool_call>", listed=True),
-        Objects(),
-        _items("<|tool_call|>"),
+        Delimiters(section_starts=("<|tool_call|>", "<tool_call>"), section_end="</tool_call>", is_list=True),
+        JsonObjectSyntax(),
+        _build_list_template("<|tool_call|>"),
         (("<|tool_call|>",),),
     ),
     CallFamily(
         ("granite-20b-fc",),
         "Granite 20B Functioncalling",
-        Frame(call="<function_call>"),
-        Objects(),
-        Written(open="<function_call> ", between="\n"),
+        Delimiters(call_start="<function_call>"),
+        JsonObjectSyntax(),
+        CallTemplate(call_prefix="<function_call> ", separator="\n"),
         (("<function_call>",),),
     ),
     CallFamily(
         ("internlm", "interns1"),
         "InternLM 2 to 3",
-        Frame(call="<|action_start|><|plugin|>", call_end="<|action_end|>"),
-        Objects(arguments=("parameters", "arguments")),
-        Written(open="<|action_start|><|plugin|>\n", close="<|action_end|>\n"),
+        Delimiters(call_start="<|action_start|><|plugin|>", call_end="<|action_end|>"),
+        JsonObjectSyntax(argument_keys=("parameters", "arguments")),
+        CallTemplate(call_prefix="<|action_start|><|plugin|>\n", call_suffix="<|action_end|>\n"),
         (("<|action_start|>",), ("<|plugin|>",)),
     ),
     CallFamily(
         ("hunyuan_a13b", "hunyuan"),
         "Hunyuan-A13B",
-        Frame(opens=("<tool_calls>",), end="</tool_calls>", listed=True),
-        Objects(),
-        _items("<tool_calls>", "</tool_calls>"),
+        Delimiters(section_starts=("<tool_calls>",), section_end="</tool_calls>", is_list=True),
+        JsonObjectSyntax(),
+        _build_list_template("<tool_calls>", "</tool_calls>"),
         (("<tool_calls>", "<answer>"),),
     ),
     CallFamily(
         ("minimax", "minimax_m1"),
         "MiniMax M1",
-        Frame(opens=("<tool_calls>",), end="</tool_calls>"),
-        Objects(),
-        Written("<tool_calls>\n", between="\n", after="\n</tool_calls>"),
+        Delimiters(section_starts=("<tool_calls>",), section_end="</tool_calls>"),
+        JsonObjectSyntax(),
+        CallTemplate("<tool_calls>\n", separator="\n", suffix="\n</tool_calls>"),
         (("<tool_calls>", "<end_of_sentence>"),),
     ),
     CallFamily(
         ("jamba",),
         "Jamba 1.5 and later",
-        Frame(opens=("<tool_calls>",), end="</tool_calls>", listed=True),
-        Objects(),
-        Written("<tool_calls>[\n    ", between=",\n    ", after="\n]</tool_calls>"),
+        Delimiters(section_starts=("<tool_calls>",), section_end="</tool_calls>", is_list=True),
+        JsonObjectSyntax(),
+        CallTemplate("<tool_calls>[\n    ", separator=",\n    ", suffix="\n]</tool_calls>"),
         (("<tool_calls>",),),
     ),
     CallFamily(
         ("nemotron_json", "nemotron"),
         "Nemotron Nano v2, Llama Nemotron",
-        Frame(opens=("<TOOLCALL>",), end="</TOOLCALL>", listed=True),
-        Objects(),
-        _items("<TOOLCALL>", "</TOOLCALL>"),
+        Delimiters(section_starts=("<TOOLCALL>",), section_end="</TOOLCALL>", is_list=True),
+        JsonObjectSyntax(),
+        _build_list_template("<TOOLCALL>", "</TOOLCALL>"),
         (("<TOOLCALL>",),),
     ),
     CallFamily(
         ("cohere_command3",),
         "Command R7B, Command A",
-        Frame(opens=("<|START_ACTION|>",), end="<|END_ACTION|>", listed=True),
-        Objects("tool_name", ("parameters",), numbered="tool_call_id"),
-        Written("<|START_ACTION|>[\n    ", between=",\n    ", after="\n]<|END_ACTION|>"),
+        Delimiters(section_starts=("<|START_ACTION|>",), section_end="<|END_ACTION|>", is_list=True),
+        JsonObjectSyntax("tool_name", ("parameters",), number_key="tool_call_id"),
+        CallTemplate("<|START_ACTION|>[\n    ", separator=",\n    ", suffix="\n]<|END_ACTION|>"),
         (("<|START_ACTION|>",),),
     ),
     CallFamily(
         ("apertus",),
         "Apertus",
-        Frame(opens=("<|tools_prefix|>",), end="<|tools_suffix|>", call_end="}", listed=True),
-        Headed(('":',), '{"', ("", " ")),
-        Written("<|tools_prefix|>[", close="}", between=", ", after="]<|tools_suffix|>"),
+        Delimiters(section_starts=("<|tools_prefix|>",), section_end="<|tools_suffix|>", call_end="}", is_list=True),
+        NamePrefixedSyntax(('":',), '{"', ("", " ")),
+        CallTemplate("<|tools_prefix|>[", call_suffix="}", separator=", ", suffix="]<|tools_suffix|>"),
         (("<|tools_prefix|>",),),
     ),
     CallFamily(
         ("llama3_json", "llama4_json", "llama3"),
         "Llama 3.1 to 3.3, Llama 4",
-        Frame(opens=("<|python_tag|>", "<|python_start|>"), end="<|python_end|>", extra=(";", ","), leading=True),
-        Objects(arguments=("parameters", "arguments"), bare=True),
-        Written(between="; "),
+        Delimiters(
+            section_starts=("<|python_tag|>", "<|python_start|>"),
+            section_end="<|python_end|>",
+            fillers=(";", ","),
+            leading=True,
+        ),
+        JsonObjectSyntax(argument_keys=("parameters", "arguments"), is_bare=True),
+        CallTemplate(separator="; "),
         (('{"name": function name, "parameters": dictionary',),),
     ),
     CallFamily(
         ("llama4_pythonic",),
         "Llama 4",
-        Frame(opens=("<|python_start|>",), end="<|python_end|>", listed=True, leading=True),
-        Literals(),
-        _items("<|python_start|>", "<|python_end|>"),
+        Delimiters(section_starts=("<|python_start|>",), section_end="<|python_end|>", is_list=True, leading=True),
+        PythonicSyntax(),
+        _build_list_template("<|python_start|>", "<|python_end|>"),
         (("[func_name1(", "<|header_start|>"), ("<|python_start|>",)),
     ),
     CallFamily(
         ("pythonic",),
         "Llama 3.2, ToolACE",
-        Frame(listed=True, leading=True),
-        Literals(),
-        _ITEMS,
+        Delimiters(is_list=True, leading=True),
+        PythonicSyntax(),
+        _LIST_TEMPLATE,
         (("[func_name1(",), ("[func_name_1(",)),
     ),
     CallFamily(
         ("olmo3",),
         "OLMo 3",
-        Frame(opens=("<function_calls>",), end="</function_calls>", lead="\n"),
-        Literals(),
-        Written("<function_calls>", between="\n", after="</function_calls>"),
+        Delimiters(section_starts=("<function_calls>",), section_end="</function_calls>", leading_text="\n"),
+        PythonicSyntax(),
+        CallTemplate("<function_calls>", separator="\n", suffix="</function_calls>"),
         (("<function_calls>",),),
     ),
     CallFamily(
         ("lfm2",),
         "LFM2",
-        Frame(opens=("<|tool_call_start|>",), end="<|tool_call_end|>", listed=True),
-        Literals(),
-        _items("<|tool_call_start|>", "<|tool_call_end|>"),
+        Delimiters(section_starts=("<|tool_call_start|>",), section_end="<|tool_call_end|>", is_list=True),
+        PythonicSyntax(),
+        _build_list_template("<|tool_call_start|>", "<|tool_call_end|>"),
         (("<|tool_call_start|>",),),
     ),
     CallFamily(
         ("longcat",),
         "LongCat-Flash",
-        Frame(call="<longcat_tool_call>", call_end="</longcat_tool_call>", lead="\n"),
-        Objects(),
-        Written(open="<longcat_tool_call>\n", close="\n</longcat_tool_call>", between="\n"),
+        Delimiters(call_start="<longcat_tool_call>", call_end="</longcat_tool_call>", leading_text="\n"),
+        JsonObjectSyntax(),
+        CallTemplate(call_prefix="<longcat_tool_call>\n", call_suffix="\n</longcat_tool_call>", separator="\n"),
         (("<longcat_tool_call>",),),
     ),
     CallFamily(
         ("gigachat3",),
         "GigaChat 3",
-        Frame(call="function call<|role_sep|>", extra=("<|message_sep|>",)),
-        Objects(),
-        Written(open="function call<|role_sep|>\n", between="\n"),
+        Delimiters(call_start="function call<|role_sep|>", fillers=("<|message_sep|>",)),
+        JsonObjectSyntax(),
+        CallTemplate(call_prefix="function call<|role_sep|>\n", separator="\n"),
         (("function call<|role_sep|>",), ("function call", "<|role_sep|>")),
     ),
     CallFamily(
         ("xlam",),
         "xLAM 2",
-        Frame(
-            opens=("[TOOL_CALLS]", "<tool_call>", "```json"),
-            end="</tool_call>",
-            listed=True,
-            extra=("```",),
+        Delimiters(
+            section_starts=("[TOOL_CALLS]", "<tool_call>", "```json"),
+            section_end="</tool_call>",
+            is_list=True,
+            fillers=("```",),
             leading=True,
         ),
-        Objects(),
-        _ITEMS,
+        JsonObjectSyntax(),
+        _LIST_TEMPLATE,
     ),
     CallFamily(
         ("hermes", "qwen2_5", "qwen25", "qwen3", "ernie45", "granite4", "mimo"),
         "Hermes 2 Pro and 3, Qwen 2.5, Qwen3, ERNIE 4.5, Granite 4",
-        Frame(call="<tool_call>", call_end="</tool_call>", lead="\n"),
-        Objects(),
-        _HERMES,
+        Delimiters(call_start="<tool_call>", call_end="</tool_call>", leading_text="\n"),
+        JsonObjectSyntax(),
+        _HERMES_TEMPLATE,
         (("<tool_call>", "</tool_call>", '"name"', "arguments"),),
     ),
 )

@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta
 from ..core.message import Tool
-from ..core.syntax import JsonValue, ParseContext, Parser, Piece, ThoughtSyntax, Verbatim
-from .base import Found, Lead
-from .calls import CallParser, HeadedCall
-from .json_text import Seen
-from .marks import Marks
-from .parameters import schema_of
+from ..core.syntax import JsonValue, LiteralText, ParseContext, Parser, ReasoningSyntax, SyntaxPiece
+from .base import PrefixMatcher, PrefixResult
+from .call_parser import ArgumentsReader, CallParser
+from .json_text import ReadStatus
+from .multi_pattern import AhoCorasick
+from .tool_parameters import build_arguments_schema
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
-ENDS = ("<|end|>", "<|call|>", "<|return|>")
-EVERY = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
-_NEXT = Marks([START, CHANNEL, *ENDS])
-_AFTER_HEADER = Marks([MESSAGE, *ENDS])
+END_MARKERS = ("<|end|>", "<|call|>", "<|return|>")
+ALL_MARKERS = (START, CHANNEL, CONSTRAIN, MESSAGE, *END_MARKERS)
+_MESSAGE_BOUNDARIES = AhoCorasick([START, CHANNEL, *END_MARKERS])
+_HEADER_ENDS = AhoCorasick([MESSAGE, *END_MARKERS])
 
 
 class HarmonyFormat:
@@ -31,43 +31,45 @@ class HarmonyFormat:
     tokens; a mark among them counts only as that one token.
     """
 
-    def __init__(self, *, calls: bool = True, added: Collection[str] = ()) -> None:
-        self._calls = calls
-        self._single = frozenset(EVERY) & frozenset(added)
+    def __init__(self, *, parses_calls: bool = True, added_tokens: Collection[str] = ()) -> None:
+        self._parses_calls = parses_calls
+        self._single_tokens = frozenset(ALL_MARKERS) & frozenset(added_tokens)
 
     @property
-    def thought(self) -> ThoughtSyntax:
-        return ThoughtSyntax(f"{CHANNEL}analysis{MESSAGE}", "<|end|>", f"{START}assistant", f"{CHANNEL}final{MESSAGE}")
+    def syntax(self) -> ReasoningSyntax:
+        return ReasoningSyntax(
+            f"{CHANNEL}analysis{MESSAGE}", "<|end|>", f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
+        )
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return EVERY
+        return ALL_MARKERS
 
     @property
-    def openers(self) -> tuple[str, ...]:
+    def call_openers(self) -> tuple[str, ...]:
         """None: the same marks begin every message."""
         return ()
 
     @property
-    def around(self) -> tuple[str, str]:
+    def section_delimiters(self) -> tuple[str, str]:
         return "", ""
 
     @property
-    def between(self) -> str:
+    def call_separator(self) -> str:
         return f"<|end|>{START}assistant"
 
     @property
-    def leading(self) -> bool:
+    def has_unmarked_calls(self) -> bool:
         return False
 
-    def call(self, tool: Tool) -> tuple[Piece, ...]:
-        head = f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}"
-        return Verbatim(head), JsonValue(schema_of(tool))
+    def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        header = f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}"
+        return LiteralText(header), JsonValue(build_arguments_schema(tool))
 
-    def parser(self, context: ParseContext) -> Parser:
-        if not self._calls:
+    def create_parser(self, context: ParseContext) -> Parser:
+        if not self._parses_calls:
             context = ParseContext(context.prompt_tail, (), context.new_id)
-        return HarmonyParser(context, self._single)
+        return HarmonyParser(context, self._single_tokens)
 
 
 class HarmonyParser(CallParser):
@@ -76,132 +78,146 @@ class HarmonyParser(CallParser):
     A header is held until it is whole. A message to a function that is not declared is text, with its header.
     """
 
-    def __init__(self, context: ParseContext, single: Collection[str]) -> None:
-        super().__init__(context, single)
-        self._state: Callable[[HarmonyParser, str, int], int] = HarmonyParser._before
-        self._make: Callable[..., Event] = TextDelta
-        self._lead = Lead((CHANNEL, START, "to="))
-        self._search = 0
-        self._said = False  # a message is over: white space behind it is no text
-        self._headed = False  # the header has begun in the prompt, which is not said again
-        self._begin_with(context.prompt_tail)
+    def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
+        super().__init__(context, single_tokens)
+        self._state: Callable[[HarmonyParser, str, int], int] = HarmonyParser._parse_message_start
+        self._build_event: Callable[..., Event] = TextDelta
+        self._prefix_matcher = PrefixMatcher((CHANNEL, START, "to="))
+        self._search_state = 0
+        self._follows_message = False  # a message is over: white space behind it is no text
+        self._has_prompt_header = False  # the header has begun in the prompt, which is not said again
+        self._read_prompt_tail(context.prompt_tail)
 
-    def _begin_with(self, tail: str) -> None:
+    def _read_prompt_tail(self, tail: str) -> None:
         """What of the message stands in the prompt decides the state, and is not said again."""
         start = tail.rfind(START)
         header = tail[start:].removeprefix(f"{START}assistant") if start >= 0 else ""
         if header:
-            self._text(TextDelta(0, header))
-            self._out.clear()
-            self._headed = bool(self._buffer)
+            self._feed_text(TextDelta(0, header))
+            self._events.clear()
+            self._has_prompt_header = bool(self._buffer)
 
-    def _quick(self, event: TextDelta) -> Event | None:
-        if self._state is HarmonyParser._in_message and not self._search and not _NEXT.occurs(event.text):
-            return self._make(event.choice, event.text, event.tokens)
-        return self._quick_call(event) if self._state is HarmonyParser._in_call else None
+    def _fast_path(self, event: TextDelta) -> Event | None:
+        if (
+            self._state is HarmonyParser._parse_message
+            and not self._search_state
+            and not _MESSAGE_BOUNDARIES.can_start_in(event.text)
+        ):
+            return self._build_event(event.choice, event.text, event.tokens)
+        return self._call_fast_path(event) if self._state is HarmonyParser._parse_call else None
 
-    def _step(self, text: str, at: int) -> int:
-        return self._state(self, text, at)
+    def _step(self, text: str, pos: int) -> int:
+        return self._state(self, text, pos)
 
-    def _before(self, text: str, at: int) -> int:
-        at, found = self._lead.read(text, at)
-        if found is Found.MORE:
-            return at
-        mark = self._lead.mark
-        if found is Found.OTHER or not self._buffer.is_mark(mark, len(text) - at):
-            self._enter(TextDelta)
-            return self._again(text, at)
-        if mark in ENDS:
-            self._drop(self._read(text, at))
-            self._expect()
+    def _parse_message_start(self, text: str, pos: int) -> int:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos
+        marker = self._prefix_matcher.marker
+        if result is PrefixResult.NO_MATCH or not self._buffer.is_marker(marker, len(text) - pos):
+            self._begin_message(TextDelta)
+            return self._rewind(text, pos)
+        if marker in END_MARKERS:
+            self._drop(self._count_consumed(text, pos))
+            self._expect_message()
         else:
-            self._state, self._search = HarmonyParser._in_header, 0
-        return at
+            self._state, self._search_state = HarmonyParser._parse_header, 0
+        return pos
 
-    def _expect(self) -> None:
+    def _expect_message(self) -> None:
         """A message is over."""
-        self._state, self._lead, self._said = HarmonyParser._before, Lead((CHANNEL, START, *ENDS)), True
+        self._state, self._prefix_matcher, self._follows_message = (
+            HarmonyParser._parse_message_start,
+            PrefixMatcher((CHANNEL, START, *END_MARKERS)),
+            True,
+        )
 
-    def _enter(self, make: Callable[..., Event]) -> None:
-        self._state, self._make, self._search = HarmonyParser._in_message, make, 0
+    def _begin_message(self, build_event: Callable[..., Event]) -> None:
+        self._state, self._build_event, self._search_state = HarmonyParser._parse_message, build_event, 0
 
-    def _in_header(self, text: str, at: int) -> int:
-        end, self._search = _AFTER_HEADER.search(text, at, self._search)
+    def _parse_header(self, text: str, pos: int) -> int:
+        end, self._search_state = _HEADER_ENDS.search(text, pos, self._search_state)
         if end < 0:
             return len(text)
-        mark = _AFTER_HEADER.text[self._search]
-        if not self._buffer.is_mark(mark, len(text) - end):
+        marker = _HEADER_ENDS.match_texts[self._search_state]
+        if not self._buffer.is_marker(marker, len(text) - end):
             return end
-        size = self._read(text, end)
-        if mark == MESSAGE:
-            self._open(self._buffer.peek(size), size)
+        size = self._count_consumed(text, end)
+        if marker == MESSAGE:
+            self._open_message(self._buffer.peek(size), size)
         else:
-            self._release(TextDelta, size)
-            self._expect()
+            self._emit_buffered(TextDelta, size)
+            self._expect_message()
         return end
 
-    def _open(self, header: str, size: int) -> None:
+    def _open_message(self, header: str, size: int) -> None:
         """The header is whole: what kind of message this is."""
-        recipient = _word(header, "to=")
+        recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
-            self._call, self._state = HeadedCall(name, self._tools[name]), HarmonyParser._in_call
+            self._call, self._state = ArgumentsReader(name, self._tools[name]), HarmonyParser._parse_call
         elif recipient:
-            self._headed = False
-            self._release(TextDelta, size)
-            self._enter(TextDelta)
+            self._has_prompt_header = False
+            self._emit_buffered(TextDelta, size)
+            self._begin_message(TextDelta)
         else:
             self._drop(size)
-            self._enter(ReasoningDelta if _word(header, CHANNEL) == "analysis" else TextDelta)
+            self._begin_message(ReasoningDelta if _read_header_word(header, CHANNEL) == "analysis" else TextDelta)
 
-    def _in_message(self, text: str, at: int) -> int:
-        end, self._search = _NEXT.search(text, at, self._search)
+    def _parse_message(self, text: str, pos: int) -> int:
+        end, self._search_state = _MESSAGE_BOUNDARIES.search(text, pos, self._search_state)
         if end < 0:
-            self._release(self._make, len(self._buffer) - _NEXT.held[self._search])
+            self._emit_buffered(
+                self._build_event, len(self._buffer) - _MESSAGE_BOUNDARIES.pending_lengths[self._search_state]
+            )
             return len(text)
-        mark = _NEXT.text[self._search]
-        if not self._buffer.is_mark(mark, len(text) - end):
+        marker = _MESSAGE_BOUNDARIES.match_texts[self._search_state]
+        if not self._buffer.is_marker(marker, len(text) - end):
             return end
-        self._release(self._make, self._read(text, end) - len(mark))
-        self._next(mark)
+        self._emit_buffered(self._build_event, self._count_consumed(text, end) - len(marker))
+        self._handle_boundary(marker)
         return end
 
-    def _next(self, mark: str) -> None:
+    def _handle_boundary(self, marker: str) -> None:
         """The buffer begins with a mark that ends the message."""
-        if mark in ENDS:
-            self._drop(len(mark))
-            self._expect()
+        if marker in END_MARKERS:
+            self._drop(len(marker))
+            self._expect_message()
         else:
-            self._state, self._search = HarmonyParser._in_header, 0
+            self._state, self._search_state = HarmonyParser._parse_header, 0
 
-    def _in_call(self, text: str, at: int) -> int:
-        at, seen = self._read_call(text, at)
-        if seen is not Seen.MORE and self._call.complete:
-            self._expect()
-        elif seen is not Seen.MORE:
-            self._enter(ToolCallDelta)
-        return at
+    def _parse_call(self, text: str, pos: int) -> int:
+        pos, status = self._read_call(text, pos)
+        if status is not ReadStatus.MORE and self._call.is_complete:
+            self._expect_message()
+        elif status is not ReadStatus.MORE:
+            self._begin_message(ToolCallDelta)
+        return pos
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        held = len(self._buffer)
-        if self._state is HarmonyParser._in_call:
+        buffered_length = len(self._buffer)
+        if self._state is HarmonyParser._parse_call:
             self._end_call()
-        elif self._state is HarmonyParser._in_message:
-            self._release(self._make, held)
-        elif self._headed or (self._said and self._state is HarmonyParser._before and not self._lead.matched):
-            self._drop(held)
+        elif self._state is HarmonyParser._parse_message:
+            self._emit_buffered(self._build_event, buffered_length)
+        elif self._has_prompt_header or (
+            self._follows_message
+            and self._state is HarmonyParser._parse_message_start
+            and not self._prefix_matcher.matched
+        ):
+            self._drop(buffered_length)
         else:
-            self._release(TextDelta, held)
+            self._emit_buffered(TextDelta, buffered_length)
 
     def _interrupt(self) -> None:
-        if self._buffer or self._state is not HarmonyParser._before:
+        if self._buffer or self._state is not HarmonyParser._parse_message_start:
             self._finish(None)
-            self._enter(TextDelta)
+            self._begin_message(TextDelta)
 
 
-def _word(header: str, mark: str) -> str:
+def _read_header_word(header: str, marker: str) -> str:
     """What stands behind a mark of the header, up to a blank or another mark."""
-    _, _, rest = header.partition(mark)
+    _, _, rest = header.partition(marker)
     for end in ("<", " ", "\n", "\t"):
         rest = rest.partition(end)[0]
     return rest

@@ -14,21 +14,21 @@ from types import MappingProxyType
 import msgspec
 from msgspec import Struct
 
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_IN_STRING = re.compile(r'["\\]')
-_IN_BRACKETS = re.compile(r'["{}\[\]]')
-_SCALAR_ENDS = re.compile(r"[,\]} \t\r\n]")
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_STRING_SPECIALS = re.compile(r'["\\]')
+_BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]]')
+_SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
-_NO_VALUE = frozenset(",:]}")
+_INVALID_VALUE_STARTS = frozenset(",:]}")
 
 
-def blanks(text: str, at: int) -> int:
+def skip_whitespace(text: str, pos: int) -> int:
     """Where the white space from `at` on ends."""
-    found = _BLANKS.match(text, at)
-    return at if found is None else found.end()
+    whitespace = _WHITESPACE.match(text, pos)
+    return pos if whitespace is None else whitespace.end()
 
 
-class Seen(Enum):
+class ReadStatus(Enum):
     """What a reader has come to."""
 
     MORE = "more"
@@ -41,7 +41,7 @@ class Seen(Enum):
     """The value ended here."""
     CLOSE = "close"
     """The object ended here."""
-    BAD = "bad"
+    INVALID = "bad"
     """This character cannot stand here."""
 
 
@@ -54,64 +54,64 @@ class ValueReader:
         self._escaped = False
         self._in_scalar = False
 
-    def read(self, text: str, at: int) -> tuple[int, Seen]:
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read on from `at`: the position behind the value, of the wrong character, or the end of the text."""
-        while at < len(text):
+        while pos < len(text):
             if self._escaped:
                 self._escaped = False
-                at += 1
+                pos += 1
             elif self._in_string:
-                at = self._string(text, at)
+                pos = self._skip_string(text, pos)
                 if not (self._in_string or self._closers):
-                    return at, Seen.END
+                    return pos, ReadStatus.END
             elif self._in_scalar:
-                end = _SCALAR_ENDS.search(text, at)
-                return (len(text), Seen.MORE) if end is None else (end.start(), Seen.END)
+                end = _SCALAR_TERMINATORS.search(text, pos)
+                return (len(text), ReadStatus.MORE) if end is None else (end.start(), ReadStatus.END)
             elif self._closers:
-                at, seen = self._brackets(text, at)
-                if seen is not Seen.MORE:
-                    return at, seen
+                pos, status = self._skip_brackets(text, pos)
+                if status is not ReadStatus.MORE:
+                    return pos, status
             else:
-                at = self._begin(text[at], at)
-        return at, Seen.MORE
+                pos = self._begin_value(text[pos], pos)
+        return pos, ReadStatus.MORE
 
-    def passes(self, text: str) -> bool:
+    def is_plain_continuation(self, text: str) -> bool:
         """Whether this text only goes on with a string."""
         return self._in_string and not self._escaped and '"' not in text and "\\" not in text
 
-    def _begin(self, char: str, at: int) -> int:
+    def _begin_value(self, char: str, pos: int) -> int:
         if char == '"':
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
         else:
             self._in_scalar = True
-        return at + 1
+        return pos + 1
 
-    def _string(self, text: str, at: int) -> int:
-        mark = _IN_STRING.search(text, at)
-        if mark is None:
+    def _skip_string(self, text: str, pos: int) -> int:
+        special = _STRING_SPECIALS.search(text, pos)
+        if special is None:
             return len(text)
-        if mark.group() == '"':
+        if special.group() == '"':
             self._in_string = False
         else:
             self._escaped = True
-        return mark.end()
+        return special.end()
 
-    def _brackets(self, text: str, at: int) -> tuple[int, Seen]:
-        mark = _IN_BRACKETS.search(text, at)
-        if mark is None:
-            return len(text), Seen.MORE
-        char = mark.group()
+    def _skip_brackets(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        special = _BRACKETS_OR_QUOTE.search(text, pos)
+        if special is None:
+            return len(text), ReadStatus.MORE
+        char = special.group()
         if char == '"':
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
         elif char != self._closers.pop():
-            return mark.start(), Seen.BAD
+            return special.start(), ReadStatus.INVALID
         elif not self._closers:
-            return mark.end(), Seen.END
-        return mark.end(), Seen.MORE
+            return special.end(), ReadStatus.END
+        return special.end(), ReadStatus.MORE
 
 
 class ObjectReader:
@@ -122,80 +122,80 @@ class ObjectReader:
         """The key that was read last."""
         self.in_value = False
         """Between VALUE and END: all that is read belongs to the value."""
-        self._expects: Callable[[ObjectReader, str, int], tuple[int, Seen]] = ObjectReader._open
+        self._state: Callable[[ObjectReader, str, int], tuple[int, ReadStatus]] = ObjectReader._parse_open
         self._value = ValueReader()
         self._raw: list[str] = []
 
-    def read(self, text: str, at: int) -> tuple[int, Seen]:
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """Read on from `at` until something is seen: its position, and what it is."""
         while True:
-            if not self.in_value and self._expects is not ObjectReader._in_key:
-                at = blanks(text, at)
-            if at >= len(text):
-                return at, Seen.MORE
-            before = self._expects
-            at, seen = before(self, text, at)
-            if seen is not Seen.MORE or at >= len(text):
-                return at, seen
+            if not self.in_value and self._state is not ObjectReader._parse_key:
+                pos = skip_whitespace(text, pos)
+            if pos >= len(text):
+                return pos, ReadStatus.MORE
+            state_before = self._state
+            pos, status = state_before(self, text, pos)
+            if status is not ReadStatus.MORE or pos >= len(text):
+                return pos, status
 
-    def passes(self, text: str) -> bool:
+    def is_plain_continuation(self, text: str) -> bool:
         """Whether this text only goes on with a string in a value."""
-        return self.in_value and self._value.passes(text)
+        return self.in_value and self._value.is_plain_continuation(text)
 
-    def _open(self, text: str, at: int) -> tuple[int, Seen]:
-        self._expects = ObjectReader._first_key
-        return (at + 1, Seen.MORE) if text[at] == "{" else (at, Seen.BAD)
+    def _parse_open(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        self._state = ObjectReader._parse_first_key
+        return (pos + 1, ReadStatus.MORE) if text[pos] == "{" else (pos, ReadStatus.INVALID)
 
-    def _first_key(self, text: str, at: int) -> tuple[int, Seen]:
-        return (at + 1, Seen.CLOSE) if text[at] == "}" else self._a_key(text, at)
+    def _parse_first_key(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        return (pos + 1, ReadStatus.CLOSE) if text[pos] == "}" else self._parse_key_start(text, pos)
 
-    def _a_key(self, text: str, at: int) -> tuple[int, Seen]:
-        if text[at] != '"':
-            return at, Seen.BAD
+    def _parse_key_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos] != '"':
+            return pos, ReadStatus.INVALID
         self._value = ValueReader()
         self._raw = []
-        self._expects = ObjectReader._in_key
-        return at, Seen.MORE
+        self._state = ObjectReader._parse_key
+        return pos, ReadStatus.MORE
 
-    def _in_key(self, text: str, at: int) -> tuple[int, Seen]:
-        end, seen = self._value.read(text, at)
-        self._raw.append(text[at:end])
-        if seen is not Seen.END:
-            return end, seen
-        key = string("".join(self._raw))
+    def _parse_key(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        end, status = self._value.read(text, pos)
+        self._raw.append(text[pos:end])
+        if status is not ReadStatus.END:
+            return end, status
+        key = decode_string("".join(self._raw))
         if key is None:
-            return end, Seen.BAD
+            return end, ReadStatus.INVALID
         self.key = key
-        self._expects = ObjectReader._colon
-        return end, Seen.KEY
+        self._state = ObjectReader._parse_colon
+        return end, ReadStatus.KEY
 
-    def _colon(self, text: str, at: int) -> tuple[int, Seen]:
-        self._expects = ObjectReader._a_value
-        return (at + 1, Seen.MORE) if text[at] == ":" else (at, Seen.BAD)
+    def _parse_colon(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        self._state = ObjectReader._parse_value_start
+        return (pos + 1, ReadStatus.MORE) if text[pos] == ":" else (pos, ReadStatus.INVALID)
 
-    def _a_value(self, text: str, at: int) -> tuple[int, Seen]:
-        if text[at] in _NO_VALUE:
-            return at, Seen.BAD
+    def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos] in _INVALID_VALUE_STARTS:
+            return pos, ReadStatus.INVALID
         self._value = ValueReader()
-        self._expects = ObjectReader._in_the_value
+        self._state = ObjectReader._parse_value
         self.in_value = True
-        return at, Seen.VALUE
+        return pos, ReadStatus.VALUE
 
-    def _in_the_value(self, text: str, at: int) -> tuple[int, Seen]:
-        at, seen = self._value.read(text, at)
-        if seen is Seen.END:
+    def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, status = self._value.read(text, pos)
+        if status is ReadStatus.END:
             self.in_value = False
-            self._expects = ObjectReader._comma
-        return at, seen
+            self._state = ObjectReader._parse_comma
+        return pos, status
 
-    def _comma(self, text: str, at: int) -> tuple[int, Seen]:
-        self._expects = ObjectReader._a_key
-        if text[at] == "}":
-            return at + 1, Seen.CLOSE
-        return (at + 1, Seen.MORE) if text[at] == "," else (at, Seen.BAD)
+    def _parse_comma(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        self._state = ObjectReader._parse_key_start
+        if text[pos] == "}":
+            return pos + 1, ReadStatus.CLOSE
+        return (pos + 1, ReadStatus.MORE) if text[pos] == "," else (pos, ReadStatus.INVALID)
 
 
-def string(raw: str) -> str | None:
+def decode_string(raw: str) -> str | None:
     """The string that this JSON text is; None if it is none."""
     try:
         return msgspec.json.decode(raw, type=str)
@@ -209,90 +209,90 @@ _ESCAPES = MappingProxyType(
 _HEX = re.compile(r"[0-9a-fA-F]*")
 
 
-class Escapes(Struct, frozen=True):
+class EscapeRules(Struct, frozen=True):
     """plain: what a character behind a backslash means. hex: how many hexadecimal digits follow which one.
     passed_over: the characters that are no part of the string.
     """
 
-    plain: Mapping[str, str]
-    hex: Mapping[str, int]
-    passed_over: str = ""
+    single_chars: Mapping[str, str]
+    hex_digits: Mapping[str, int]
+    ignored_chars: str = ""
 
 
-JSON = Escapes(_ESCAPES, MappingProxyType({"u": 4}), '"')
-PYTHON = Escapes(
+JSON_ESCAPES = EscapeRules(_ESCAPES, MappingProxyType({"u": 4}), '"')
+PYTHON_ESCAPES = EscapeRules(
     MappingProxyType({**_ESCAPES, "'": "'", "a": "\a", "v": "\v", "0": "\0", "\n": ""}),
     MappingProxyType({"u": 4, "x": 2, "U": 8}),
 )
 
 
-class StringReader:
+class StringDecoder:
     """What a string means, as its text arrives. The quotes of JSON are its borders and mean nothing.
 
     An escape that is none is passed on as it stands, half a surrogate pair becomes U+FFFD.
     """
 
-    def __init__(self, escapes: Escapes = JSON) -> None:
+    def __init__(self, escapes: EscapeRules = JSON_ESCAPES) -> None:
         self._escapes = escapes
-        self._plain = re.compile("[^\\\\" + escapes.passed_over + "]+")
-        self._rest = ""
-        self._high = 0
+        self._plain_text = re.compile("[^\\\\" + escapes.ignored_chars + "]+")
+        self._pending = ""
+        self._high_surrogate = 0
 
-    def read(self, raw: str) -> str:
+    def decode(self, raw: str) -> str:
         """The meaning of the next piece of JSON text, as far as it is decided."""
-        text, at, out = self._rest + raw, 0, list[str]()
-        while at < len(text):
-            plain = self._plain.match(text, at)
+        text, pos, parts = self._pending + raw, 0, list[str]()
+        while pos < len(text):
+            plain = self._plain_text.match(text, pos)
             if plain is not None:
-                out.append(self._lone() + plain.group())
-                at = plain.end()
-            elif text[at] != "\\":
-                at += 1
+                parts.append(self._flush_surrogate() + plain.group())
+                pos = plain.end()
+            elif text[pos] != "\\":
+                pos += 1
             else:
-                size = self._escape(text, at, out)
+                size = self._decode_escape(text, pos, parts)
                 if not size:
                     break
-                at += size
-        self._rest = text[at:]
-        return "".join(out)
+                pos += size
+        self._pending = text[pos:]
+        return "".join(parts)
 
-    def end(self) -> str:
+    def flush(self) -> str:
         """The string has ended, or the text of it has: what was still undecided."""
-        rest, self._rest = self._rest, ""
-        return self._lone() + rest
+        pending, self._pending = self._pending, ""
+        return self._flush_surrogate() + pending
 
     @property
-    def settled(self) -> bool:
+    def is_plain(self) -> bool:
         """Plain text that follows means itself."""
-        return not self._rest and not self._high
+        return not self._pending and not self._high_surrogate
 
-    def _escape(self, text: str, at: int, out: list[str]) -> int:
+    def _decode_escape(self, text: str, pos: int, parts: list[str]) -> int:
         """Decode one escape into `out`; its length, 0 if it is not whole yet."""
-        kind = text[at + 1 : at + 2]
+        kind = text[pos + 1 : pos + 2]
         if not kind:
             return 0
-        size = self._escapes.hex.get(kind, 0)
-        digits = _HEX.match(text, at + 2, at + 2 + size)
+        size = self._escapes.hex_digits.get(kind, 0)
+        digits = _HEX.match(text, pos + 2, pos + 2 + size)
         if size and digits is not None:
-            if digits.end() == at + 2 + size:
-                out.append(self._unit(int(digits.group(), 16)))
+            if digits.end() == pos + 2 + size:
+                parts.append(self._decode_code_unit(int(digits.group(), 16)))
                 return 2 + size
             if digits.end() == len(text):
                 return 0
-        out.append(self._lone() + self._escapes.plain.get(kind, "\\" + kind))
+        parts.append(self._flush_surrogate() + self._escapes.single_chars.get(kind, "\\" + kind))
         return 2
 
-    def _unit(self, code: int) -> str:
+    def _decode_code_unit(self, code: int) -> str:
         """One UTF-16 code unit; the first half of a pair waits for the second."""
-        high, self._high = self._high, 0
-        if high and 0xDC00 <= code < 0xE000:
-            return chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00))
-        lone = "\ufffd" if high else ""
+        high_surrogate, self._high_surrogate = self._high_surrogate, 0
+        if high_surrogate and 0xDC00 <= code < 0xE000:
+            return chr(0x10000 + ((high_surrogate - 0xD800) << 10) + (code - 0xDC00))
+        replacement = "\ufffd" if high_surrogate else ""
         if 0xD800 <= code < 0xDC00:
-            self._high = code
-            return lone
-        return lone + ("\ufffd" if 0xDC00 <= code < 0xE000 or code > 0x10FFFF else chr(code))
+            self._high_surrogate = code
+            return replacement
+        return replacement + ("\ufffd" if 0xDC00 <= code < 0xE000 or code > 0x10FFFF else chr(code))
 
-    def _lone(self) -> str:
-        high, self._high = self._high, 0
-        return "\ufffd" if high else ""
+    def _flush_surrogate(self) -> str:
+        high_surrogate, self._high_surrogate = self._high_surrogate, 0
+        return "\ufffd" if high_surrogate else ""

@@ -13,123 +13,146 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ..core.syntax import ParseContext, Parser, ReasoningFormat, ToolFormat
-from .base import chain
-from .call_families import CALLS
-from .families import HARMONY_CALLS, HARMONY_SIGNS, HARMONY_THOUGHTS, CallFamily, Signs, ThoughtFamily
-from .frame import FramedFormat
+from .base import chain_parsers
+from .call_families import CALL_FAMILIES
+from .delimited_calls import DelimitedCallFormat
 from .harmony import HarmonyFormat
+from .model_families import (
+    HARMONY_FINGERPRINTS,
+    HARMONY_REASONING_NAMES,
+    HARMONY_TOOL_NAMES,
+    CallFamily,
+    Fingerprints,
+    ReasoningFamily,
+)
+from .reasoning_families import REASONING_FAMILIES
 from .response_template import ResponseTemplateFormat
-from .think import KeptThinkFormat, ThinkFormat
-from .thought_families import THOUGHTS
+from .think import InlineThinkFormat, ThinkFormat
 
 GROUP = "dragoman.parsers"
-NONE = "none"
+NO_PARSER = "none"
 
 Format = TypeVar("Format")
-Makers = Mapping[str, Callable[[Collection[str]], Format]]
+FormatFactories = Mapping[str, Callable[[Collection[str]], Format]]
 
 
-def _thinks(family: ThoughtFamily) -> Callable[[Collection[str]], ReasoningFormat]:
-    format = KeptThinkFormat if family.kept else ThinkFormat
-    return lambda added: format(
-        family.begin,
-        family.end,
-        family.after,
-        dropped=family.dropped,
-        unopened=family.unopened,
-        variants=family.variants,
-        answer=family.answer,
+def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[str]], ReasoningFormat]:
+    format_type = InlineThinkFormat if family.keeps_in_text else ThinkFormat
+    return lambda added_tokens: format_type(
+        family.begin_marker,
+        family.end_marker,
+        family.template_suffix,
+        dropped=family.stripped_suffix,
+        unopened=family.starts_implicitly,
+        variants=family.marker_variants,
+        answer=family.answer_tags,
         added=added,
     )
 
 
-def _calls(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
-    def make(added: Collection[str]) -> ToolFormat:
-        older = family.token and added and family.token not in added
-        meant = next(one for one in CALLS if family.older in one.names) if older else family
-        return FramedFormat(meant.frame, meant.syntax, meant.written, added)
+def _build_tool_factory(family: CallFamily) -> Callable[[Collection[str]], ToolFormat]:
+    def make(added_tokens: Collection[str]) -> ToolFormat:
+        is_older = family.required_token and added_tokens and family.required_token not in added_tokens
+        selected = (
+            next(candidate for candidate in CALL_FAMILIES if family.fallback_name in candidate.names)
+            if is_older
+            else family
+        )
+        return DelimitedCallFormat(selected.delimiters, selected.syntax, selected.template, added_tokens)
 
     return make
 
 
-def _harmony(added: Collection[str]) -> ToolFormat:
-    return HarmonyFormat(added=added)
+def _build_harmony(added_tokens: Collection[str]) -> ToolFormat:
+    return HarmonyFormat(added_tokens=added_tokens)
 
 
-def _harmony_but_calls(added: Collection[str]) -> ReasoningFormat:
-    return HarmonyFormat(calls=False, added=added)
+def _build_harmony_reasoning(added_tokens: Collection[str]) -> ReasoningFormat:
+    return HarmonyFormat(parses_calls=False, added_tokens=added_tokens)
 
 
-REASONING: Makers[ReasoningFormat] = MappingProxyType(
-    {name: _thinks(family) for family in THOUGHTS for name in family.names}
-    | dict.fromkeys(HARMONY_THOUGHTS, _harmony_but_calls)
+REASONING_FACTORIES: FormatFactories[ReasoningFormat] = MappingProxyType(
+    {name: _build_reasoning_factory(family) for family in REASONING_FAMILIES for name in family.names}
+    | dict.fromkeys(HARMONY_REASONING_NAMES, _build_harmony_reasoning)
 )
-TOOLS: Makers[ToolFormat] = MappingProxyType(
-    {name: _calls(family) for family in CALLS for name in family.names} | dict.fromkeys(HARMONY_CALLS, _harmony)
+TOOL_FACTORIES: FormatFactories[ToolFormat] = MappingProxyType(
+    {name: _build_tool_factory(family) for family in CALL_FAMILIES for name in family.names}
+    | dict.fromkeys(HARMONY_TOOL_NAMES, _build_harmony)
 )
 
 
-def reasoning(name: str, added: Collection[str] = ()) -> ReasoningFormat | None:
+def find_reasoning_format(name: str, added_tokens: Collection[str] = ()) -> ReasoningFormat | None:
     """The format of this name; None for `none`. added: texts of the vocabulary's added tokens, see `is_mark` in base.
 
     Raises ValueError, with what there is, for a name that nobody knows.
     """
-    return None if name == NONE else _find("reasoning", name, REASONING)(added)
+    return None if name == NO_PARSER else _find_factory("reasoning", name, REASONING_FACTORIES)(added_tokens)
 
 
-def tools(name: str, added: Collection[str] = ()) -> ToolFormat | None:
+def find_tool_format(name: str, added_tokens: Collection[str] = ()) -> ToolFormat | None:
     """As `reasoning`, for tool calls."""
-    return None if name == NONE else _find("tools", name, TOOLS)(added)
+    return None if name == NO_PARSER else _find_factory("tools", name, TOOL_FACTORIES)(added_tokens)
 
 
-def _find(kind: str, name: str, known: Makers[Format]) -> Callable[[Collection[str]], Format]:
-    if name in known:
-        return known[name]
-    others = _installed(kind)
-    if name in others:
-        return others[name].load()
-    names = sorted({NONE, *known, *others})
-    close = get_close_matches(name, names, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+def _find_factory(kind: str, name: str, built_in: FormatFactories[Format]) -> Callable[[Collection[str]], Format]:
+    if name in built_in:
+        return built_in[name]
+    installed = _find_installed(kind)
+    if name in installed:
+        return installed[name].load()
+    names = sorted({NO_PARSER, *built_in, *installed})
+    close_matches = get_close_matches(name, names, n=1)
+    hint = f" Did you mean {close_matches[0]!r}?" if close_matches else ""
     raise ValueError(f"There is no {kind} parser {name!r}.{hint} There are: {', '.join(names)}.")
 
 
-def _installed(kind: str) -> dict[str, EntryPoint]:
+def _find_installed(kind: str) -> dict[str, EntryPoint]:
     prefix = kind + "."
     return {
-        found.name.removeprefix(prefix): found for found in entry_points(group=GROUP) if found.name.startswith(prefix)
+        entry_point.name.removeprefix(prefix): entry_point
+        for entry_point in entry_points(group=GROUP)
+        if entry_point.name.startswith(prefix)
     }
 
 
-def names() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the built-in formats: of reasoning, of tools."""
-    return (*REASONING, NONE), (*TOOLS, NONE)
+    return (*REASONING_FACTORIES, NO_PARSER), (*TOOL_FACTORIES, NO_PARSER)
 
 
-def detect(template_source: str, added: Collection[str] = ()) -> tuple[str | None, str | None]:
+def detect_formats(template_source: str, added_tokens: Collection[str] = ()) -> tuple[str | None, str | None]:
     """What a model's chat template gives away: names for `reasoning` and `tools`, None where it gives nothing away."""
     source = template_source.replace("\\", "")
-    if _detected([("harmony", HARMONY_SIGNS)], source):
-        return HARMONY_THOUGHTS[0], HARMONY_CALLS[0]
-    reasoning = _detected(((family.names[0], family.signs) for family in THOUGHTS), source)
-    if reasoning is None and {"<think>", "</think>"} <= set(added):
+    if _match_fingerprints([("harmony", HARMONY_FINGERPRINTS)], source):
+        return HARMONY_REASONING_NAMES[0], HARMONY_TOOL_NAMES[0]
+    reasoning = _match_fingerprints(((family.names[0], family.fingerprints) for family in REASONING_FAMILIES), source)
+    if reasoning is None and {"<think>", "</think>"} <= set(added_tokens):
         reasoning = "think"
-    return reasoning, _detected(((family.names[0], family.signs) for family in CALLS), source)
+    return reasoning, _match_fingerprints(((family.names[0], family.fingerprints) for family in CALL_FAMILIES), source)
 
 
-def _detected(families: Iterable[tuple[str, Signs]], source: str) -> str | None:
-    return next((name for name, signs in families if any(all(text in source for text in one) for one in signs)), None)
+def _match_fingerprints(families: Iterable[tuple[str, Fingerprints]], source: str) -> str | None:
+    return next(
+        (
+            name
+            for name, fingerprints in families
+            if any(all(text in source for text in fingerprint) for fingerprint in fingerprints)
+        ),
+        None,
+    )
 
 
-def parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:
+def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:
     """The parser of one choice: reasoning first, then calls in the text that is left, if any tool is declared.
 
     A format that is both makes one parser. Without any, everything passes through.
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
-        return tools.parser(context)
-    parsers = [] if reasoning is None else [reasoning.parser(context)]
-    everything = isinstance(tools, ResponseTemplateFormat | HarmonyFormat)  # they read all of an answer, calls or not
-    if tools is not None and id(tools) != id(reasoning) and (context.tools or everything):
-        parsers.append(tools.parser(context))
-    return chain(parsers)
+        return tools.create_parser(context)
+    parsers = [] if reasoning is None else [reasoning.create_parser(context)]
+    parses_everything = isinstance(
+        tools, ResponseTemplateFormat | HarmonyFormat
+    )  # they read all of an answer, calls or not
+    if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
+        parsers.append(tools.create_parser(context))
+    return chain_parsers(parsers)

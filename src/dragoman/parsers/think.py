@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
-from ..core.syntax import ParseContext, Parser, ThoughtSyntax
-from .base import Found, Lead, TextParser, chain
-from .marks import Marks
+from ..core.syntax import ParseContext, Parser, ReasoningSyntax
+from .base import PrefixMatcher, PrefixResult, TextParser, chain_parsers
+from .multi_pattern import AhoCorasick
 
 
 class ThinkFormat:
@@ -22,226 +22,236 @@ class ThinkFormat:
 
     def __init__(
         self,
-        begin: str = "<think>",
-        end: str = "</think>",
-        after: str = "\n\n",
+        begin_marker: str = "<think>",
+        end_marker: str = "</think>",
+        template_suffix: str = "\n\n",
         *,
-        dropped: str | None = None,
-        unopened: bool = False,
-        variants: Sequence[tuple[str, str]] = (),
-        answer: tuple[str, str] | None = None,
-        added: Collection[str] = (),
+        stripped_suffix: str | None = None,
+        starts_implicitly: bool = False,
+        marker_variants: Sequence[tuple[str, str]] = (),
+        answer_tags: tuple[str, str] | None = None,
+        added_tokens: Collection[str] = (),
     ) -> None:
-        self._thought = ThoughtSyntax(begin, end, after, answer[0] if answer else "")
-        self._begins = (begin, *(other for other, _ in variants))
-        self._answer = answer
-        self._dropped = after if dropped is None else dropped
-        self._unopened = unopened
-        self._single = frozenset({begin, end} & set(added))
-        ends = (end, *(other for _, other in variants))
-        self._ends = Marks([*ends, *("\n" + one for one in ends)])
+        self._syntax = ReasoningSyntax(begin_marker, end_marker, template_suffix, answer_tags[0] if answer_tags else "")
+        self._begin_markers = (begin_marker, *(variant for variant, _ in marker_variants))
+        self._answer_tags = answer_tags
+        self._stripped_suffix = template_suffix if stripped_suffix is None else stripped_suffix
+        self._starts_implicitly = starts_implicitly
+        self._single_tokens = frozenset({begin_marker, end_marker} & set(added_tokens))
+        end_markers = (end_marker, *(variant for _, variant in marker_variants))
+        self._end_patterns = AhoCorasick([*end_markers, *("\n" + marker for marker in end_markers)])
 
     @property
-    def thought(self) -> ThoughtSyntax:
-        return self._thought
+    def syntax(self) -> ReasoningSyntax:
+        return self._syntax
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return self._thought.begin, self._thought.end, *(self._answer or ())
+        return self._syntax.begin, self._syntax.end, *(self._answer_tags or ())
 
-    def parser(self, context: ParseContext) -> Parser:
+    def create_parser(self, context: ParseContext) -> Parser:
         """The prompt's tail decides where to begin: in a thought that it leaves open, behind one that it has closed,
         or before one that may come."""
-        parser = ThinkParser(self._begins, self._dropped, self._ends, self._single)
-        tail, begin = context.prompt_tail, self._thought.begin
-        opened, closed = tail.rfind(begin), tail.rfind(self._thought.end)
-        if closed > opened:
-            parser.skip()
-        elif opened >= 0:
-            parser.think(bare=opened + len(begin) == len(tail))
-        elif self._unopened:
-            parser.think(bare=True)
-        return parser if self._answer is None else chain((parser, TaggedAnswer(*self._answer)))
+        parser = ThinkParser(self._begin_markers, self._stripped_suffix, self._end_patterns, self._single_tokens)
+        tail, begin = context.prompt_tail, self._syntax.begin
+        opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
+        if closed_pos > opened_pos:
+            parser.begin_answer()
+        elif opened_pos >= 0:
+            parser.begin_reasoning(may_skip_newline=opened_pos + len(begin) == len(tail))
+        elif self._starts_implicitly:
+            parser.begin_reasoning(may_skip_newline=True)
+        return parser if self._answer_tags is None else chain_parsers((parser, AnswerTagParser(*self._answer_tags)))
 
 
 class ThinkParser(TextParser):
     """Before the thought, in it, behind it, and then nothing but text."""
 
-    def __init__(self, begins: Sequence[str], dropped: str, ends: Marks, single: Collection[str]) -> None:
-        super().__init__(single)
-        self._dropped = dropped
-        self._ends = ends
-        self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._before
-        self._lead = Lead(begins)
-        self._opened = False
-        self._bare = False  # the begin mark came last, so that a newline now belongs to it
-        self._search = 0
-        self._after = 0
+    def __init__(
+        self,
+        begin_markers: Sequence[str],
+        stripped_suffix: str,
+        end_patterns: AhoCorasick,
+        single_tokens: Collection[str],
+    ) -> None:
+        super().__init__(single_tokens)
+        self._stripped_suffix = stripped_suffix
+        self._end_patterns = end_patterns
+        self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
+        self._prefix_matcher = PrefixMatcher(begin_markers)
+        self._is_open = False
+        self._may_skip_newline = False  # the begin mark came last, so that a newline now belongs to it
+        self._search_state = 0
+        self._stripped_length = 0
 
-    def skip(self) -> None:
+    def begin_answer(self) -> None:
         """The prompt has already ended the thought."""
-        self._state = ThinkParser._answer
+        self._state = ThinkParser._parse_answer
 
-    def think(self, *, bare: bool) -> None:
+    def begin_reasoning(self, *, may_skip_newline: bool) -> None:
         """The thought is open, although the model may write its begin mark once more."""
-        self._opened = True
-        self._bare = bare
+        self._is_open = True
+        self._may_skip_newline = may_skip_newline
 
-    def _quick(self, event: TextDelta) -> Event | None:
-        if self._state is ThinkParser._answer:
+    def _fast_path(self, event: TextDelta) -> Event | None:
+        if self._state is ThinkParser._parse_answer:
             return event
         if (
-            self._state is ThinkParser._inside
-            and not self._bare
-            and not self._search
-            and not self._ends.occurs(event.text)
+            self._state is ThinkParser._parse_reasoning
+            and not self._may_skip_newline
+            and not self._search_state
+            and not self._end_patterns.can_start_in(event.text)
         ):
             return ReasoningDelta(event.choice, event.text, event.tokens)
         return None
 
-    def _step(self, text: str, at: int) -> int:
-        return self._state(self, text, at)
+    def _step(self, text: str, pos: int) -> int:
+        return self._state(self, text, pos)
 
-    def _before(self, text: str, at: int) -> int:
-        at, found = self._lead.read(text, at)
-        if found is Found.MORE:
-            return at
-        if found is Found.MARK and self._buffer.is_mark(self._lead.mark, len(text) - at):
-            self._drop(self._read(text, at))
-            self._bare = True
-            self._state = ThinkParser._inside
-            return at
-        self._state = ThinkParser._inside if self._opened else ThinkParser._answer
-        return self._again(text, at)
+    def _parse_start(self, text: str, pos: int) -> int:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos
+        if result is PrefixResult.MATCHED and self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos):
+            self._drop(self._count_consumed(text, pos))
+            self._may_skip_newline = True
+            self._state = ThinkParser._parse_reasoning
+            return pos
+        self._state = ThinkParser._parse_reasoning if self._is_open else ThinkParser._parse_answer
+        return self._rewind(text, pos)
 
-    def _inside(self, text: str, at: int) -> int:
-        if self._bare:
-            self._bare = False
-            if text[at] == "\n":
+    def _parse_reasoning(self, text: str, pos: int) -> int:
+        if self._may_skip_newline:
+            self._may_skip_newline = False
+            if text[pos] == "\n":
                 self._drop(1)
-                return at + 1
-        end, self._search = self._ends.search(text, at, self._search)
+                return pos + 1
+        end, self._search_state = self._end_patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._release(ReasoningDelta, len(self._buffer) - self._ends.held[self._search])
+            self._emit_buffered(
+                ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]
+            )
             return len(text)
-        if self._buffer.is_mark(self._ends.text[self._search].removeprefix("\n"), len(text) - end):
-            mark = self._ends.ending[self._search]
-            self._release(ReasoningDelta, self._read(text, end) - mark)
-            self._drop(mark)
-            self._state = ThinkParser._behind
+        if self._buffer.is_marker(
+            self._end_patterns.match_texts[self._search_state].removeprefix("\n"), len(text) - end
+        ):
+            marker_length = self._end_patterns.match_lengths[self._search_state]
+            self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
+            self._drop(marker_length)
+            self._state = ThinkParser._parse_suffix
         return end
 
-    def _behind(self, text: str, at: int) -> int:
-        after = self._dropped
-        while self._after < len(after) and at < len(text) and text[at] == after[self._after]:
+    def _parse_suffix(self, text: str, pos: int) -> int:
+        suffix = self._stripped_suffix
+        while self._stripped_length < len(suffix) and pos < len(text) and text[pos] == suffix[self._stripped_length]:
             self._drop(1)
-            self._after += 1
-            at += 1
-        if at < len(text) or self._after == len(after):
-            self._state = ThinkParser._answer
-        return at
+            self._stripped_length += 1
+            pos += 1
+        if pos < len(text) or self._stripped_length == len(suffix):
+            self._state = ThinkParser._parse_answer
+        return pos
 
-    def _answer(self, text: str, at: int) -> int:  # noqa: ARG002
-        self._release(TextDelta, len(self._buffer))
+    def _parse_answer(self, text: str, pos: int) -> int:  # noqa: ARG002
+        self._emit_buffered(TextDelta, len(self._buffer))
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        inside = self._opened or self._state is ThinkParser._inside
-        self._release(ReasoningDelta if inside else TextDelta, len(self._buffer))
+        in_reasoning = self._is_open or self._state is ThinkParser._parse_reasoning
+        self._emit_buffered(ReasoningDelta if in_reasoning else TextDelta, len(self._buffer))
 
     def _interrupt(self) -> None:
         if self._buffer:
             self._finish(None)
-            self._state = ThinkParser._answer
+            self._state = ThinkParser._parse_answer
 
 
-class TaggedAnswer(TextParser):
+class AnswerTagParser(TextParser):
     """Takes the tags off an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`"""
 
-    def __init__(self, begin: str, end: str) -> None:
+    def __init__(self, begin_tag: str, end_tag: str) -> None:
         super().__init__()
-        self._lead = Lead((begin,))
-        self._ends = Marks([end, "\n" + end])
-        self._search = 0
-        self._bare = False
-        self._state: Callable[[TaggedAnswer, str, int], int] = TaggedAnswer._before
+        self._prefix_matcher = PrefixMatcher((begin_tag,))
+        self._end_patterns = AhoCorasick([end_tag, "\n" + end_tag])
+        self._search_state = 0
+        self._may_skip_newline = False
+        self._state: Callable[[AnswerTagParser, str, int], int] = AnswerTagParser._parse_start
 
-    def _quick(self, event: TextDelta) -> Event | None:
-        if self._state is TaggedAnswer._plain:
+    def _fast_path(self, event: TextDelta) -> Event | None:
+        if self._state is AnswerTagParser._parse_untagged:
             return event
-        inside = self._state is TaggedAnswer._inside and not self._search and not self._bare
-        return event if inside and not self._ends.occurs(event.text) else None
+        in_tags = self._state is AnswerTagParser._parse_tagged and not self._search_state and not self._may_skip_newline
+        return event if in_tags and not self._end_patterns.can_start_in(event.text) else None
 
-    def _step(self, text: str, at: int) -> int:
-        return self._state(self, text, at)
+    def _step(self, text: str, pos: int) -> int:
+        return self._state(self, text, pos)
 
-    def _before(self, text: str, at: int) -> int:
-        at, found = self._lead.read(text, at)
-        match found:
-            case Found.MORE:
-                return at
-            case Found.MARK:
-                self._drop(self._read(text, at))
-                self._bare, self._state = True, TaggedAnswer._inside
-                return at
-            case Found.OTHER:
-                self._state = TaggedAnswer._plain
-                return self._again(text, at)
+    def _parse_start(self, text: str, pos: int) -> int:
+        pos, result = self._prefix_matcher.read(text, pos)
+        match result:
+            case PrefixResult.INCOMPLETE:
+                return pos
+            case PrefixResult.MATCHED:
+                self._drop(self._count_consumed(text, pos))
+                self._may_skip_newline, self._state = True, AnswerTagParser._parse_tagged
+                return pos
+            case PrefixResult.NO_MATCH:
+                self._state = AnswerTagParser._parse_untagged
+                return self._rewind(text, pos)
 
-    def _inside(self, text: str, at: int) -> int:
-        if self._bare:
-            self._bare = False
-            if text[at] == "\n":
+    def _parse_tagged(self, text: str, pos: int) -> int:
+        if self._may_skip_newline:
+            self._may_skip_newline = False
+            if text[pos] == "\n":
                 self._drop(1)
-                return at + 1
-        end, self._search = self._ends.search(text, at, self._search)
+                return pos + 1
+        end, self._search_state = self._end_patterns.search(text, pos, self._search_state)
         if end < 0:
-            self._release(TextDelta, len(self._buffer) - self._ends.held[self._search])
+            self._emit_buffered(TextDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state])
             return len(text)
-        mark = self._ends.ending[self._search]
-        self._release(TextDelta, self._read(text, end) - mark)
-        self._drop(mark)
-        self._state = TaggedAnswer._behind
+        marker_length = self._end_patterns.match_lengths[self._search_state]
+        self._emit_buffered(TextDelta, self._count_consumed(text, end) - marker_length)
+        self._drop(marker_length)
+        self._state = AnswerTagParser._parse_trailing_space
         return end
 
-    def _behind(self, text: str, at: int) -> int:
+    def _parse_trailing_space(self, text: str, pos: int) -> int:
         """White space at the very end is the template's."""
-        if not text[at:].isspace():
-            self._state = TaggedAnswer._plain
-            return self._again(text, at)
+        if not text[pos:].isspace():
+            self._state = AnswerTagParser._parse_untagged
+            return self._rewind(text, pos)
         return len(text)
 
-    def _plain(self, text: str, at: int) -> int:  # noqa: ARG002
-        self._release(TextDelta, len(self._buffer))
+    def _parse_untagged(self, text: str, pos: int) -> int:  # noqa: ARG002
+        self._emit_buffered(TextDelta, len(self._buffer))
         return len(text)
 
     def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
-        if self._state is TaggedAnswer._behind:
+        if self._state is AnswerTagParser._parse_trailing_space:
             self._drop(len(self._buffer))
         else:
-            self._release(TextDelta, len(self._buffer))
+            self._emit_buffered(TextDelta, len(self._buffer))
 
     def _interrupt(self) -> None:
         if self._buffer:
             self._finish(None)
-            self._state = TaggedAnswer._plain
+            self._state = AnswerTagParser._parse_untagged
 
 
-class KeptThinkFormat(ThinkFormat):
+class InlineThinkFormat(ThinkFormat):
     """Reasoning stays in the text, for clients that send it back as it came; only the begin mark, which the template
     wrote, is put before it."""
 
-    def parser(self, context: ParseContext) -> Parser:
-        tail, thought = context.prompt_tail, self.thought
-        return KeptThink(thought.begin if tail.rfind(thought.begin) > tail.rfind(thought.end) else "")
+    def create_parser(self, context: ParseContext) -> Parser:
+        tail, syntax = context.prompt_tail, self.syntax
+        return InlineThinkParser(syntax.begin if tail.rfind(syntax.begin) > tail.rfind(syntax.end) else "")
 
 
-class KeptThink:
-    def __init__(self, begin: str) -> None:
-        self._begin = begin
+class InlineThinkParser:
+    def __init__(self, begin_marker: str) -> None:
+        self._begin_marker = begin_marker
 
     def feed(self, event: Event) -> list[Event]:
-        if self._begin and isinstance(event, TextDelta) and event.text:
-            event = TextDelta(event.choice, self._begin + event.text, event.tokens)
-            self._begin = ""
+        if self._begin_marker and isinstance(event, TextDelta) and event.text:
+            event = TextDelta(event.choice, self._begin_marker + event.text, event.tokens)
+            self._begin_marker = ""
         return [event]

@@ -35,10 +35,10 @@ class Adapters:
     def __contains__(self, name: object) -> bool:
         return name in self._adapters
 
-    async def load(self, adapter: Adapter, *, again: bool = False) -> None:
+    async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
         """again: replace one of this name. Raises RequestError where there is one, as vLLM does, and for weights that
         the engine cannot use."""
-        if adapter.name in self._adapters and not again:
+        if adapter.name in self._adapters and not replace:
             raise RequestError(
                 f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
             )

@@ -15,19 +15,19 @@ from ..core.engine import Capabilities, Feature
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..core.message import Audio, File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from ..core.request import (
-    Choices,
     Constraint,
-    ContextFree,
+    ContextFreeGrammar,
     Conversation,
     GenerateRequest,
+    GenerationLimits,
     JsonObject,
     JsonSchema,
-    Limits,
     Regex,
+    StringChoices,
 )
 
 
-class Terms(Struct, frozen=True):
+class CallTerms(Struct, frozen=True):
     """What the server grants a call. answer_id: the header's id; sequences are named after it.
 
     new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
@@ -39,44 +39,44 @@ class Terms(Struct, frozen=True):
     new_id: Callable[[], str]
     now: datetime
     cache_salt: str = ""
-    background: bool = False
-    strict: bool = False
+    is_background: bool = False
+    is_strict: bool = False
     max_logprobs: int = 20
 
 
-_FEATURE_OF: dict[type[Constraint], Feature] = {
+_CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
     JsonObject: Feature.JSON_OBJECT,
     JsonSchema: Feature.JSON_SCHEMA,
     Regex: Feature.REGEX,
-    Choices: Feature.CHOICE,
-    ContextFree: Feature.GRAMMAR,
+    StringChoices: Feature.CHOICE,
+    ContextFreeGrammar: Feature.GRAMMAR,
 }
 
-_HONOURED_BY_THE_PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
+_PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 
 
-def check(
-    request: GenerateRequest, capabilities: Capabilities, terms: Terms, *, rendered_here: bool = True
+def check_request(
+    request: GenerateRequest, capabilities: Capabilities, terms: CallTerms, *, renders_prompt: bool = True
 ) -> list[str]:
     """Warnings about what will be ignored. Raises Unsupported for what the client relies on and cannot have.
 
     rendered_here: prompts, candidates and the queue are the pipeline's and an engine of tokens' work; otherwise the
     engine itself must say that it honours what concerns them.
     """
-    for feature, param in _needs(request):
+    for feature, param in _find_required_features(request):
         if feature not in capabilities.features:
             raise Unsupported(f"This model's engine does not support {feature.value.replace('_', ' ')}.", param=param)
     _check_logprobs(request, capabilities, terms)
-    told = set(_parameters(request)) | set(() if rendered_here else _of_the_prompt(request, terms))
-    ignored = sorted(told - capabilities.parameters - _HONOURED_BY_THE_PIPELINE)
-    if ignored and terms.strict:
+    requested = set(_find_parameters(request)) | set(() if renders_prompt else _find_prompt_parameters(request, terms))
+    ignored = sorted(requested - capabilities.parameters - _PIPELINE_PARAMETERS)
+    if ignored and terms.is_strict:
         raise Unsupported(f"This model's engine does not support `{ignored[0]}`.", param=ignored[0])
     return [f"{name} is ignored: this model's engine does not support it" for name in ignored]
 
 
-def _needs(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
+def _find_required_features(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
     if request.constraint is not None:
-        yield _FEATURE_OF[type(request.constraint)], "response_format"
+        yield _CONSTRAINT_FEATURES[type(request.constraint)], "response_format"
     if request.logprobs is not None:
         yield Feature.LOGPROBS, "logprobs"
     if request.prompt_logprobs is not None:
@@ -91,39 +91,39 @@ def _needs(request: GenerateRequest) -> Iterator[tuple[Feature, str]]:
             yield Feature.TOOLS, "tools"
         if prompt.reasoning.budget is not None:
             yield Feature.REASONING_BUDGET, "thinking_token_budget"
-        yield from _media(prompt.messages)
+        yield from _find_media_features(prompt.messages)
 
 
-def _media(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
+def _find_media_features(messages: tuple[Message, ...]) -> Iterator[tuple[Feature, str]]:
     kinds: dict[type[Part], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
     for index, message in enumerate(messages):
-        for part in _flat(message.parts):
+        for part in _flatten_parts(message.parts):
             feature = kinds.get(type(part))
             if feature is not None:
                 yield feature, f"messages[{index}].content"
 
 
-def _flat(parts: tuple[Part, ...]) -> Iterator[Part]:
+def _flatten_parts(parts: tuple[Part, ...]) -> Iterator[Part]:
     for part in parts:
         yield part
         if isinstance(part, ToolResult):
             yield from part.content
 
 
-def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> None:
-    most = min(capabilities.max_logprobs, terms.max_logprobs)
-    for asked, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
-        if asked is not None and asked > most:
-            raise RequestError(f"`{param}` is {asked}; this server gives at most {most}.", param=param)
+def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> None:
+    limit = min(capabilities.max_logprobs, terms.max_logprobs)
+    for requested, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
+        if requested is not None and requested > limit:
+            raise RequestError(f"`{param}` is {requested}; this server gives at most {limit}.", param=param)
 
 
-def _parameters(request: GenerateRequest) -> Iterator[str]:
+def _find_parameters(request: GenerateRequest) -> Iterator[str]:
     """Names of the fields of SamplingOptions, Limits, Extras and images that were set to something of their own."""
-    yield from request.sampling.said()
-    yield from (name for name, _ in request.extras.items())
-    untouched = Limits()
-    for name in Limits.__struct_fields__:
-        if getattr(request.limits, name) != getattr(untouched, name):
+    yield from request.sampling.list_set_fields()
+    yield from (name for name, _ in request.extras.list_items())
+    defaults = GenerationLimits()
+    for name in GenerationLimits.__struct_fields__:
+        if getattr(request.limits, name) != getattr(defaults, name):
             yield name
     if isinstance(request.prompt, Conversation) and any(_is_detailed(m) for m in request.prompt.messages):
         yield "detail"
@@ -131,12 +131,12 @@ def _parameters(request: GenerateRequest) -> Iterator[str]:
 
 def _is_detailed(message: Message) -> bool:
     """How closely an image is to be looked at was said."""
-    return any(isinstance(part, Image) and part.detail not in (None, "auto") for part in _flat(message.parts))
+    return any(isinstance(part, Image) and part.detail not in (None, "auto") for part in _flatten_parts(message.parts))
 
 
-def _of_the_prompt(request: GenerateRequest, terms: Terms) -> Iterator[str]:
+def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Iterator[str]:
     """What else was asked for, of those who do everything themselves."""
-    if request.priority and not terms.background:
+    if request.priority and not terms.is_background:
         yield "priority"
     if request.cache_salt:
         yield "cache_salt"
@@ -163,28 +163,31 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
     if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
         return
     if isinstance(prompt, str):
-        size, param = _size(prompt), "prompt"
+        size, param = _estimate_size(prompt), "prompt"
     elif isinstance(prompt, Conversation):
-        size, param = sum(_text_size(part) for message in prompt.messages for part in _flat(message.parts)), "messages"
+        size, param = (
+            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
+            "messages",
+        )
     else:
         return
     if size > limit * longest_token:
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
 
 
-def _text_size(part: Part) -> int:
+def _estimate_part_size(part: Part) -> int:
     match part:
         case Text(text) | Refusal(text):
-            return _size(text)
+            return _estimate_size(text)
         case ToolCall() | Reasoning() | ToolResult() | Image() | Audio() | File():
             # A template may leave past reasoning out and writes arguments in its own way.
             return 0
 
 
-def _size(text: str) -> int:
+def _estimate_size(text: str) -> int:
     """A lower bound of the text's bytes; exact counting would copy it."""
     return len(text)
 
 
-def param_of(request: GenerateRequest) -> str:
+def find_prompt_param(request: GenerateRequest) -> str:
     return "messages" if isinstance(request.prompt, Conversation) else "prompt"

@@ -9,25 +9,25 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
-from ..core.embed import Embeddings, EmbedRequest, Texts
+from ..core.embeddings import Embeddings, EmbedRequest, TextInputs
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
-INLINE = 2048
+MAX_INLINE_CHARS = 2048
 """Characters up to which tokenising is done on the loop: a thread's hop costs more than that."""
 
 
-async def embed(model: ServedModel, texts: Texts, dimensions: int | None, normalize: bool | None) -> Embeddings:
+async def embed(model: ServedModel, texts: TextInputs, dimensions: int | None, normalize: bool | None) -> Embeddings:
     """normalize: None is the model's own way. Raises RequestError for anything that the model cannot do."""
-    embedder, tokenizer = embedder_of(model)
-    embedder.traits.check(dimensions)
-    inputs = await tokenised(tokenizer, texts, embedder.traits.max_tokens)
+    embedder, tokenizer = find_embedder(model)
+    embedder.embedding_info.check_dimensions(dimensions)
+    inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
     return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
 
 
-def embedder_of(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
+def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
     """Raises Unsupported where a model makes no vectors."""
     match model.backend:
         case EmbedderBackend(engine, tokenizer):
@@ -40,46 +40,46 @@ def embedder_of(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
             raise Unsupported("This model makes no embeddings.", param="model")
 
 
-def does_not_generate(backend: EmbedderBackend | ScorerBackend) -> Unsupported:
+def build_no_generation_error(backend: EmbedderBackend | ScorerBackend) -> Unsupported:
     route = "/v1/embeddings" if isinstance(backend, EmbedderBackend) else "/rerank or /score"
     return Unsupported(f"This model reads texts and generates none: use {route}.", param="model")
 
 
-async def tokenised(tokenizer: HfTokenizer, texts: Texts, limit: int) -> tuple[tuple[int, ...], ...]:
+async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
     """Token ids of each input, at most `limit`. Raises ContextTooLong, RequestError for an input without tokens."""
-    size = sum(len(text) for text in texts.inputs if isinstance(text, str))
+    text_length = sum(len(text) for text in texts.inputs if isinstance(text, str))
 
     def work() -> tuple[tuple[int, ...], ...]:
-        return tuple(_ids(tokenizer, texts, index, limit) for index in range(len(texts.inputs)))
+        return tuple(_encode_input(tokenizer, texts, index, limit) for index in range(len(texts.inputs)))
 
-    return work() if size <= INLINE else await anyio.to_thread.run_sync(work)
+    return work() if text_length <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
 
 
-def _ids(tokenizer: HfTokenizer, texts: Texts, index: int, limit: int) -> tuple[int, ...]:
-    text, frame = texts.inputs[index], tokenizer.frame
-    framed = isinstance(text, str) and texts.add_special_tokens
-    before, after = (frame.before, frame.after) if framed else ((), ())
-    inner = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
-    around = len(before) + len(after)
+def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: int) -> tuple[int, ...]:
+    text, wrapping = texts.inputs[index], tokenizer.wrapping
+    is_wrapped = isinstance(text, str) and texts.add_special_tokens
+    prefix, suffix = (wrapping.prefix, wrapping.suffix) if is_wrapped else ((), ())
+    text_ids = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
+    n_special = len(prefix) + len(suffix)
     param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
     if texts.truncate is not None:
-        keep = limit if texts.truncate < 0 else min(texts.truncate, limit)
-        if keep <= around:
+        max_ids = limit if texts.truncate < 0 else min(texts.truncate, limit)
+        if max_ids <= n_special:
             raise RequestError(
-                f"truncate_prompt_tokens must be more than the {around} special tokens around a text.",
+                f"truncate_prompt_tokens must be more than the {n_special} special tokens around a text.",
                 param="truncate_prompt_tokens",
             )
-        inner = cut(inner, keep - around, keep_end=texts.keep_end)
-    elif len(inner) + around > limit:
-        raise ContextTooLong(limit=limit, prompt=len(inner) + around, param=param)
-    ids = (*before, *inner, *after)
+        text_ids = truncate_ids(text_ids, max_ids - n_special, keep_end=texts.keep_end)
+    elif len(text_ids) + n_special > limit:
+        raise ContextTooLong(limit=limit, prompt=len(text_ids) + n_special, param=param)
+    ids = (*prefix, *text_ids, *suffix)
     if not ids:
         raise RequestError("The input is empty: it has no tokens.", param=param)
     return ids
 
 
-def cut(ids: Sequence[int], most: int, *, keep_end: bool = False) -> tuple[int, ...]:
+def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) -> tuple[int, ...]:
     """At most so many of them, of the beginning or of the end."""
-    if len(ids) <= most:
+    if len(ids) <= max_ids:
         return tuple(ids)
-    return tuple(ids[len(ids) - most :] if keep_end else ids[:most])
+    return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])

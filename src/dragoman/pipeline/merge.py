@@ -8,29 +8,29 @@ from contextlib import aclosing
 
 import msgspec
 
-from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, sampled
-from .mailbox import Mailbox
+from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, get_answer_tokens
+from .output_queue import OutputQueue
 
 Batches = AsyncGenerator[list[Event]]
 
 
-class _End:
+class _PromptEnd:
     """One prompt is done, or has failed."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
 
-def merge(prompts: Sequence[Batches]) -> Batches:
+def merge_prompts(prompts: Sequence[Batches]) -> Batches:
     """Prompt p's choice i becomes choice p * n + i. `Started` comes when all prompts have started."""
-    return prompts[0] if len(prompts) == 1 else _merge(prompts)
+    return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
 
 
-async def _merge(prompts: Sequence[Batches]) -> Batches:
-    mailbox: Mailbox[tuple[int, list[Event] | _End]] = Mailbox()
-    tasks = [asyncio.create_task(_pump(index, batches, mailbox)) for index, batches in enumerate(prompts)]
+async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
+    queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]] = OutputQueue()
+    tasks = [asyncio.create_task(_forward_batches(index, batches, queue)) for index, batches in enumerate(prompts)]
     try:
-        async for batch in _merged(mailbox, len(prompts)):
+        async for batch in _read_merged(queue, len(prompts)):
             yield batch
     finally:
         for task in tasks:
@@ -38,101 +38,103 @@ async def _merge(prompts: Sequence[Batches]) -> Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(index: int, batches: Batches, mailbox: Mailbox[tuple[int, list[Event] | _End]]) -> None:
+async def _forward_batches(
+    index: int, batches: Batches, queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]]
+) -> None:
     try:
         async with aclosing(batches):
             async for batch in batches:
-                mailbox.put((index, batch))
+                queue.put((index, batch))
     except Exception as error:
-        mailbox.put((index, _End(error)))
+        queue.put((index, _PromptEnd(error)))
     else:
-        mailbox.put((index, _End()))
+        queue.put((index, _PromptEnd()))
 
 
-async def _merged(mailbox: Mailbox[tuple[int, list[Event] | _End]], prompts: int) -> Batches:
-    table = _Table(prompts)
-    while table.running:
-        out: list[Event] = []
-        await mailbox.arrival()
-        for index, letter in mailbox.take():
-            if isinstance(letter, _End):
-                if letter.error is not None:
-                    raise letter.error
-                table.running -= 1
+async def _read_merged(queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]], prompts: int) -> Batches:
+    merge_state = _MergeState(prompts)
+    while merge_state.n_running:
+        events: list[Event] = []
+        await queue.wait_for_items()
+        for index, item in queue.take_all():
+            if isinstance(item, _PromptEnd):
+                if item.error is not None:
+                    raise item.error
+                merge_state.n_running -= 1
             else:
-                out += [event for each in letter for event in table.read(index, each)]
-        if out:
-            yield out
-    yield [Finished(table.usage())]
+                events += [merged_event for event in item for merged_event in merge_state.read(index, event)]
+        if events:
+            yield events
+    yield [Finished(merge_state.build_usage())]
 
 
-class _Table:
+class _MergeState:
     """Who has started, and the sums."""
 
     def __init__(self, prompts: int) -> None:
-        self.running = prompts
+        self.n_running = prompts
         self._started: list[Started | None] = [None] * prompts
         self._usages: list[Usage] = []
-        self._held: list[tuple[int, Event]] = []
+        self._pending: list[tuple[int, Event]] = []
 
     def read(self, index: int, event: Event) -> list[Event]:
         match event:
             case Started():
                 self._started[index] = event
-                return self._begin()
+                return self._begin_when_started()
             case Finished(usage):
                 self._usages.append(usage)
                 return []
             case _ if None in self._started:
-                self._held.append((index, event))
+                self._pending.append((index, event))
                 return []
             case _:
                 return [self._renumber(index, event)]
 
-    def _begin(self) -> list[Event]:
-        started = [each for each in self._started if each is not None]
+    def _begin_when_started(self) -> list[Event]:
+        started = [event for event in self._started if event is not None]
         if len(started) < len(self._started):
             return []
-        held, self._held = self._held, []
-        whole = Started(
-            sum(each.prompt_tokens for each in started),
-            _sum([each.cached_tokens for each in started]),
-            sum(each.choices for each in started),
+        pending, self._pending = self._pending, []
+        merged_start = Started(
+            sum(event.prompt_tokens for event in started),
+            _sum_known([event.cached_tokens for event in started]),
+            sum(event.choices for event in started),
             len(started),
-            tuple(edit for each in started for edit in each.edited),
+            tuple(applied_edit for event in started for applied_edit in event.edited),
         )
-        return [whole, *(self._renumber(index, event) for index, event in held)]
+        return [merged_start, *(self._renumber(index, pending_event) for index, pending_event in pending)]
 
     def _renumber(self, index: int, event: Event) -> Event:
         if isinstance(event, PromptTokens):
             return msgspec.structs.replace(event, prompt=index)
         assert not isinstance(event, (Started, Finished))
-        first = self._started[0]
-        assert first is not None
-        return msgspec.structs.replace(event, choice=index * first.choices + event.choice)
+        first_started = self._started[0]
+        assert first_started is not None
+        return msgspec.structs.replace(event, choice=index * first_started.choices + event.choice)
 
-    def usage(self) -> Usage:
+    def build_usage(self) -> Usage:
         return Usage(
             sum(usage.prompt for usage in self._usages),
             sum(usage.completion for usage in self._usages),
-            _sum([usage.cached for usage in self._usages]),
-            _sum([usage.reasoning for usage in self._usages]),
+            _sum_known([usage.cached for usage in self._usages]),
+            _sum_known([usage.reasoning for usage in self._usages]),
         )
 
 
-def _sum(counts: Sequence[int | None]) -> int | None:
+def _sum_known(counts: Sequence[int | None]) -> int | None:
     """A sum with an unknown part is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    known_counts = [count for count in counts if count is not None]
+    return sum(known_counts) if len(known_counts) == len(counts) else None
 
 
-async def best(batches: Batches, keep: int) -> Batches:
+async def select_best(batches: Batches, n_best: int) -> Batches:
     """Of all candidates the `keep` most likely ones a token, best first (OpenAI's best_of). Needs logprobs.
 
     Nothing can be said before every candidate is complete; usage counts all of them.
     """
     started, prompts, finished = Started(0), list[Event](), Finished(Usage(0, 0))
-    said: dict[int, list[Event]] = {}
+    candidate_events: dict[int, list[Event]] = {}
     async with aclosing(batches):
         async for batch in batches:
             for event in batch:
@@ -144,20 +146,20 @@ async def best(batches: Batches, keep: int) -> Batches:
                     case Finished():
                         finished = event
                     case _:
-                        said.setdefault(event.choice, []).append(event)
-    ranked = sorted(said.values(), key=_likelihood, reverse=True)[:keep]
-    yield [msgspec.structs.replace(started, choices=keep), *prompts]
+                        candidate_events.setdefault(event.choice, []).append(event)
+    ranked = sorted(candidate_events.values(), key=_compute_likelihood, reverse=True)[:n_best]
+    yield [msgspec.structs.replace(started, choices=n_best), *prompts]
     for index, events in enumerate(ranked):
-        yield [_as_choice(event, index) for event in events]
+        yield [_with_choice(event, index) for event in events]
     yield [finished]
 
 
-def _likelihood(events: list[Event]) -> float:
-    tokens: list[Token] = [token for event in events for token in sampled(event)]
-    known = [token.logprob for token in tokens if token.logprob is not None]
-    return sum(known) / len(known) if known else 0.0
+def _compute_likelihood(events: list[Event]) -> float:
+    tokens: list[Token] = [token for event in events for token in get_answer_tokens(event)]
+    logprobs = [token.logprob for token in tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else 0.0
 
 
-def _as_choice(event: Event, index: int) -> Event:
+def _with_choice(event: Event, index: int) -> Event:
     assert not isinstance(event, (Started, PromptTokens, Finished))
     return msgspec.structs.replace(event, choice=index)

@@ -10,24 +10,24 @@ from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
-from .residence import Offer, Place, State
-from .served import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+from .lifecycle import ModelSlot, ModelSpec, ModelState
+from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
+    "ModelSlot",
+    "ModelSpec",
+    "ModelState",
     "Models",
-    "Offer",
-    "Place",
     "ScorerBackend",
     "ServedModel",
-    "State",
     "TokenBackend",
 ]
 
 log = logging.getLogger(__name__)
 
-LOOK = 0.25
+POLL_INTERVAL = 0.25
 """Seconds between two looks at each engine."""
 
 
@@ -40,7 +40,7 @@ class Models:
 
     def __init__(
         self,
-        served: Sequence[ServedModel | Offer],
+        served: Sequence[ServedModel | ModelSpec],
         *,
         memory: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -48,81 +48,83 @@ class Models:
     ) -> None:
         if not served:
             raise ValueError("at least one model must be served")
-        self._places = tuple(Place(one, clock) for one in served)
+        self._slots = tuple(ModelSlot(spec, clock) for spec in served)
         self._memory, self._sleep = memory, sleep
-        names = [(name, place) for place in self._places for name in (place.name, *place.aliases)]
-        self._patterns = [(name, place) for name, place in names if is_pattern(name)]
-        self._by_name = {name: place for name, place in reversed(names) if not is_pattern(name)}
-        self._moving = asyncio.Lock()
+        names = [(name, slot) for slot in self._slots for name in (slot.name, *slot.aliases)]
+        self._patterns = [(name, slot) for name, slot in names if is_name_pattern(name)]
+        self._by_name = {name: slot for name, slot in reversed(names) if not is_name_pattern(name)}
+        self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
-        self.closed = False
+        self.is_closed = False
         """Nothing new is let in: the process is about to end."""
-        self._looking: list[asyncio.Task[None]] = []
+        self._poll_tasks: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[ServedModel]:
         """Those that are loaded."""
-        return (place.model for place in self._places if place.model is not None)
+        return (slot.model for slot in self._slots if slot.model is not None)
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def slots(self) -> tuple[ModelSlot, ...]:
         """All of them, loaded or not."""
-        return self._places
+        return self._slots
 
     @property
     def default(self) -> str | None:
         """The model of a request that names none; None where several are served."""
-        return self._places[0].name if len(self._places) == 1 else None
+        return self._slots[0].name if len(self._slots) == 1 else None
 
-    def place(self, name: str) -> Place:
+    def find_slot(self, name: str) -> ModelSlot:
         """Raises ModelNotFound."""
-        place = self._by_name.get(name) or self._adapted(name)
-        if place is None:
-            place = next((place for pattern, place in self._patterns if fnmatchcase(name, pattern)), None)
-        if place is None:
-            shown = name if len(name) <= 100 else name[:100] + "..."
+        slot = self._by_name.get(name) or self._find_adapter_slot(name)
+        if slot is None:
+            slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
+        if slot is None:
+            short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
-                f"The model `{shown}` does not exist. Served here: {', '.join(p.name for p in self._places)}.",
+                f"The model `{short_name}` does not exist. Served here: {', '.join(listed_slot.name for listed_slot in self._slots)}.",
                 param="model",
             )
-        return place
+        return slot
 
-    def _adapted(self, name: str) -> Place | None:
+    def _find_adapter_slot(self, name: str) -> ModelSlot | None:
         """Where an adapter of this name is loaded."""
-        loaded = ((place, place.model) for place in self._places if place.model is not None)
-        return next((place for place, model in loaded if model.adapters is not None and name in model.adapters), None)
+        loaded_slots = ((slot, slot.model) for slot in self._slots if slot.model is not None)
+        return next(
+            (slot for slot, model in loaded_slots if model.adapters is not None and name in model.adapters), None
+        )
 
-    def find(self, name: str) -> ServedModel:
+    def find_loaded(self, name: str) -> ServedModel:
         """One that is loaded. Raises ModelNotFound, and Overloaded where it is not here now."""
-        return self.place(name).use()
+        return self.find_slot(name).acquire_model()
 
-    async def ready(self, name: str) -> ServedModel:
+    async def load_and_find(self, name: str) -> ServedModel:
         """The model, which is loaded first where it is not. Raises ModelNotFound, Overloaded, EngineError.
 
         Unless it is held (`admit` does that) it may be let go as soon as the caller waits for anything.
         """
-        place = self.place(name)
-        if self.closed:
+        slot = self.find_slot(name)
+        if self.is_closed:
             raise Overloaded("The server is stopping; try again.")
-        if place.state in (State.UNLOADED, State.LEAVING):
-            loading = self._loads.get(place.name)
-            if loading is None:
-                loading = asyncio.create_task(self._bring(place))
-                self._loads[place.name] = loading
-                loading.add_done_callback(lambda done: self._loaded(place.name, done))
-            await place.wait(loading)
-        return place.use()
+        if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
+            load_task = self._loads.get(slot.name)
+            if load_task is None:
+                load_task = asyncio.create_task(self._load_slot(slot))
+                self._loads[slot.name] = load_task
+                load_task.add_done_callback(lambda task: self._finish_load(slot.name, done))
+            await slot.wait_until_loaded(load_task)
+        return slot.acquire_model()
 
-    async def load_adapter(self, base: ServedModel, adapter: Adapter, *, again: bool = False) -> None:
+    async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
         """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
         if base.adapters is None:
             raise RequestError("This model's engine takes no adapters.", param="base_model_name")
         if adapter.name in self._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
-        await base.adapters.load(adapter, again=again)
+        await base.adapters.load(adapter, replace=replace)
 
     def unload_adapter(self, name: str) -> None:
         """Raises NotFound."""
-        self.find(name)
+        self.find_loaded(name)
         for model in self:
             if model.adapters is not None and name in model.adapters:
                 model.adapters.unload(name)
@@ -130,67 +132,67 @@ class Models:
         raise RequestError(f"`{name}` is no adapter.", param="lora_name")
 
     async def start(self) -> None:
-        for place in self._places:
-            if place.model is not None:
-                await place.start()
-        self._looking = [asyncio.create_task(self._look(place)) for place in self._places]
+        for slot in self._slots:
+            if slot.model is not None:
+                await slot.start()
+        self._poll_tasks = [asyncio.create_task(self._poll_forever(slot)) for slot in self._slots]
 
     def close(self) -> None:
         """What is here goes on; for all else there is no model any more. It cannot be opened again."""
-        self.closed = True
+        self.is_closed = True
 
     async def stop(self) -> None:
-        tasks = [*self._looking, *self._loads.values()]
+        tasks = [*self._poll_tasks, *self._loads.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for place in self._places:
-            await place.stop()
+        for slot in self._slots:
+            await slot.stop()
 
-    async def tend(self, place: Place) -> None:
+    async def poll(self, slot: ModelSlot) -> None:
         """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
-        if place.dead:
-            await place.bury()
-        if place.due:
-            await place.revive()
-        if place.expired:
-            async with self._moving:
-                if place.expired:
-                    await place.leave()
+        if slot.failed:
+            await slot.stop_failed()
+        if slot.retry_due:
+            await slot.restart()
+        if slot.has_expired:
+            async with self._load_lock:
+                if slot.has_expired:
+                    await slot.drain_and_unload()
 
-    async def _look(self, place: Place) -> None:
+    async def _poll_forever(self, slot: ModelSlot) -> None:
         while True:
-            await self._sleep(LOOK)
+            await self._sleep(POLL_INTERVAL)
             try:
-                await self.tend(place)
+                await self.poll(slot)
             except Exception:
                 # Whatever it was, the next look must come.
-                log.exception("looking after %s failed", place.name)
+                log.exception("looking after %s failed", slot.name)
 
-    async def _bring(self, place: Place) -> None:
-        async with self._moving:
-            if place.state is State.UNLOADED:
-                await self._make_room(place)
-                await place.load()
+    async def _load_slot(self, slot: ModelSlot) -> None:
+        async with self._load_lock:
+            if slot.state is ModelState.UNLOADED:
+                await self._evict_for(slot)
+                await slot.load()
 
-    async def _make_room(self, wanted: Place) -> None:
+    async def _evict_for(self, new_slot: ModelSlot) -> None:
         """Lets go of the one that was used longest ago, and of more if needed; one that is used finishes first."""
-        most = self._memory
-        need = 0 if wanted.offer is None else wanted.offer.memory
-        if most is None:
+        memory_limit = self._memory
+        required = 0 if new_slot.spec is None else new_slot.spec.memory
+        if memory_limit is None:
             return
-        while sum(place.memory for place in self._places) + need > most:
-            able = [place for place in self._places if place.memory and place.state is not State.LEAVING]
-            if not able:
-                raise EngineError(f"The model `{wanted.name}` takes more memory than all models may take here.")
-            await min(able, key=lambda place: (place.busy, place.last_used)).leave()
+        while sum(slot.memory for slot in self._slots) + required > memory_limit:
+            candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
+            if not candidates:
+                raise EngineError(f"The model `{new_slot.name}` takes more memory than all models may take here.")
+            await min(candidates, key=lambda slot: (place.is_busy, place.last_used)).drain_and_unload()
 
-    def _loaded(self, name: str, done: asyncio.Task[None]) -> None:
+    def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:
         """Also where nobody waits any more its error has been seen."""
         del self._loads[name]
-        if not done.cancelled():
-            done.exception()
+        if not task.cancelled():
+            task.exception()
 
 
-def is_pattern(name: str) -> bool:
+def is_name_pattern(name: str) -> bool:
     return "*" in name or "?" in name

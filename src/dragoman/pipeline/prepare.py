@@ -9,27 +9,27 @@ from dataclasses import dataclass
 import anyio.to_thread
 import msgspec
 
-from ..constraints.matcher import Compiled
+from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
 from ..core.errors import ContextTooLong
-from ..core.events import Edited
+from ..core.events import AppliedEdit
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
 from ..core.syntax import ParseContext
-from ..core.vision import ShownImage
+from ..core.vision import PromptImage
 from ..parsers import registry
-from .admission import Terms, check, check_text_length, param_of
-from .choosing import callable_tools, sampling_of, thought_limit
-from .embedding import does_not_generate
-from .fitting import dropped_warning, prompt_that_fits
-from .grammar import compose_for
+from .admission import CallTerms, check_request, check_text_length, find_prompt_param
+from .choice import ChoicePipeline
+from .detokenizer import Vocabulary
+from .embedding import build_no_generation_error
+from .grammar import compile_grammar
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
-from .prompting import Prompted, truncated
+from .prompt_encoding import EncodedPrompt, truncate_prompt
+from .queue_limits import TokenBudget
+from .sampling import build_reasoning_budget, build_sampling, find_callable_tools
 from .stops import StopStage
-from .strand import Strand
-from .text import Vocabulary
-from .waiting import WaitingRoom
+from .truncation import build_dropped_warning, build_fitting_prompt
 
-MakeStrand = Callable[[int], Strand]
+ChoiceFactory = Callable[[int], ChoicePipeline]
 NO_IDS: frozenset[int] = frozenset()
 
 
@@ -41,21 +41,21 @@ class TokenJob:
     """
 
     engine: TokenEngine
-    room: WaitingRoom
+    queue_budget: TokenBudget
     vocabulary: Vocabulary
     eos: frozenset[int]
     prompt: tuple[int, ...]
     prompt_text: str
     requests: tuple[TokenRequest, ...]
-    return_prompt: bool
-    nothing_to_say: bool
-    keep: frozenset[int]
-    skip_special: bool
-    strands: tuple[Strand, ...]
-    edited: tuple[Edited, ...] = ()
+    returns_prompt: bool
+    generates_nothing: bool
+    visible_control_ids: frozenset[int]
+    skips_special: bool
+    choice_pipelines: tuple[ChoicePipeline, ...]
+    applied_edits: tuple[AppliedEdit, ...] = ()
 
     @property
-    def scored(self) -> bool:
+    def scores_prompt(self) -> bool:
         """The prompt's logprobs are asked for, once, with the first choice."""
         return self.requests[0].prompt_logprobs is not None
 
@@ -66,46 +66,48 @@ class EventJob:
 
     engine: Engine
     request: GenerateRequest
-    parses: bool
-    strand: MakeStrand
+    parses_reasoning: bool
+    build_choice: ChoiceFactory
 
 
 Job = TokenJob | EventJob
 
 
-async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, index: int = 0) -> tuple[Job, list[str]]:
+async def prepare_job(
+    model: ServedModel, request: GenerateRequest, terms: CallTerms, index: int = 0
+) -> tuple[Job, list[str]]:
     """The job, and warnings for the client. index: of this prompt within its call.
 
     Raises RequestError and its children; nothing has reached the engine then.
     """
     backend = model.backend
     if isinstance(backend, EmbedderBackend | ScorerBackend):
-        raise does_not_generate(backend)
-    warnings = check(request, model.capabilities, terms, rendered_here=isinstance(backend, TokenBackend))
+        raise build_no_generation_error(backend)
+    warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
     if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine makes its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
             warnings.append("context_management is ignored: this model's engine makes its own prompts")
-        return _event_job(model, backend.engine, request, terms), warnings
+        return _build_event_job(model, backend.engine, request, terms), warnings
     preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
-    return await preparation.job(), warnings
+    return await preparation.build_job(), warnings
 
 
-def _event_job(model: ServedModel, engine: Engine, request: GenerateRequest, terms: Terms) -> EventJob:
-    native = model.capabilities
-    reasoning = None if native.native_reasoning else model.reasoning
-    tools = None if native.native_tools else model.tools
-    context = ParseContext("", callable_tools(request), terms.new_id)
+def _build_event_job(model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms) -> EventJob:
+    capabilities = model.capabilities
+    reasoning = None if capabilities.native_reasoning else model.reasoning
+    tools = None if capabilities.native_tools else model.tools
+    context = ParseContext("", find_callable_tools(request), terms.new_id)
 
-    def strand(choice: int) -> Strand:
-        parser = registry.parser(reasoning, tools, context) if reasoning or tools else None
-        return Strand(parser, None if "stop" in native.parameters else _stop_stage(request, choice))
+    def strand(choice: int) -> ChoicePipeline:
+        parser = registry.create_parser(reasoning, tools, context) if reasoning or tools else None
+        return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
 
-    return EventJob(engine, _salted(request, native, terms), reasoning is not None, strand)
+    return EventJob(engine, _apply_cache_salt(request, capabilities, terms), reasoning is not None, strand)
 
 
-def _salted(request: GenerateRequest, capabilities: Capabilities, terms: Terms) -> GenerateRequest:
+def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> GenerateRequest:
     """Different owners share no prefix cache, wherever it is. The salt tells nobody there who they are."""
     if not terms.cache_salt or "cache_salt" not in capabilities.parameters:
         return request
@@ -113,14 +115,14 @@ def _salted(request: GenerateRequest, capabilities: Capabilities, terms: Terms) 
     return msgspec.structs.replace(request, cache_salt=salt)
 
 
-def _stops(request: GenerateRequest) -> tuple[str, ...]:
+def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
     """A stop string never cuts the JSON that was asked for."""
     return () if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop
 
 
-def _stop_stage(request: GenerateRequest, choice: int) -> StopStage | None:
-    stops, limits = _stops(request), request.limits
-    return StopStage(choice, stops, include=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
+def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None:
+    stops, limits = _find_stops(request), request.limits
+    return StopStage(choice, stops, includes_stop=limits.include_stop, min_tokens=limits.min_tokens) if stops else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,102 +132,104 @@ class _TokenPreparation:
     model: ServedModel
     backend: TokenBackend
     request: GenerateRequest
-    terms: Terms
+    terms: CallTerms
     index: int
     warnings: list[str]
 
-    async def job(self) -> TokenJob:
+    async def build_job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
-        backend.room.check()
+        backend.queue_budget.check_capacity()
         check_text_length(request, model.max_model_len, backend.tokenizer.longest_token)
-        fitting = await prompt_that_fits(backend, request, self.terms, model.max_model_len)
-        prompted = truncated(fitting, request, model.max_model_len)
-        if prompted.dropped:
-            self.warnings.append(dropped_warning(prompted.dropped, model.max_model_len))
-        for name in prompted.ignored:
+        fitting_prompt = await build_fitting_prompt(backend, request, self.terms, model.max_model_len)
+        encoded = truncate_prompt(fitting_prompt, request, model.max_model_len)
+        if encoded.n_dropped:
+            self.warnings.append(build_dropped_warning(encoded.n_dropped, model.max_model_len))
+        for name in encoded.ignored_options:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
-        if request.limits.stop and not _stops(request):
+        if request.limits.stop and not _find_stops(request):
             self.warnings.append("stop is ignored: it would cut the JSON that the response format asks for")
-        max_tokens = self._max_tokens(len(prompted.ids))
-        requests = self._sequences(prompted, max_tokens, await self._compile(prompted))
+        max_tokens = self._limit_max_tokens(len(encoded.ids))
+        requests = self._build_requests(encoded, max_tokens, await self._compile_grammar(encoded))
         return TokenJob(
             engine=backend.engine,
-            room=backend.room,
+            queue_budget=backend.queue_budget,
             vocabulary=backend.vocabulary,
             eos=backend.eos,
-            prompt=prompted.ids,
-            prompt_text=prompted.text,
+            prompt=encoded.ids,
+            prompt_text=encoded.text,
             requests=requests,
-            return_prompt=request.return_prompt or request.prompt_logprobs is not None,
-            nothing_to_say=max_tokens == 0,
-            keep=self.model.markers,
-            skip_special=not request.special_tokens_in_text,
-            strands=self._strands(prompted, len(requests)),
-            edited=prompted.edited,
+            returns_prompt=request.return_prompt or request.prompt_logprobs is not None,
+            generates_nothing=max_tokens == 0,
+            visible_control_ids=self.model.marker_ids,
+            skips_special=not request.special_tokens_in_text,
+            choice_pipelines=self._build_choices(encoded, len(requests)),
+            applied_edits=encoded.applied_edits,
         )
 
-    def _max_tokens(self, prompt: int) -> int:
+    def _limit_max_tokens(self, prompt: int) -> int:
         """Tokens that the answer may have. Raises ContextTooLong if not even one fits."""
-        limit, asked = self.model.max_model_len, self.request.limits.max_tokens
-        left = limit - prompt
-        if left < (0 if asked == 0 else 1):
-            raise ContextTooLong(limit=limit, prompt=prompt, param=param_of(self.request))
-        if asked is None:
+        limit, requested = self.model.max_model_len, self.request.limits.max_tokens
+        available = limit - prompt
+        if available < (0 if requested == 0 else 1):
+            raise ContextTooLong(limit=limit, prompt=prompt, param=find_prompt_param(self.request))
+        if requested is None:
             default = self.model.max_new_tokens
-            return left if default is None else min(left, default)
-        if asked > left:
-            self.warnings.append(f"max_tokens is cut from {asked} to {left}: the context holds {limit} tokens")
-        return min(asked, left)
+            return available if default is None else min(available, default)
+        if requested > available:
+            self.warnings.append(f"max_tokens is cut from {requested} to {available}: the context holds {limit} tokens")
+        return min(requested, available)
 
-    async def _compile(self, prompted: Prompted) -> Compiled | None:
-        if self.request.constraint is None and not callable_tools(self.request):
+    async def _compile_grammar(self, encoded: EncodedPrompt) -> CompiledGrammar | None:
+        if self.request.constraint is None and not find_callable_tools(self.request):
             return None
         if Feature.GRAMMAR not in self.model.capabilities.features:
             return None
         return await anyio.to_thread.run_sync(
-            lambda: compose_for(self.model, self.backend, self.request, prompted.tail, self.warnings)
+            lambda: compile_grammar(self.model, self.backend, self.request, encoded.prompt_tail, self.warnings)
         )
 
-    def _sequences(self, prompted: Prompted, max_tokens: int, compiled: Compiled | None) -> tuple[TokenRequest, ...]:
+    def _build_requests(
+        self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
+    ) -> tuple[TokenRequest, ...]:
         request, limits = self.request, self.request.limits
         candidates = max(request.choices, request.best_of or 0)
         # Candidates are compared by likelihood, so that they need logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
-            prompt=prompted.ids,
+            prompt=encoded.ids,
             max_tokens=max(1, max_tokens),
-            sampling=sampling_of(self.model, self.backend, request),
+            sampling=build_sampling(self.model, self.backend, request),
             min_tokens=min(limits.min_tokens, max_tokens),
-            stop_token_ids=self._stop_ids(),
+            stop_token_ids=self._find_stop_ids(),
             logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
-            matcher=None if compiled is None else compiled.matcher(),
-            grammar=None if compiled is None else compiled.text,
-            thought=thought_limit(self.model, self.backend, request, prompted.tail),
+            matcher=None if grammar is None else grammar.build_matcher(),
+            grammar=None if grammar is None else grammar.text,
+            reasoning_budget=build_reasoning_budget(self.model, self.backend, request, encoded.prompt_tail),
             priority=request.priority,
             cache_salt=f"{self.terms.cache_salt}\n{request.cache_salt}",
-            extras=self._extras(),
-            asked=request,
-            images=self._placed(prompted),
+            extras=self._select_extras(),
+            origin=request,
+            images=self._place_images(encoded),
         )
-        return (first, *(self._candidate(first, choice, compiled) for choice in range(1, candidates)))
+        return (first, *(self._build_candidate(first, choice, grammar) for choice in range(1, candidates)))
 
-    def _placed(self, prompted: Prompted) -> tuple[ShownImage, ...]:
+    def _place_images(self, encoded: EncodedPrompt) -> tuple[PromptImage, ...]:
         vision = self.backend.vision
-        return () if vision is None or not prompted.images else vision.place(prompted.ids, prompted.images)
+        return () if vision is None or not encoded.images else vision.locate(encoded.ids, encoded.images)
 
-    def _extras(self) -> tuple[tuple[str, str], ...]:
+    def _select_extras(self) -> tuple[tuple[str, str], ...]:
         """What the engine honours: of the others `check` has said that they are ignored."""
-        honoured = self.model.capabilities.parameters
-        return tuple((name, value) for name, value in self.request.extras.items() if name in honoured)
+        supported = self.model.capabilities.parameters
+        return tuple((name, value) for name, value in self.request.extras.list_items() if name in supported)
 
-    def _stop_ids(self) -> frozenset[int]:
+    def _find_stop_ids(self) -> frozenset[int]:
         limits = self.request.limits
         eos = NO_IDS if limits.ignore_eos else self.backend.eos
         return eos.union(limits.stop_token_ids) if limits.stop_token_ids else eos
 
-    def _candidate(self, first: TokenRequest, choice: int, compiled: Compiled | None) -> TokenRequest:
+    def _build_candidate(self, first: TokenRequest, choice: int, grammar: CompiledGrammar | None) -> TokenRequest:
         """Choice k of a seeded request has the seed plus k, as in vLLM: choice 0 says what it says alone."""
         seed = first.sampling.seed
         return msgspec.structs.replace(
@@ -234,17 +238,17 @@ class _TokenPreparation:
             sampling=msgspec.structs.replace(first.sampling, seed=None if seed is None else seed + choice),
             prompt_logprobs=None,
             choice=choice,
-            matcher=None if compiled is None else compiled.matcher(),
+            matcher=None if grammar is None else grammar.build_matcher(),
         )
 
-    def _strands(self, prompted: Prompted, choices: int) -> tuple[Strand, ...]:
+    def _build_choices(self, encoded: EncodedPrompt, n_choices: int) -> tuple[ChoicePipeline, ...]:
         model, request = self.model, self.request
-        context = ParseContext(prompted.tail, callable_tools(request), self.terms.new_id)
-        talks = isinstance(request.prompt, Conversation)
+        context = ParseContext(encoded.prompt_tail, find_callable_tools(request), self.terms.new_id)
+        is_conversation = isinstance(request.prompt, Conversation)
         return tuple(
-            Strand(
-                registry.parser(model.reasoning, model.tools, context) if talks else None,
-                _stop_stage(request, choice),
+            ChoicePipeline(
+                registry.create_parser(model.reasoning, model.tools, context) if is_conversation else None,
+                _build_stop_stage(request, choice),
             )
-            for choice in range(choices)
+            for choice in range(n_choices)
         )

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from ..core.events import Event
 from ..core.request import GenerateRequest
-from ..prompts.spelling import since_control
-from .admission import Terms
-from .merge import best, merge
-from .meter import Meters, Tally, counted
+from ..prompts.token_replay import find_ids_since_control
+from .admission import CallTerms
+from .event_run import EventRun
+from .lifecycle import Lease
+from .merge import merge_prompts, select_best
+from .metrics import ModelMetrics, RequestMetrics, measure
 from .models import ServedModel, TokenBackend
-from .prepare import Job, TokenJob, prepare
-from .relay import EventRun
-from .residence import Kept
-from .tokens import TokenRun
+from .prepare import Job, TokenJob, prepare_job
+from .token_run import TokenRun
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AdmittedRun:
     """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it is cancelling.
 
     admitted: nothing but overload or a failure can refuse it any more, so that headers need not wait long.
@@ -30,48 +30,51 @@ class Run:
 
     batches: AsyncGenerator[list[Event]]
     warnings: tuple[str, ...]
-    admitted: bool
-    opening: tuple[int, ...] | None = None
+    is_admitted: bool
+    resume_ids: tuple[int, ...] | None = None
     jobs: tuple[Job, ...] = ()
 
 
 async def admit(
-    model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms, meters: Meters | None = None
-) -> Run:
+    model: ServedModel, requests: Sequence[GenerateRequest], terms: CallTerms, metrics: ModelMetrics | None = None
+) -> AdmittedRun:
     """requests: one a prompt. meters: where they are counted, if anywhere.
 
     Raises RequestError for anything that can be told before the engine is asked.
     """
-    tallies = [None if meters is None else meters.tally(model) for _ in requests]
-    with model.held():
-        return await _admit(model, requests, terms, tallies)
+    request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
+    with model.keep_loaded():
+        return await _prepare_call(model, requests, terms, request_metrics)
 
 
-async def _admit(
-    model: ServedModel, requests: Sequence[GenerateRequest], terms: Terms, tallies: Sequence[Tally | None]
-) -> Run:
+async def _prepare_call(
+    model: ServedModel,
+    requests: Sequence[GenerateRequest],
+    terms: CallTerms,
+    request_metrics: Sequence[RequestMetrics | None],
+) -> AdmittedRun:
     jobs: list[Job] = []
     warnings: dict[str, None] = {}
     for index, request in enumerate(requests):
-        job, said = await prepare(model, request, terms, index)
+        job, job_warnings = await prepare_job(model, request, terms, index)
         jobs.append(job)
-        warnings |= dict.fromkeys(said)
-    streams = [_stream(*each) for each in zip(jobs, requests, tallies, strict=True)]
-    batches = merge(streams)
-    if model.presence is not None:
-        batches = Kept(model.presence, batches)
+        warnings |= dict.fromkeys(job_warnings)
+    streams = [_build_stream(*prompt_args) for prompt_args in zip(jobs, requests, request_metrics, strict=True)]
+    batches = merge_prompts(streams)
+    if model.usage_guard is not None:
+        batches = Lease(model.usage_guard, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
-    return Run(batches, tuple(warnings), admitted, _opening(model, jobs[0]), tuple(jobs))
+    return AdmittedRun(batches, tuple(warnings), admitted, _find_resume_ids(model, jobs[0]), tuple(jobs))
 
 
-def _opening(model: ServedModel, job: Job) -> tuple[int, ...] | None:
+def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
     if not isinstance(job, TokenJob) or not isinstance(model.backend, TokenBackend):
         return None
-    return since_control(job.prompt, model.backend.tokenizer.control_ids)
+    return find_ids_since_control(job.prompt, model.backend.tokenizer.control_ids)
 
 
-def _stream(job: Job, request: GenerateRequest, tally: Tally | None) -> AsyncGenerator[list[Event]]:
+def _build_stream(job: Job, request: GenerateRequest, metrics: RequestMetrics | None) -> AsyncGenerator[list[Event]]:
     run = TokenRun(job) if isinstance(job, TokenJob) else EventRun(job)
-    batches = run.batches() if tally is None else counted(run.batches(), tally)
+    batches = run.stream_batches() if metrics is None else measure(run.stream_batches(), metrics)
     candidates = request.best_of or 0
-    return best(batches, request.choices) if candidates > request.choices else batches
+    return select_best(batches, request.choices) if candidates > request.choices else batches

@@ -8,98 +8,107 @@ from typing import TypeVar
 import anyio.to_thread
 import numpy as np
 
-from ..core.embed import Embeddings, EmbedRequest, Pair, PairTexts, ScoreRequest, Scores
+from ..core.embeddings import Embeddings, EmbedRequest, RelevanceScores, ScoreRequest, TextPairs, TokenizedPair
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
-from .embedding import INLINE, cut, embedder_of
+from .embedding import MAX_INLINE_CHARS, find_embedder, truncate_ids
 from .models import ScorerBackend, ServedModel
 
 T = TypeVar("T")
 
 
-async def score(model: ServedModel, asked: PairTexts) -> Scores:
+async def score_pairs(model: ServedModel, request: TextPairs) -> RelevanceScores:
     """Raises RequestError for anything that the model cannot do."""
     if isinstance(model.backend, ScorerBackend):
-        return await _read_together(model.backend, model.name, asked)
-    return await _compared(model, asked)
+        return await _score_with_cross_encoder(model.backend, model.name, request)
+    return await _score_with_embeddings(model, request)
 
 
-async def _read_together(backend: ScorerBackend, name: str, asked: PairTexts) -> Scores:
+async def _score_with_cross_encoder(backend: ScorerBackend, name: str, request: TextPairs) -> RelevanceScores:
     limit = backend.engine.max_tokens
-    pairs = await _tokenised(lambda: _pairs(backend.tokenizer, asked, limit), asked)
-    return await backend.engine.score(ScoreRequest(name, pairs, asked.activation))
+    pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
+    return await backend.engine.score(ScoreRequest(name, pairs, request.activation))
 
 
-async def _compared(model: ServedModel, asked: PairTexts) -> Scores:
+async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> RelevanceScores:
     """Each text is read once, however many it is compared with."""
-    embedder, tokenizer = embedder_of(model)
-    if asked.activation is not None:
+    embedder, tokenizer = find_embedder(model)
+    if request.activation is not None:
         raise Unsupported("This model's scores are cosines, which pass no function.", param="use_activation")
-    limit = embedder.traits.max_tokens
-    inputs = await _tokenised(lambda: _singles(tokenizer, asked, limit), asked)
-    made = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
-    return await anyio.to_thread.run_sync(_cosines, made, len(asked.queries))
+    limit = embedder.embedding_info.max_tokens
+    inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
+    embeddings = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
+    return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
-def _cosines(made: Embeddings, queries: int) -> Scores:
+def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
     """The first so many vectors are queries."""
-    vectors = np.frombuffer(b"".join(made.vectors), "<f4").reshape(-1, made.dimensions).astype(np.float64)
-    products = np.vecdot(vectors[queries:], vectors[:queries])
-    return Scores(tuple(products.tolist()), made.prompt_tokens)
+    vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
+    products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
+    return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
 
 
-def _singles(tokenizer: HfTokenizer, asked: PairTexts, limit: int) -> tuple[tuple[int, ...], ...]:
-    frame = tokenizer.frame
-    room = limit - len(frame.before) - len(frame.after)
-    sides = (("query", asked.queries, asked.most_query), ("documents", asked.documents, asked.most_document))
+def _encode_texts(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[tuple[int, ...], ...]:
+    wrapping = tokenizer.wrapping
+    max_text_tokens = limit - len(wrapping.prefix) - len(wrapping.suffix)
+    sides = (
+        ("query", request.queries, request.max_query_tokens),
+        ("documents", request.documents, request.max_document_tokens),
+    )
     inputs: list[tuple[int, ...]] = []
-    for name, texts, most in sides:
+    for name, texts, max_tokens in sides:
         for index, text in enumerate(texts):
-            ids = _first(tokenizer, text, most)
-            if len(ids) > room and asked.truncate is None:
-                raise _too_long(limit, len(ids) + limit - room, name, index)
-            keep = room if asked.truncate is None or asked.truncate < 0 else _left(asked.truncate, limit - room)
-            inputs.append((*frame.before, *cut(ids, min(room, keep)), *frame.after))
+            ids = _encode_first(tokenizer, text, max_tokens)
+            if len(ids) > max_text_tokens and request.truncate is None:
+                raise _build_too_long_error(limit, len(ids) + limit - max_text_tokens, name, index)
+            truncate_to = (
+                max_text_tokens
+                if request.truncate is None or request.truncate < 0
+                else _subtract_tokens(request.truncate, limit - max_text_tokens)
+            )
+            inputs.append((*wrapping.prefix, *truncate_ids(ids, min(max_text_tokens, truncate_to)), *wrapping.suffix))
     return tuple(inputs)
 
 
-def _pairs(tokenizer: HfTokenizer, asked: PairTexts, limit: int) -> tuple[Pair, ...]:
-    frame = tokenizer.frame
-    special = len(frame.before_two) + len(frame.between) + len(frame.after_two)
-    queries = {text: _first(tokenizer, text, asked.most_query) for text in dict.fromkeys(asked.queries)}
-    pairs: list[Pair] = []
-    for index, (query, document) in enumerate(asked.pairs()):
-        first = (*frame.before_two, *queries[query], *frame.between)
-        second = _first(tokenizer, document, asked.most_document)
-        if asked.truncate is not None:
-            whole = limit if asked.truncate < 0 else min(asked.truncate, limit)
-            second = cut(second, _left(whole, special + len(queries[query])))
-        elif len(first) + len(second) + len(frame.after_two) > limit:
-            raise _too_long(limit, len(first) + len(second) + len(frame.after_two), "documents", index)
-        pairs.append(Pair((*first, *second, *frame.after_two), len(first)))
+def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tuple[TokenizedPair, ...]:
+    wrapping = tokenizer.wrapping
+    n_special = len(wrapping.pair_prefix) + len(wrapping.pair_separator) + len(wrapping.pair_suffix)
+    queries = {
+        text: _encode_first(tokenizer, text, request.max_query_tokens) for text in dict.fromkeys(request.queries)
+    }
+    pairs: list[TokenizedPair] = []
+    for index, (query, document) in enumerate(request.expand_pairs()):
+        first = (*wrapping.pair_prefix, *queries[query], *wrapping.pair_separator)
+        second = _encode_first(tokenizer, document, request.max_document_tokens)
+        if request.truncate is not None:
+            max_pair_tokens = limit if request.truncate < 0 else min(request.truncate, limit)
+            second = truncate_ids(second, _subtract_tokens(max_pair_tokens, n_special + len(queries[query])))
+        elif len(first) + len(second) + len(wrapping.pair_suffix) > limit:
+            raise _build_too_long_error(limit, len(first) + len(second) + len(wrapping.pair_suffix), "documents", index)
+        pairs.append(TokenizedPair((*first, *second, *wrapping.pair_suffix), len(first)))
     return tuple(pairs)
 
 
-def _left(whole: int, taken: int) -> int:
+def _subtract_tokens(limit: int, used: int) -> int:
     """Tokens that are left for a text. Raises RequestError where there are none."""
-    if whole <= taken:
+    if limit <= used:
         raise RequestError(
-            f"truncate_prompt_tokens leaves no token: {taken} stand beside the text that is cut.",
+            f"truncate_prompt_tokens leaves no token: {used} stand beside the text that is cut.",
             param="truncate_prompt_tokens",
         )
-    return whole - taken
+    return limit - used
 
 
-def _first(tokenizer: HfTokenizer, text: str, most: int | None) -> tuple[int, ...]:
+def _encode_first(tokenizer: HfTokenizer, text: str, max_tokens: int | None) -> tuple[int, ...]:
     ids = tokenizer.encode(text, special=False)
-    return tuple(ids if most is None else ids[:most])
+    return tuple(ids if max_tokens is None else ids[:max_tokens])
 
 
-def _too_long(limit: int, tokens: int, name: str, index: int) -> ContextTooLong:
+def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> ContextTooLong:
     return ContextTooLong(limit=limit, prompt=tokens, param=f"{name}[{index}]")
 
 
-async def _tokenised(work: Callable[[], T], asked: PairTexts) -> T:
+async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
     """Off the event loop, unless there is little to do."""
-    size = sum(map(len, asked.queries)) + sum(map(len, asked.documents))
-    return work() if size <= INLINE else await anyio.to_thread.run_sync(work)
+    size = sum(map(len, request.queries)) + sum(map(len, request.documents))
+    return encode() if size <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode)

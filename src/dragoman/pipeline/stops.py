@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, sampled
-from ..parsers.marks import Marks
+from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, get_answer_tokens
+from ..parsers.multi_pattern import AhoCorasick
 
 
 class StopStrings:
@@ -19,11 +19,11 @@ class StopStrings:
     stops: none empty. include: the stop string itself stays in the text.
     """
 
-    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
-        self._marks = Marks(stops) if stops else None
-        self._include = include
+    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
+        self._patterns = AhoCorasick(stops) if stops else None
+        self._includes_stop = includes_stop
         self._state = 0
-        self._held = ""
+        self._pending = ""
         self._matched: str | None = None
 
     @property
@@ -31,39 +31,39 @@ class StopStrings:
         """The stop string that was found; from then on nothing is released."""
         return self._matched
 
-    def passes(self, text: str) -> bool:
+    def can_pass_through(self, text: str) -> bool:
         """Whether this text can be released unread: nothing is held, and no stop string begins in it."""
-        return not self._state and self._matched is None and not (self._marks and self._marks.occurs(text))
+        return not self._state and self._matched is None and not (self._patterns and self._patterns.can_start_in(text))
 
     def feed(self, text: str, *, ignore: bool = False) -> str:
         """What may be released. ignore: a stop string that is completed by this text does not count."""
-        marks, at = self._marks, 0
-        if marks is None:
+        patterns, pos = self._patterns, 0
+        if patterns is None:
             return text
         if self._matched is not None:
             return ""
         while True:
-            at, self._state = marks.search(text, at, self._state)
-            if at < 0:
-                return self._release(text, marks.held[self._state])
+            pos, self._state = patterns.search(text, pos, self._state)
+            if pos < 0:
+                return self._release(text, patterns.pending_lengths[self._state])
             if not ignore:
-                return self._match(text[:at], marks.ending[self._state])
+                return self._match(text[:pos], patterns.match_lengths[self._state])
 
-    def _release(self, text: str, hold: int) -> str:
-        text = self._held + text
-        released = len(text) - hold
-        self._held = text[released:]
-        return text[:released]
+    def _release(self, text: str, n_pending: int) -> str:
+        text = self._pending + text
+        n_released = len(text) - n_pending
+        self._pending = text[n_released:]
+        return text[:n_released]
 
     def _match(self, text: str, length: int) -> str:
-        text, self._held = self._held + text, ""
-        before = len(text) - length
-        self._matched = text[before:]
-        return text if self._include else text[:before]
+        text, self._pending = self._pending + text, ""
+        stop_start = len(text) - length
+        self._matched = text[stop_start:]
+        return text if self._includes_stop else text[:stop_start]
 
-    def close(self) -> str:
+    def flush(self) -> str:
         """What is still held back."""
-        text, self._held = self._held, ""
+        text, self._pending = self._pending, ""
         return text
 
 
@@ -75,54 +75,54 @@ class StopStage:
     still on their way.
     """
 
-    def __init__(self, choice: int, stops: Sequence[str], *, include: bool, min_tokens: int) -> None:
+    def __init__(self, choice: int, stops: Sequence[str], *, includes_stop: bool, min_tokens: int) -> None:
         self._choice = choice
-        self._make = lambda: StopStrings(stops, include=include)
-        self._stops = self._make()
+        self._build_stops = lambda: StopStrings(stops, includes_stop=includes_stop)
+        self._stops = self._build_stops()
         self._min_tokens = min_tokens
-        self._count = 0
-        self._held = _Tokens()
+        self._n_tokens = 0
+        self._pending_tokens = _PendingTokens()
         self.matched: str | None = None
 
     def feed(self, event: Event) -> list[Event]:
         if isinstance(event, ChoiceFinished):
-            return self._close(event)
-        tokens = sampled(event)
-        self._count += len(tokens)
+            return self._finish(event)
+        tokens = get_answer_tokens(event)
+        self._n_tokens += len(tokens)
         if self.matched is not None:
-            self._held.add("", tokens)
+            self._pending_tokens.add("", tokens)
             return []
         if isinstance(event, TextDelta):
-            return self._text(event)
+            return self._feed_text(event)
         return [*self._flush(), event]
 
-    def _text(self, event: TextDelta) -> list[Event]:
-        if not self._held and self._stops.passes(event.text):
+    def _feed_text(self, event: TextDelta) -> list[Event]:
+        if not self._pending_tokens and self._stops.can_pass_through(event.text):
             return [event]
-        self._held.add(event.text, event.tokens)
-        released = self._stops.feed(event.text, ignore=self._count <= self._min_tokens)
+        self._pending_tokens.add(event.text, event.tokens)
+        text = self._stops.feed(event.text, ignore=self._n_tokens <= self._min_tokens)
         self.matched = self._stops.matched
-        if not released:
+        if not text:
             return []
-        return [TextDelta(event.choice, released, self._held.release(len(released)))]
+        return [TextDelta(event.choice, text, self._pending_tokens.release(len(text)))]
 
     def _flush(self) -> list[Event]:
         """Text ends here: what was held back for a stop that may have been coming is text after all."""
-        released = self._stops.close()
-        self._stops = self._make()
-        tokens = self._held.rest()
-        if not released and not tokens:
+        text = self._stops.flush()
+        self._stops = self._build_stops()
+        tokens = self._pending_tokens.release_all()
+        if not text and not tokens:
             return []
-        return [TextDelta(self._choice, released, tokens)]
+        return [TextDelta(self._choice, text, tokens)]
 
-    def _close(self, event: ChoiceFinished) -> list[Event]:
+    def _finish(self, event: ChoiceFinished) -> list[Event]:
         if self.matched is not None:
-            tail = self._held.rest() + event.tokens
-            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tail)]
+            tokens = self._pending_tokens.release_all() + event.tokens
+            return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tokens)]
         return [*self._flush(), event]
 
 
-class _Tokens:
+class _PendingTokens:
     """Which tokens the held text came from."""
 
     def __init__(self) -> None:
@@ -137,15 +137,15 @@ class _Tokens:
         self._end += len(text)
         self._queue.extend((self._end, token) for token in tokens)
 
-    def release(self, characters: int) -> tuple[Token, ...]:
-        self._released += characters
-        out: list[Token] = []
+    def release(self, n_chars: int) -> tuple[Token, ...]:
+        self._released += n_chars
+        tokens: list[Token] = []
         while self._queue and self._queue[0][0] <= self._released:
-            out.append(self._queue.popleft()[1])
-        return tuple(out)
+            tokens.append(self._queue.popleft()[1])
+        return tuple(tokens)
 
-    def rest(self) -> tuple[Token, ...]:
-        out = tuple(token for _, token in self._queue)
+    def release_all(self) -> tuple[Token, ...]:
+        tokens = tuple(token for _, token in self._queue)
         self._queue.clear()
         self._released = self._end
-        return out
+        return tokens

@@ -17,11 +17,11 @@ _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
 """Kinds of tokens, as in llama.cpp's llama_token_type."""
 
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_CASED = (
+_CASE_AWARE = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+SHORT|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*SHORT|DIGITS"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -30,13 +30,13 @@ _DEEPSEEK = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_LLAMA3 = (rf"{_SHORT}|{_LETTERS}|\p{{N}}{{1,3}}|{_SIGNS}",)
-_QWEN2 = (rf"{_SHORT}|{_LETTERS}|\p{{N}}|{_SIGNS}",)
+_LLAMA3 = (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_PUNCTUATION}",)
+_QWEN2 = (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_PUNCTUATION}",)
 _QWEN35 = (
-    rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+",
 )
-_SPLITS = {
+_PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "phi-2", "gigachat", "mpt", "olmo", "jais", "roberta-bpe"), (_GPT2,)),
     **dict.fromkeys(
         ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "granite-code"),
@@ -49,15 +49,15 @@ _SPLITS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "solar-open"), _QWEN2),
     "qwen35": _QWEN35,
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK)),
-    "tekken": (_CASED.replace("SHORT", "").replace("DIGITS", r"\p{N}"),),
+    "tekken": (_CASE_AWARE.replace("SHORT", "").replace("DIGITS", r"\p{N}"),),
     **dict.fromkeys(
         ("gpt-4o", "llama4", "minimax-m2"),
-        (_CASED.replace("SHORT", f"{_SHORT}?").replace("DIGITS", r"\p{N}{1,3}"),),
+        (_CASE_AWARE.replace("SHORT", f"{_CONTRACTIONS}?").replace("DIGITS", r"\p{N}{1,3}"),),
     ),
 }
 """Where llama.cpp cuts a text before it merges, by `tokenizer.ggml.pre`."""
 
-_WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"})
+_IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"})
 """Of these a piece that is a token as it stands is not merged (`ignore_merges`)."""
 
 
@@ -79,81 +79,91 @@ class GgufVocabulary(Struct, frozen=True):
     add_space_prefix: bool = True
 
 
-def tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
+def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
     """Raises TokenizerError, which names the kind, for vocabularies that cannot be read here."""
     match vocabulary.model:
         case "gpt2":
-            parts = _byte_level(vocabulary)
+            parts = _build_byte_level(vocabulary)
         case "llama":
-            parts = _sentencepiece(vocabulary)
+            parts = _build_sentencepiece(vocabulary)
         case "bert":
-            parts = _wordpiece(vocabulary)
-        case other:
-            raise TokenizerError(f"its vocabulary is of a kind that is not supported: `{other}`")
-    added = [_added(id, name, kind) for id, (name, kind) in _special(vocabulary).items()]
-    return msgspec.json.encode({"version": "1.0", "added_tokens": added, "truncation": None, "padding": None, **parts})
+            parts = _build_wordpiece(vocabulary)
+        case model_type:
+            raise TokenizerError(f"its vocabulary is of a kind that is not supported: `{model_type}`")
+    added_tokens = [_build_added_token(id, name, kind) for id, (name, kind) in _find_special_tokens(vocabulary).items()]
+    return msgspec.json.encode(
+        {"version": "1.0", "added_tokens": added_tokens, "truncation": None, "padding": None, **parts}
+    )
 
 
-def _special(vocabulary: GgufVocabulary) -> dict[int, tuple[str, int]]:
+def _find_special_tokens(vocabulary: GgufVocabulary) -> dict[int, tuple[str, int]]:
     kinds = enumerate(vocabulary.kinds)
     return {id: (vocabulary.tokens[id], kind) for id, kind in kinds if kind in (_CONTROL, _USER_DEFINED)}
 
 
-def _added(id: int, name: str, kind: int) -> dict[str, Any]:
+def _build_added_token(id: int, name: str, kind: int) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": id, "content": name, "special": kind == _CONTROL, **flags}
 
 
-def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    splits = _SPLITS.get(vocabulary.pre)
+def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
+    splits = _PRE_TOKENIZERS.get(vocabulary.pre)
     if splits is None:
         raise TokenizerError(f"it cuts text in a way that is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
-    cut = [{"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False} for each in splits]
-    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split_steps = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in splits
+    ]
+    byte_level_step = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]
     return {
         "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*cut, bytes_of]},
-        "post_processor": _frame(vocabulary, add_bos=bool(vocabulary.add_bos), add_eos=bool(vocabulary.add_eos)),
-        "decoder": bytes_of,
-        "model": _bpe(vocabulary, merges, ignore_merges=vocabulary.pre in _WHOLE_WORDS),
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*split_steps, byte_level_step]},
+        "post_processor": _build_post_processor(
+            vocabulary, add_bos=bool(vocabulary.add_bos), add_eos=bool(vocabulary.add_eos)
+        ),
+        "decoder": byte_level_step,
+        "model": _build_bpe(vocabulary, merges, ignore_merges=vocabulary.pre in _IGNORE_MERGES),
     }
 
 
-def _sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
+def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """A blank goes before a text, also before one that begins with a blank, and after a control token too."""
-    blanks: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
     if vocabulary.add_space_prefix:
-        blanks.insert(0, {"type": "Prepend", "prepend": "\u2581"})
-    back: list[dict[str, Any]] = [
+        normalizers.insert(0, {"type": "Prepend", "prepend": "\u2581"})
+    decoders: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
     if vocabulary.add_space_prefix:
-        back.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
     return {
-        "normalizer": {"type": "Sequence", "normalizers": blanks},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
-        "post_processor": _frame(vocabulary, add_bos=vocabulary.add_bos is not False, add_eos=bool(vocabulary.add_eos)),
-        "decoder": {"type": "Sequence", "decoders": back},
-        "model": _bpe(vocabulary, _merges_by_score(vocabulary), byte_fallback=True, fuse_unk=True, unk_token=unknown),
+        "post_processor": _build_post_processor(
+            vocabulary, add_bos=vocabulary.add_bos is not False, add_eos=bool(vocabulary.add_eos)
+        ),
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _build_bpe(
+            vocabulary, _order_merges_by_score(vocabulary), byte_fallback=True, fuse_unk=True, unk_token=unknown
+        ),
     }
 
 
-def _wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
+def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     """Words begin with a mark here, where BERT's own list marks what goes on within one."""
-    special = _special(vocabulary)
+    special = _find_special_tokens(vocabulary)
     words = {
-        name if id in special or (name.startswith("[") and name.endswith("]")) else _piece(name): id
+        name if id in special or (name.startswith("[") and name.endswith("]")) else _to_wordpiece(name): id
         for id, name in enumerate(vocabulary.tokens)
     }
     unknown = vocabulary.tokens[vocabulary.unknown] if vocabulary.unknown is not None else "[UNK]"
     return {
         "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True},
         "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": _frame(vocabulary, add_bos=True, add_eos=True, between=True),
+        "post_processor": _build_post_processor(vocabulary, add_bos=True, add_eos=True, has_separator=True),
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
         "model": {
             "type": "WordPiece",
@@ -165,37 +175,39 @@ def _wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
     }
 
 
-def _piece(name: str) -> str:
+def _to_wordpiece(name: str) -> str:
     return name[1:] if name.startswith("\u2581") else f"##{name}"
 
 
-def _bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object) -> dict[str, Any]:
+def _build_bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **options: object) -> dict[str, Any]:
     words = {name: id for id, name in enumerate(vocabulary.tokens)}
     return {"type": "BPE", "vocab": words, "merges": merges, **options}
 
 
-def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
+def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
     """SentencePiece merges whichever two make the token of the highest score; here the merges are in that order.
 
     Of two ways to the same token that of the likelier parts comes first.
     """
-    usual = {
+    ordinary_ids = {
         name: id
         for id, name in enumerate(vocabulary.tokens)
         if not vocabulary.kinds or vocabulary.kinds[id] not in (_UNKNOWN, _CONTROL, _UNUSED)
     }
-    found: list[tuple[float, int, int, str, str]] = []
-    for name, id in usual.items():
+    candidates: list[tuple[float, int, int, str, str]] = []
+    for name, id in ordinary_ids.items():
         for cut in range(1, len(name)):
-            left, right = usual.get(name[:cut]), usual.get(name[cut:])
+            left, right = ordinary_ids.get(name[:cut]), ordinary_ids.get(name[cut:])
             if left is not None and right is not None:
-                found.append((-vocabulary.scores[id], left, right, name[:cut], name[cut:]))
-    return [(left, right) for *_, left, right in sorted(found)]
+                candidates.append((-vocabulary.scores[id], left, right, name[:cut], name[cut:]))
+    return [(left, right) for *_, left, right in sorted(candidates)]
 
 
-def _frame(vocabulary: GgufVocabulary, *, add_bos: bool, add_eos: bool, between: bool = False) -> dict[str, Any] | None:
+def _build_post_processor(
+    vocabulary: GgufVocabulary, *, add_bos: bool, add_eos: bool, has_separator: bool = False
+) -> dict[str, Any] | None:
     bos = vocabulary.bos if add_bos else None
-    end = vocabulary.separator if between and vocabulary.separator is not None else vocabulary.eos
+    end = vocabulary.separator if has_separator and vocabulary.separator is not None else vocabulary.eos
     eos = end if add_eos else None
     if bos is None and eos is None:
         return None
@@ -208,6 +220,6 @@ def _frame(vocabulary: GgufVocabulary, *, add_bos: bool, add_eos: bool, between:
         return {"Sequence": {"id": which, "type_id": segment}}
 
     first = [*special(bos, 0), text("A", 0), *special(eos, 0)]
-    second = [*([] if between else special(bos, 1)), text("B", 1), *special(eos, 1)]
+    second = [*([] if has_separator else special(bos, 1)), text("B", 1), *special(eos, 1)]
     tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()}
     return {"type": "TemplateProcessing", "single": first, "pair": [*first, *second], "special_tokens": tokens}

@@ -18,16 +18,16 @@ from msgspec import Struct
 from ..core.errors import RequestError
 from ..core.message import Message, Reasoning, Role, Text, Tool, ToolCall
 from ..core.request import Conversation, ReasoningOptions
-from .controls import Marker
-from .messages import Reading, Visit, message_values, tool_values, visited
-from .spelling import Spellings
+from .control_tokens import ControlTokenBreaker
+from .json_values import InvalidJson, Json, JsonDict, decode
+from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
 from .template import ChatTemplate
+from .token_replay import SampledPrefixes
 from .tokenizer import HfTokenizer
-from .values import Json, NotJson, Object, decode
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
-_TAIL = 64
-_MOST_VARIANTS = 32
+_MAX_TAIL_CHARS = 64
+_MAX_VARIANTS = 32
 
 
 class Rendered(Struct, frozen=True):
@@ -39,25 +39,27 @@ class Rendered(Struct, frozen=True):
     text: str
     ids: tuple[int, ...]
     tail: str
-    ignored: tuple[str, ...] = ()
+    ignored_options: tuple[str, ...] = ()
 
 
-class Pictures(Struct, frozen=True):
+class ImagePlaceholders(Struct, frozen=True):
     """placeholder: as in `core.vision.Vision`. texts: what stands for each instead."""
 
     placeholder: str
-    texts: tuple[str, ...]
+    replacements: tuple[str, ...]
 
-    def put_into(self, text: str) -> str:
+    def insert_into(self, text: str) -> str:
         """What is found is no user's: names of control tokens in what they wrote are broken by marks.
 
         Raises RequestError where the template does not show every image once.
         """
         pieces = text.split(self.placeholder)
-        if len(pieces) != len(self.texts) + 1:
-            message = f"The chat template shows {len(pieces) - 1} of the {len(self.texts)} images of these messages."
+        if len(pieces) != len(self.replacements) + 1:
+            message = (
+                f"The chat template shows {len(pieces) - 1} of the {len(self.replacements)} images of these messages."
+            )
             raise RequestError(message, param="messages")
-        return "".join(piece + put for piece, put in zip(pieces, (*self.texts, ""), strict=True))
+        return "".join(piece + replacement for piece, replacement in zip(pieces, (*self.replacements, ""), strict=True))
 
 
 class Renderer:
@@ -65,9 +67,11 @@ class Renderer:
 
     def __init__(self, template: ChatTemplate, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
-        controls, traits = tokenizer.controls, template.traits
-        self._between = controls.completed_by(traits.literals)
-        self._thoughts = frozenset(mark for mark in traits.splits & controls.names if "/" in mark)
+        control_tokens, features = tokenizer.control_tokens, template.features
+        self._completable = control_tokens.find_completed_names(features.literals)
+        self._reasoning_markers = frozenset(
+            marker for marker in features.split_separators & control_tokens.names if "/" in marker
+        )
         self._variants: OrderedDict[str, Renderer] = OrderedDict()
         self._lock = Lock()
 
@@ -75,19 +79,19 @@ class Renderer:
     def template(self) -> ChatTemplate:
         return self._template
 
-    def variant(self, source: str) -> Renderer:
+    def find_variant(self, source: str) -> Renderer:
         """The same with a template that a request brought. RequestError with param "chat_template"."""
         with self._lock:
-            known = self._variants.get(source)
-            if known is not None:
+            renderer = self._variants.get(source)
+            if renderer is not None:
                 self._variants.move_to_end(source)
-                return known
-        made = Renderer(ChatTemplate(source, self._template.special_tokens), self._tokenizer)
+                return renderer
+        new_renderer = Renderer(ChatTemplate(source, self._template.special_tokens), self._tokenizer)
         with self._lock:
-            self._variants[source] = made
-            if len(self._variants) > _MOST_VARIANTS:
+            self._variants[source] = new_renderer
+            if len(self._variants) > _MAX_VARIANTS:
                 self._variants.popitem(last=False)
-        return made
+        return new_renderer
 
     def render(
         self,
@@ -95,83 +99,97 @@ class Renderer:
         *,
         now: datetime,
         tools: tuple[Tool, ...] | None = None,
-        pictures: Pictures | None = None,
+        placeholders: ImagePlaceholders | None = None,
     ) -> Rendered:
         """tools: those that the prompt shall show; None is all of the conversation's. pictures: of its images.
 
         `conversation.template.template` is not looked at, see `variant`. Raises RequestError.
         """
-        reading = Reading(self._template.traits, self._thoughts, images=pictures is not None)
-        shown = conversation.tools if tools is None else tools
-        values = _Values(self._template, reading, conversation, shown)
-        texts = values.texts()
-        mark, sign = _unused([*texts, self._template.source])
-        marker = Marker(self._tokenizer.controls, mark, self._between, thorough=reading.traits.replaces)
-        prompt = _Prompt(self._template, values.all(marker.text), now, _size(conversation), mark)
-        options = conversation.template
-        if options.continue_final_message:
-            _check_final(conversation.messages, options.add_generation_prompt)
-            text, tail = prompt.open_ended(sign)
+        options = MessageOptions(
+            self._template.features, self._reasoning_markers, allows_images=placeholders is not None
+        )
+        visible_tools = conversation.tools if tools is None else tools
+        values = _TemplateValues(self._template, options, conversation, visible_tools)
+        texts = values.collect_texts()
+        break_char, end_marker = _find_unused_chars([*texts, self._template.source])
+        breaker = ControlTokenBreaker(
+            self._tokenizer.control_tokens,
+            break_char,
+            self._completable,
+            breaks_all_starts=options.features.replaces_text,
+        )
+        prompt = _Prompt(
+            self._template, values.build_all(breaker.break_text), now, _estimate_size(conversation), break_char
+        )
+        template_options = conversation.template
+        if template_options.continue_final_message:
+            _check_final_message(conversation.messages, template_options.add_generation_prompt)
+            text, tail = prompt.render_open_ended(end_marker)
         else:
-            text, tail = prompt.closed(options.add_generation_prompt)
-        if pictures is not None:
-            text = pictures.put_into(text)
-        ids = tuple(self._tokenizer.encode_marked(text, mark, self._spelled(conversation)))
-        return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored)
+            text, tail = prompt.render_closed(template_options.add_generation_prompt)
+        if placeholders is not None:
+            text = placeholders.insert_into(text)
+        ids = tuple(self._tokenizer.encode_broken(text, break_char, self._build_sampled_prefixes(conversation)))
+        return Rendered(text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options)
 
-    def _spelled(self, conversation: Conversation) -> Spellings | None:
-        if not conversation.said:
+    def _build_sampled_prefixes(self, conversation: Conversation) -> SampledPrefixes | None:
+        if not conversation.sampled_turns:
             return None
-        return Spellings(conversation.said, self._tokenizer.control_ids, self._tokenizer.token_bytes)
+        return SampledPrefixes(conversation.sampled_turns, self._tokenizer.control_ids, self._tokenizer.token_bytes)
 
 
-class _Values:
+class _TemplateValues:
     """What a template is given of one conversation. ignored: names that the client set and nobody reads."""
 
     def __init__(
-        self, template: ChatTemplate, reading: Reading, conversation: Conversation, tools: Sequence[Tool]
+        self, template: ChatTemplate, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
     ) -> None:
         options = conversation.template
-        self._reading, self._messages, self._tools = reading, conversation.messages, tools
-        self._said = _options(conversation.reasoning, template)
-        self._kwargs = _kwargs(options.kwargs, template)
-        self._documents = _documents(options.documents)
-        names = {**self._said, **self._kwargs}
-        self.ignored = tuple(name for name in names if name not in template.traits.variables)
+        self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
+        self._reasoning_variables = _build_reasoning_variables(conversation.reasoning, template)
+        self._kwargs = _read_kwargs(options.kwargs, template)
+        self._documents = _read_documents(options.documents)
+        names = {**self._reasoning_variables, **self._kwargs}
+        self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
-    def all(self, visit: Visit) -> Object:
-        messages: list[Json] = [*message_values(self._messages, self._reading, visit)]
-        kwargs: Object = {name: visited(value, visit) for name, value in self._kwargs.items()}
-        given: Object = {"tools": tool_values(self._tools, visit) or None, "messages": messages}
-        return {**self._said, **kwargs, **given, "documents": visited(self._documents, visit)}
+    def build_all(self, visit: StringVisitor) -> JsonDict:
+        messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
+        kwargs: JsonDict = {name: map_strings(value, visit) for name, value in self._kwargs.items()}
+        template_fields: JsonDict = {"tools": build_tool_values(self._tools, visit) or None, "messages": messages}
+        return {
+            **self._reasoning_variables,
+            **kwargs,
+            **template_fields,
+            "documents": map_strings(self._documents, visit),
+        }
 
-    def texts(self) -> list[str]:
+    def collect_texts(self) -> list[str]:
         """Every string of the user's."""
-        found: list[str] = []
+        collected: list[str] = []
 
         def collect(text: str) -> str:
-            found.append(text)
+            collected.append(text)
             return text
 
-        self.all(collect)
-        return found
+        self.build_all(collect)
+        return collected
 
 
 class _Prompt:
     """One rendering, still marked. characters: how much text the values hold."""
 
     def __init__(
-        self, template: ChatTemplate, values: Mapping[str, Json], now: datetime, characters: int, mark: str
+        self, template: ChatTemplate, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str
     ) -> None:
         self._template, self._values, self._now = template, values, now
-        self._characters, self._mark = characters, mark
+        self._n_chars, self._break_char = n_chars, break_char
 
-    def closed(self, generate: bool) -> tuple[str, str]:
+    def render_closed(self, generate: bool) -> tuple[str, str]:
         """The text and its tail. generate: the assistant's turn has begun."""
-        text = self._text({"add_generation_prompt": generate})
-        return text, self._since(text, {}) if generate else ""
+        text = self._render_text({"add_generation_prompt": generate})
+        return text, self._find_tail(text, {}) if generate else ""
 
-    def open_ended(self, sign: str) -> tuple[str, str]:
+    def render_open_ended(self, end_marker: str) -> tuple[str, str]:
         """The final message is cut off where its text ends, however the template closes it.
 
         As in transformers, blanks at its end are kept if the template keeps them.
@@ -180,29 +198,33 @@ class _Prompt:
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
-        text = self._text({"messages": [*earlier, _appended(final, f"{sign} ")]})
-        end = text.rfind(sign)
+        text = self._render_text({"messages": [*earlier, _append_sign(final, f"{end_marker} ")]})
+        end = text.rfind(end_marker)
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
-        text = text[:end] if text.startswith(f"{sign} ", end) else text[:end].rstrip()
-        return text, self._since(text, {"messages": earlier})
+        text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
+        return text, self._find_tail(text, {"messages": earlier})
 
-    def _since(self, text: str, fewer: Object) -> str:
+    def _find_tail(self, text: str, changes: JsonDict) -> str:
         """What a text has more than the same prompt made of less."""
         try:
-            before = self._text(fewer)
+            shorter_text = self._render_text(changes)
         except RequestError:
-            before = text
-        return text[len(before) :] if text != before and text.startswith(before) else text[-_TAIL:]
+            shorter_text = text
+        return (
+            text[len(shorter_text) :]
+            if text != shorter_text and text.startswith(shorter_text)
+            else text[-_MAX_TAIL_CHARS:]
+        )
 
-    def _text(self, changes: Object) -> str:
+    def _render_text(self, changes: JsonDict) -> str:
         values = {**self._values, "add_generation_prompt": False, **changes}
-        text = self._template.render(values, now=self._now, characters=self._characters)
-        return text.replace(_escaped(self._mark), self._mark)
+        text = self._template.render(values, now=self._now, characters=self._n_chars)
+        return text.replace(_escape_char(self._break_char), self._break_char)
 
 
-def _size(conversation: Conversation) -> int:
+def _estimate_size(conversation: Conversation) -> int:
     """About how many characters it holds."""
     try:
         return len(msgspec.json.encode(conversation))
@@ -211,7 +233,7 @@ def _size(conversation: Conversation) -> int:
         raise RequestError(message, param="messages") from error
 
 
-def _check_final(messages: tuple[Message, ...], generate: bool) -> None:
+def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
     param = "continue_final_message"
     if generate:
         raise RequestError("continue_final_message and add_generation_prompt exclude each other.", param=param)
@@ -224,62 +246,66 @@ def _check_final(messages: tuple[Message, ...], generate: bool) -> None:
         raise RequestError("There is no text to continue.", param=param)
 
 
-def _appended(message: Object, sign: str) -> Object:
+def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
     """With the sign behind the text, or behind the reasoning if there is no text yet."""
     match message["content"]:
-        case [*others, {"text": str(text)}]:
-            ended: Object = {"type": "text", "text": text + sign}
-            return {**message, "content": [*others, ended]}
+        case [*earlier_parts, {"text": str(text)}]:
+            extended_part: JsonDict = {"type": "text", "text": text + end_marker}
+            return {**message, "content": [*earlier_parts, extended_part]}
         case str(content) if content:
-            return message | {"content": content + sign}
+            return message | {"content": content + end_marker}
         case _:
             names = ("reasoning_content", "reasoning", "thinking")
-            thoughts: Object = {name: f"{message[name]}{sign}" for name in names if name in message}
-            return message | (thoughts or {"content": sign})
+            reasoning_fields: JsonDict = {name: f"{message[name]}{end_marker}" for name in names if name in message}
+            return message | (reasoning_fields or {"content": end_marker})
 
 
-def _options(reasoning: ReasoningOptions, template: ChatTemplate) -> Object:
-    said: Object = {}
+def _build_reasoning_variables(reasoning: ReasoningOptions, template: ChatTemplate) -> JsonDict:
+    variables_set: JsonDict = {}
     if reasoning.enabled is not None:
-        variables = template.traits.variables
-        said["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = reasoning.enabled
-    return said if reasoning.effort is None else {**said, "reasoning_effort": reasoning.effort}
+        variables = template.features.variables
+        variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
+            reasoning.enabled
+        )
+    return variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
 
 
-def _kwargs(text: str | None, template: ChatTemplate) -> Object:
-    value = _json(text or "{}", "chat_template_kwargs")
+def _read_kwargs(text: str | None, template: ChatTemplate) -> JsonDict:
+    value = _decode_json(text or "{}", "chat_template_kwargs")
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs has to be an object.", param="chat_template_kwargs")
     for name in value:
-        if name in template.reserved or name.startswith("return_"):
+        if name in template.reserved_names or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
     return value
 
 
-def _documents(text: str | None) -> Json:
-    value = _json(text or "null", "documents")
+def _read_documents(text: str | None) -> Json:
+    value = _decode_json(text or "null", "documents")
     if value is not None and not isinstance(value, list):
         raise RequestError("documents has to be a list.", param="documents")
     return value
 
 
-def _json(text: str, param: str) -> Json:
+def _decode_json(text: str, param: str) -> Json:
     try:
         return decode(text)
-    except NotJson as error:
+    except InvalidJson as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param) from error
 
 
-def _escaped(char: str) -> str:
+def _escape_char(char: str) -> str:
     """As a template writes it that asks for ASCII in its JSON."""
     return json.dumps(char)[1:-1]
 
 
-def _unused(texts: list[str]) -> tuple[str, str]:
+def _find_unused_chars(texts: list[str]) -> tuple[str, str]:
     """Two characters that occur nowhere, not even as JSON escapes."""
-    whole = " ".join(texts)
-    free = (char for char in map(chr, _NONCHARACTERS) if char not in whole and _escaped(char) not in whole)
-    found = [char for char, _ in zip(free, range(2), strict=False)]
-    if len(found) < 2:
+    joined_text = " ".join(texts)
+    unused_chars = (
+        char for char in map(chr, _NONCHARACTERS) if char not in joined_text and _escape_char(char) not in joined_text
+    )
+    chosen = [char for char, _ in zip(unused_chars, range(2), strict=False)]
+    if len(chosen) < 2:
         raise RequestError("The messages use every noncharacter of Unicode.", param="messages")
-    return found[0], found[1]
+    return chosen[0], chosen[1]

@@ -25,20 +25,20 @@ from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from .hooks import OF_CONTAINERS, Hooks
+from .sandbox_hooks import CONTAINER_FILTERS, HookInserter
 
 Value = Any
 """Any value a template can have in hand."""
-_MOST = 100_000
+_MAX_WIDTH = 100_000
 """Greatest integer that may be given where it could be a width or a count; of a string, a hundredth of it."""
-_ITEM = 4
+_ITEM_CHARS = 4
 """Characters that anything but a string counts for."""
 _WIDTH = re.compile(r"\d{5}|\*")
-_MOST_BITS = 4096
-_MOST_INDENT = 16
+_MAX_BITS = 4096
+_MAX_INDENT = 16
 
 
-class Exhausted(jinja2.TemplateError):
+class BudgetExceeded(jinja2.TemplateError):
     """The template does more work than its input warrants."""
 
 
@@ -49,24 +49,24 @@ class Budget:
         self._characters, self._steps, self._seconds = characters, steps, seconds
         self._clock, self._deadline = clock, clock() + seconds
 
-    def step(self) -> None:
+    def count_step(self) -> None:
         self._steps -= 1
         if self._steps < 0:
-            raise Exhausted("it takes too many steps")
+            raise BudgetExceeded("it takes too many steps")
         if self._steps & 0xFF == 0 and self._clock() > self._deadline:
-            raise Exhausted(f"it takes longer than {self._seconds:g} seconds")
+            raise BudgetExceeded(f"it takes longer than {self._seconds:g} seconds")
 
-    def spend(self, characters: int) -> None:
+    def spend_chars(self, characters: int) -> None:
         self._characters -= characters
         if self._characters < 0:
-            raise Exhausted("it makes too much text")
+            raise BudgetExceeded("it makes too much text")
 
-    def weigh(self, value: object) -> None:
+    def spend_value(self, value: object) -> None:
         """Spend what a value takes when it is written out, however often it holds the same thing."""
         pending: list[Value] = [value]
         while pending:
             item = pending.pop()
-            self.spend(len(item) if isinstance(item, str) else _ITEM)
+            self.spend_chars(len(item) if isinstance(item, str) else _ITEM_CHARS)
             if isinstance(item, dict):
                 pending += [*item, *item.values()]
             elif isinstance(item, (list, tuple)):
@@ -88,44 +88,46 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals.update(names)
         self.globals.pop("lipsum")
 
-    def hooked(self, source: str) -> nodes.Template:
+    def parse_with_hooks(self, source: str) -> nodes.Template:
         """The syntax tree with hooks. No other may be given to the code generator, which works out constants."""
-        return Hooks(self).visit(self.parse(source))
+        return HookInserter(self).visit(self.parse(source))
 
-    def for_rendering(self, code: CodeType, budget: Budget) -> jinja2.Template:
-        own = self.overlay()
-        own.budget = budget
-        return jinja2.Template.from_code(own, code, own.make_globals(None))
+    def build_template(self, code: CodeType, budget: Budget) -> jinja2.Template:
+        environment = self.overlay()
+        environment.budget = budget
+        return jinja2.Template.from_code(environment, code, environment.make_globals(None))
 
     def step(self) -> str:
-        self.budget.step()
+        self.budget.count_step()
         return ""
 
     def literal(self, characters: int) -> str:
-        self.budget.spend(characters)
+        self.budget.spend_chars(characters)
         return ""
 
     def made(self, value: Value) -> Value:
         """A value was made of others that are paid for."""
         if isinstance(value, (str, list, tuple, dict)):
-            self.budget.spend(len(value))  # pyright: ignore[reportUnknownArgumentType]
+            self.budget.spend_chars(len(value))  # pyright: ignore[reportUnknownArgumentType]
         return value
 
     def written(self, value: Value) -> Value:
         """A value is going to be written out."""
-        self.budget.weigh(value)
+        self.budget.spend_value(value)
         return value
 
     def small(self, value: Value) -> Value:
         """A value may be a width."""
-        if (isinstance(value, int) and abs(value) > _MOST) or (isinstance(value, str) and len(value) > _MOST // 100):
-            raise Exhausted("an argument is too great")
+        if (isinstance(value, int) and abs(value) > _MAX_WIDTH) or (
+            isinstance(value, str) and len(value) > _MAX_WIDTH // 100
+        ):
+            raise BudgetExceeded("an argument is too great")
         return value
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
         if isinstance(__obj, types.MethodType) and __obj.__self__ is __self:
             return __obj(*args)  # a hook: a template has no way to name a method of its environment
-        name, owner = _method(__obj)
+        name, owner = _find_method(__obj)
         if isinstance(owner, str):
             __self._check_method(name, owner, (*args, *kwargs.values()))
         if __obj is dict:
@@ -134,7 +136,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
         """How `map` and its like call a filter by its name."""
-        if name not in OF_CONTAINERS:
+        if name not in CONTAINER_FILTERS:
             self.written(value)
         return self.made(super().call_filter(name, value, *args, **kwargs))
 
@@ -145,20 +147,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 self.small(value)
         match name, args:
             case "replace", (str(old), str(new), *_):
-                self.budget.spend(_replaced(owner, old, new))
+                self.budget.spend_chars(_count_replaced(owner, old, new))
             case "join", (list() | tuple() as items, *_):
-                self.budget.spend(len(owner) * len(items))
+                self.budget.spend_chars(len(owner) * len(items))
             case (("format" | "format_map"), _):
                 _check_format(owner)
             case "expandtabs", _:
-                raise Exhausted("expandtabs is not allowed")
+                raise BudgetExceeded("expandtabs is not allowed")
             case _:
                 pass
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
         match operator, left, right:
             case "+", (str() | list() | tuple()), (str() | list() | tuple()):
-                self.budget.spend(len(left) + len(right))
+                self.budget.spend_chars(len(left) + len(right))
             case "*", (str() | list() | tuple()), int():
                 self._check_repeat(left, right)
             case "*", int(), (str() | list() | tuple()):
@@ -166,20 +168,20 @@ class Sandbox(ImmutableSandboxedEnvironment):
             case "%", str(), _:
                 _check_format(left)
                 self.written(right)
-            case "*", int(), int() if left.bit_length() + right.bit_length() > _MOST_BITS:
-                raise Exhausted("a number is too great")
-            case "**", int(), int() if left.bit_length() * abs(right) > _MOST_BITS:
-                raise Exhausted("a number is too great")
+            case "*", int(), int() if left.bit_length() + right.bit_length() > _MAX_BITS:
+                raise BudgetExceeded("a number is too great")
+            case "**", int(), int() if left.bit_length() * abs(right) > _MAX_BITS:
+                raise BudgetExceeded("a number is too great")
             case _:
                 pass
         return super().call_binop(context, operator, left, right)
 
     def _check_repeat(self, sequence: str | list[Any] | tuple[Any, ...], times: int) -> None:
-        self.budget.spend(len(sequence) * max(times, 0))
+        self.budget.spend_chars(len(sequence) * max(times, 0))
         if not isinstance(sequence, str) and times > 1:
             self.small(times)
             for _ in range(times):
-                self.budget.weigh(sequence)
+                self.budget.spend_value(sequence)
 
 
 class _Generation(Extension):
@@ -193,11 +195,11 @@ class _Generation(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-def _method(function: Value) -> tuple[str, object]:
+def _find_method(function: Value) -> tuple[str, object]:
     """A built-in method's name and object. What wraps `format` says whose it was by the same name."""
-    wrapped = vars(function).get("__wrapped__", function) if isinstance(function, _FUNCTION) else function
-    if isinstance(wrapped, _METHOD):
-        return wrapped.__name__, wrapped.__self__
+    unwrapped = vars(function).get("__wrapped__", function) if isinstance(function, _FUNCTION) else function
+    if isinstance(unwrapped, _METHOD):
+        return unwrapped.__name__, unwrapped.__self__
     return "", None
 
 
@@ -207,10 +209,10 @@ _FUNCTION = types.FunctionType
 
 def _check_format(template: str) -> None:
     if _WIDTH.search(template):
-        raise Exhausted("a format is too wide")
+        raise BudgetExceeded("a format is too wide")
 
 
-def _replaced(text: str, old: str, new: str) -> int:
+def _count_replaced(text: str, old: str, new: str) -> int:
     """Characters of the result, at most."""
     return len(text) + text.count(old) * len(new)
 
@@ -235,15 +237,15 @@ def _tojson(
 ) -> str:
     """As transformers does it: JSON as it is, not escaped for HTML."""
     environment.written(value)
-    if (len(indent) if isinstance(indent, str) else indent or 0) > _MOST_INDENT:
-        raise Exhausted("an indentation is too wide")
+    if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
+        raise BudgetExceeded("an indentation is too wide")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 @pass_environment
 def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: int | None = None) -> str:
     source, old, new = str(text), str(old), str(new)
-    environment.budget.spend(_replaced(source, old, new))
+    environment.budget.spend_chars(_count_replaced(source, old, new))
     return source.replace(old, new, -1 if count is None else count)
 
 
@@ -254,12 +256,12 @@ def _join(environment: Sandbox, value: Value, d: Value = "", attribute: str | in
         steps = attribute.split(".") if isinstance(attribute, str) else [attribute]
         for name in steps:
             items = [environment.getitem(item, int(name) if str(name).isdigit() else name) for item in items]
-    environment.budget.spend(len(str(d)) * len(items))
-    parts = [_written(environment, item) for item in items]
+    environment.budget.spend_chars(len(str(d)) * len(items))
+    parts = [_write_item(environment, item) for item in items]
     return str(d).join(parts)
 
 
-def _written(environment: Sandbox, item: Value) -> str:
+def _write_item(environment: Sandbox, item: Value) -> str:
     environment.written(item)
     return "" if isinstance(item, Undefined) else str(item)
 

@@ -15,7 +15,7 @@ from jinja2 import meta
 from msgspec import Struct
 
 from ..core.errors import RequestError
-from . import traits
+from . import capabilities
 from .sandbox import Budget, Sandbox
 
 _FAILURES = (
@@ -69,15 +69,15 @@ class ChatTemplate:
         if len(source) > self._limits.source:
             raise RequestError("The chat template is too long.", param="chat_template")
         try:
-            tree, hooked = self._sandbox.parse(source), self._sandbox.hooked(source)
-            variables = meta.find_undeclared_variables(hooked)
-            self._code = self._sandbox.compile(hooked)
+            tree, hooked_tree = self._sandbox.parse(source), self._sandbox.parse_with_hooks(source)
+            variables = meta.find_undeclared_variables(hooked_tree)
+            self._code = self._sandbox.compile(hooked_tree)
         except jinja2.TemplateError as error:
             raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
-        self.reserved = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
-        self.traits = traits.find(tree, variables - self.reserved, self._attempt)
+        self.reserved_names = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+        self.features = capabilities.detect_features(tree, variables - self.reserved_names, self._render_probe)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """variables: `messages`, `tools`, `add_generation_prompt`, ...; characters: how much text is in them.
@@ -87,17 +87,17 @@ class ChatTemplate:
         return self._render(variables, now, characters, self._limits)
 
     def _render(self, variables: Mapping[str, Any], now: datetime, characters: int, limits: TemplateLimits) -> str:
-        allowed = limits.characters + limits.per_character * characters
-        budget = Budget(allowed, limits.steps, limits.seconds, self._clock)
-        template = self._sandbox.for_rendering(self._code, budget)
+        max_chars = limits.characters + limits.per_character * characters
+        budget = Budget(max_chars, limits.steps, limits.seconds, self._clock)
+        template = self._sandbox.build_template(self._code, budget)
         try:
             return template.render({**self.special_tokens, "strftime_now": now.strftime, **variables})
         except jinja2.TemplateError as error:
-            raise RequestError(_said(error), param="messages") from error
+            raise RequestError(_describe_error(error), param="messages") from error
         except _FAILURES as error:
             raise RequestError(f"The chat template fails at these messages: {error}", param="messages") from error
 
-    def _attempt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+    def _render_probe(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
         return self._render(variables, _EPOCH, 0, _PROBE)
 
@@ -109,20 +109,22 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
     Raises RequestError for one that does not compile, ValueError for a broken configuration.
     """
     path = directory / "tokenizer_config.json"
-    config = _config(path.read_bytes()) if path.is_file() else _Config()
-    own = directory / "chat_template.jinja"
+    config = _decode_config(path.read_bytes()) if path.is_file() else _Config()
+    template_path = directory / "chat_template.jinja"
     if name != "default":
-        own = directory / "additional_chat_templates" / f"{name}.jinja"
+        template_path = directory / "additional_chat_templates" / f"{name}.jinja"
     source = (
-        own.read_text(encoding="utf-8") if own.is_file() else _of_processor(directory, name) or config.template(name)
+        template_path.read_text(encoding="utf-8")
+        if template_path.is_file()
+        else _read_processor_template(directory, name) or config.find_template(name)
     )
-    return None if source is None else ChatTemplate(source, config.special_tokens())
+    return None if source is None else ChatTemplate(source, config.list_special_tokens())
 
 
-def _of_processor(directory: Path, name: str) -> str | None:
+def _read_processor_template(directory: Path, name: str) -> str | None:
     """`chat_template.json`: where models that see kept theirs until 2025."""
     path = directory / "chat_template.json"
-    return _config(path.read_bytes()).template(name) if path.is_file() else None
+    return _decode_config(path.read_bytes()).find_template(name) if path.is_file() else None
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
@@ -142,12 +144,12 @@ class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
 def load_tokenizer_info(directory: Path, template: ChatTemplate | None = None) -> TokenizerInfo:
     """template: the one that is served. Raises ValueError for a broken configuration."""
     path = directory / "tokenizer_config.json"
-    config = _config(path.read_bytes()) if path.is_file() else _Config()
+    config = _decode_config(path.read_bytes()) if path.is_file() else _Config()
     source = None if template is None else template.source
-    return TokenizerInfo(config.tokenizer_class, **config.special_tokens(), chat_template=source)
+    return TokenizerInfo(config.tokenizer_class, **config.list_special_tokens(), chat_template=source)
 
 
-class _Named(Struct):
+class _NamedTemplate(Struct):
     name: str
     template: str
 
@@ -160,7 +162,7 @@ class _Config(Struct):
     """The part of a tokenizer_config.json that templates need."""
 
     tokenizer_class: str = "PreTrainedTokenizerFast"
-    chat_template: str | list[_Named] | None = None
+    chat_template: str | list[_NamedTemplate] | None = None
     bos_token: str | _Token | None = None
     eos_token: str | _Token | None = None
     unk_token: str | _Token | None = None
@@ -169,12 +171,12 @@ class _Config(Struct):
     cls_token: str | _Token | None = None
     mask_token: str | _Token | None = None
 
-    def template(self, name: str) -> str | None:
+    def find_template(self, name: str) -> str | None:
         if isinstance(self.chat_template, list):
             return next((entry.template for entry in self.chat_template if entry.name == name), None)
         return self.chat_template if name == "default" else None
 
-    def special_tokens(self) -> dict[str, str]:
+    def list_special_tokens(self) -> dict[str, str]:
         tokens = {
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
@@ -187,14 +189,14 @@ class _Config(Struct):
         return {name: t if isinstance(t, str) else t.content for name, t in tokens.items() if t is not None}
 
 
-def _config(raw: bytes) -> _Config:
+def _decode_config(raw: bytes) -> _Config:
     try:
         return msgspec.json.decode(raw, type=_Config)
     except msgspec.MsgspecError as error:
         raise ValueError(f"tokenizer_config.json: {error}") from error
 
 
-def _said(error: jinja2.TemplateError) -> str:
+def _describe_error(error: jinja2.TemplateError) -> str:
     """What a template said by `raise_exception` is for the client as it stands."""
     if type(error) is jinja2.TemplateError:
         return error.message or "The chat template refuses these messages."

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .values import NotJson, decode_object
+from .json_values import InvalidJson, decode_object
 
-Part = dict[str, Any]
+TokenizerPart = dict[str, Any]
 """An object of a tokenizer.json; its shape is the `tokenizers` library's own."""
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
-_BLANKS = re.compile(r"[\s\u2581]*")
+_WHITESPACE = re.compile(r"[\s\u2581]*")
 
 
 class TokenizerError(ValueError):
@@ -41,104 +41,104 @@ class AddedToken(Struct, frozen=True):
 
     @property
     def is_control(self) -> bool:
-        if _BLANKS.fullmatch(self.content):
+        if _WHITESPACE.fullmatch(self.content):
             return False
         return self.special or len(self.content) > 1
 
 
-def parse(raw: bytes | str) -> Part:
+def parse_tokenizer(raw: bytes | str) -> TokenizerPart:
     try:
         data = decode_object(raw)
-    except NotJson as error:
+    except InvalidJson as error:
         raise TokenizerError(f"tokenizer.json is not JSON: {error}") from error
     if not isinstance(data.get("model"), dict):
         raise TokenizerError("tokenizer.json has no model")
     return data
 
 
-def added_tokens(data: Part) -> tuple[AddedToken, ...]:
+def read_added_tokens(data: TokenizerPart) -> tuple[AddedToken, ...]:
     try:
         return tuple(msgspec.convert(data.get("added_tokens") or [], list[AddedToken]))
     except msgspec.ValidationError as error:
         raise TokenizerError(f"tokenizer.json: added_tokens: {error}") from error
 
 
-def with_added(data: Part, more: Sequence[AddedToken]) -> Part:
+def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) -> TokenizerPart:
     """The same with tokens that only `tokenizer_config.json` knows, and without truncation and padding.
 
     Control tokens are looked for in the text as it was written, never in its normalised form: what a
     normaliser makes of foreign characters shall not read as a control token.
     """
-    present = added_tokens(data)
-    ids = {token.id for token in present}
-    merged = [*present, *(token for token in more if token.id not in ids)]
+    present_tokens = read_added_tokens(data)
+    ids = {token.id for token in present_tokens}
+    merged = [*present_tokens, *(token for token in extra_tokens if token.id not in ids)]
     if data.get("normalizer"):
         merged = [msgspec.structs.replace(t, normalized=t.normalized and not t.is_control) for t in merged]
     merged.sort(key=lambda token: token.id)
     return data | {"added_tokens": [msgspec.to_builtins(t) for t in merged], "truncation": None, "padding": None}
 
 
-def without_controls(data: Part, controls: Sequence[AddedToken], nonce: str) -> Part:
+def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: str) -> TokenizerPart:
     """The same with the control tokens under names that no text has, since nobody knows the nonce.
 
     They cannot be left out, for the library numbers added tokens by their order.
     """
-    hidden = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
-    entries: list[Part] = data.get("added_tokens") or []
-    renamed = [entry | {"content": hidden.get(entry["content"], entry["content"])} for entry in entries]
-    return data | {"added_tokens": renamed, "model": _hide(data["model"], hidden)}
+    hidden_names = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
+    entries: list[TokenizerPart] = data.get("added_tokens") or []
+    renamed_entries = [entry | {"content": hidden_names.get(entry["content"], entry["content"])} for entry in entries]
+    return data | {"added_tokens": renamed_entries, "model": _hide_names(data["model"], hidden_names)}
 
 
-def spells(data: Part, controls: Sequence[AddedToken]) -> bool:
+def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
     """The model itself, not only the search for added tokens, can make a control token of a text."""
     model = data["model"]
     names = {token.content for token in controls}
-    if model_type(model) == "Unigram":
+    if find_model_type(model) == "Unigram":
         pieces: list[tuple[str, float]] = model.get("vocab") or []
         return any(name in names for name, _ in pieces)
     merges: list[str | list[str]] = model.get("merges") or []
-    merged = ("".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge) for merge in merges)
-    whole: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
-    return not names.isdisjoint(whole) or any(name in names for name in merged)
+    merged_names = ("".join(merge.split(" ", 1)) if isinstance(merge, str) else "".join(merge) for merge in merges)
+    whole_words: dict[str, int] = (model.get("vocab") or {}) if model.get("ignore_merges") else {}
+    return not names.isdisjoint(whole_words) or any(name in names for name in merged_names)
 
 
-def never_prepending(data: Part) -> Part | None:
+def disable_prepending(data: TokenizerPart) -> TokenizerPart | None:
     """The same for a piece that does not begin the text; None where that makes no difference."""
-    changed = _without_first(data.get("pre_tokenizer"))
-    return None if changed is None else data | {"pre_tokenizer": changed}
+    pre_tokenizer = _disable_first_prepend(data.get("pre_tokenizer"))
+    return None if pre_tokenizer is None else data | {"pre_tokenizer": pre_tokenizer}
 
 
-def byte_reader(data: Part) -> Callable[[str], bytes]:
+def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
     """What turns the name of an ordinary token into the bytes it stands for.
 
     Raises TokenizerError for vocabularies that do not say (WordPiece, `</w>` suffixes, ...).
     """
     model = data["model"]
-    kind = model_type(model)
+    kind = find_model_type(model)
     if kind not in ("BPE", "Unigram"):
         raise TokenizerError(f"a {kind} vocabulary cannot be used for generation; only BPE and Unigram can")
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(field):
             raise TokenizerError(f"a vocabulary with {field} {model[field]!r} cannot be used for generation")
-    decoders = {part["type"] for part in components(data.get("decoder"))}
-    splitters = {part["type"] for part in components(data.get("pre_tokenizer"))}
+    decoders = {part["type"] for part in iterate_components(data.get("decoder"))}
+    splitters = {part["type"] for part in iterate_components(data.get("pre_tokenizer"))}
     if "ByteLevel" in decoders or (not decoders and "ByteLevel" in splitters):
-        return _from_byte_level
+        return _decode_byte_level
     if "ByteFallback" in decoders or "Metaspace" in decoders or model.get("byte_fallback"):
-        return _from_sentencepiece(_blank(data), bool(model.get("byte_fallback")))
+        return _build_sentencepiece_reader(_find_space_char(data), bool(model.get("byte_fallback")))
     raise TokenizerError(f"the bytes of its tokens are unknown: decoder {sorted(decoders) or None}")
 
 
-def name_reader(data: Part) -> Callable[[str], bytes]:
+def build_name_reader(data: TokenizerPart) -> Callable[[str], bytes]:
     """The same as far as any vocabulary tells: the token's name, without the mark of a word's inner piece.
 
     Good enough to show tokens by. Joined they need not be the text, so that no answer may be made of them.
     """
-    inner = str(data["model"].get("continuing_subword_prefix") or "")
-    return lambda name: name.removeprefix(inner).encode()
+    inner_prefix = str(data["model"].get("continuing_subword_prefix") or "")
+    return lambda name: name.removeprefix(inner_prefix).encode()
 
 
-def model_type(model: Part) -> str:
+def find_model_type(model: TokenizerPart) -> str:
     if "type" in model:
         return str(model["type"])
     if isinstance(model.get("vocab"), list):
@@ -146,43 +146,43 @@ def model_type(model: Part) -> str:
     return "BPE" if "merges" in model else "WordLevel"
 
 
-def components(part: Part | None) -> Iterator[Part]:
+def iterate_components(part: TokenizerPart | None) -> Iterator[TokenizerPart]:
     """A normaliser, pre-tokeniser or decoder and all that it is a sequence of."""
     if part is None:
         return
     yield part
     for sequence in _SEQUENCES:
-        parts: list[Part] = part.get(sequence) or []
+        parts: list[TokenizerPart] = part.get(sequence) or []
         for item in parts:
-            yield from components(item)
+            yield from iterate_components(item)
 
 
-def byte_alphabet() -> dict[str, int]:
+def build_byte_alphabet() -> dict[str, int]:
     """GPT-2's: printable bytes stand for themselves, the others for U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in printable)
+    other_bytes = (byte for byte in range(256) if byte not in printable)
     table = {chr(byte): byte for byte in printable}
-    return table | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    return table | {chr(0x100 + n): byte for n, byte in enumerate(other_bytes)}
 
 
-def _from_byte_level(name: str, table: dict[str, int] = byte_alphabet()) -> bytes:  # noqa: B008 (never written to)
+def _decode_byte_level(name: str, table: dict[str, int] = build_byte_alphabet()) -> bytes:  # noqa: B008 (never written to)
     try:
         return bytes([table[char] for char in name])
     except KeyError:  # as the library's own decoder: a name outside the alphabet is text
         return name.encode()
 
 
-def _from_sentencepiece(blank: str, byte_fallback: bool) -> Callable[[str], bytes]:
+def _build_sentencepiece_reader(space_char: str, byte_fallback: bool) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
         byte = _BYTE.fullmatch(name) if byte_fallback else None
-        return bytes([int(byte[1], 16)]) if byte else name.replace(blank, " ").encode()
+        return bytes([int(byte[1], 16)]) if byte else name.replace(space_char, " ").encode()
 
     return read
 
 
-def _blank(data: Part) -> str:
+def _find_space_char(data: TokenizerPart) -> str:
     """The character that stands for a space."""
-    for part in components(data.get("decoder")):
+    for part in iterate_components(data.get("decoder")):
         if part["type"] == "Metaspace":
             return str(part.get("replacement", "\u2581"))
         if part["type"] == "Replace" and part.get("content") == " ":
@@ -190,31 +190,35 @@ def _blank(data: Part) -> str:
     return "\u2581"
 
 
-def _hide(model: Part, hidden: Mapping[str, str]) -> Part:
+def _hide_names(model: TokenizerPart, hidden_names: Mapping[str, str]) -> TokenizerPart:
     """Both alphabets write the blank in another way, so that the model cannot make the hidden names either."""
     vocab = model.get("vocab")
-    if model_type(model) == "Unigram":
+    if find_model_type(model) == "Unigram":
         scored: list[tuple[str, float]] = vocab or []
-        return model | {"vocab": [(hidden.get(name, name), score) for name, score in scored]}
+        return model | {"vocab": [(hidden_names.get(name, name), score) for name, score in scored]}
     words: dict[str, int] = vocab or {}
-    changed: Part = {"vocab": {hidden.get(word, word): id for word, id in words.items()}}
-    if model.get("unk_token") in hidden:
-        changed["unk_token"] = hidden[model["unk_token"]]
+    changes: TokenizerPart = {"vocab": {hidden_names.get(word, word): id for word, id in words.items()}}
+    if model.get("unk_token") in hidden_names:
+        changes["unk_token"] = hidden_names[model["unk_token"]]
     merges: list[str | list[str]] = model.get("merges") or []
     pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
-    if any({*pair, "".join(pair)} & hidden.keys() for pair in pairs):
-        changed["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden.keys()]
-    return model | changed
+    if any({*pair, "".join(pair)} & hidden_names.keys() for pair in pairs):
+        changes["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & hidden_names.keys()]
+    return model | changes
 
 
-def _without_first(part: Part | None) -> Part | None:
+def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
     """The pre-tokeniser with `prepend_scheme` "first" made "never"; None if there is none."""
     if part is None:
         return None
     if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":
         return part | {"prepend_scheme": "never", "add_prefix_space": False}
-    nested: list[Part] = part.get("pretokenizers") or []
-    changed = [_without_first(item) for item in nested]
-    if all(item is None for item in changed):
+    nested: list[TokenizerPart] = part.get("pretokenizers") or []
+    changed_items = [_disable_first_prepend(item) for item in nested]
+    if all(item is None for item in changed_items):
         return None
-    return part | {"pretokenizers": [new or old for new, old in zip(changed, nested, strict=True)]}
+    return part | {
+        "pretokenizers": [
+            changed_item or nested_item for changed_item, nested_item in zip(changed_items, nested, strict=True)
+        ]
+    }

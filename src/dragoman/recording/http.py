@@ -12,17 +12,17 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import BodyTooLarge, RequestError
 from ..serving.host import check_host
 
-Nothing = Callable[[], Awaitable[None]]
+LifespanHook = Callable[[], Awaitable[None]]
 
 
-async def lifespan(receive: Receive, send: Send, started: Nothing, stopped: Nothing) -> None:
+async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            await started()
+            await on_startup()
             await send({"type": "lifespan.startup.complete"})
         else:
-            await stopped()
+            await on_shutdown()
             await send({"type": "lifespan.shutdown.complete"})
             return
 
@@ -44,19 +44,19 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequen
             return b"".join(parts)
 
 
-async def cancel_when_left(receive: Receive, rest: anyio.CancelScope) -> None:
+async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope) -> None:
     """To be run beside an answer: what is left of it ends when the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    rest.cancel()
+    cancel_scope.cancel()
 
 
-def sent_path(scope: Scope) -> str:
+def read_raw_path(scope: Scope) -> str:
     """As it was sent, escapes and all."""
     return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
 
 
-async def refuse(send: Send, status: int, message: str) -> None:
+async def send_error(send: Send, status: int, message: str) -> None:
     """In OpenAI's envelope, which most clients can show. It is never recorded, and never was."""
     body = msgspec.json.encode({"error": {"message": message, "type": "dragoman_error", "param": None, "code": None}})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -64,5 +64,5 @@ async def refuse(send: Send, status: int, message: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def refuse_error(send: Send, error: RequestError) -> None:
-    await refuse(send, error.status, error.message)
+async def send_request_error(send: Send, error: RequestError) -> None:
+    await send_error(send, error.status, error.message)

@@ -13,10 +13,10 @@ import anyio
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import RequestError
-from .http import cancel_when_left, lifespan, read_body, refuse, refuse_error, sent_path
-from .tape import Exchange, question, raw_of
+from .cassette import RecordedExchange, decode_data, hash_request
+from .http import cancel_on_disconnect, read_body, read_raw_path, run_lifespan, send_error, send_request_error
 
-Match = Literal["question", "path"]
+MatchMode = Literal["question", "path"]
 """Which recorded exchange answers a request: one with the same body, or just the next one of that method and path."""
 
 
@@ -29,76 +29,83 @@ class Player:
 
     def __init__(
         self,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[RecordedExchange],
         *,
         hosts: Sequence[str],
         time_scale: float = 1.0,
-        match: Match = "question",
+        match_mode: MatchMode = "question",
         max_body_bytes: int = 32 * 2**20,
     ) -> None:
         if not time_scale > 0:
             raise ValueError("the time scale must be more than 0")
-        self._hosts, self._scale, self._match, self._max_body_bytes = hosts, time_scale, match, max_body_bytes
-        self._answers: dict[bytes, list[Exchange]] = {}
-        self._turns: dict[bytes, int] = {}
-        for each in exchanges:
-            if each.ended != "left":
-                key = self._key(each.method, each.path, each.query, raw_of(each.body))
-                self._answers.setdefault(key, []).append(each)
+        self._hosts, self._time_scale, self._match_mode, self._max_body_bytes = (
+            hosts,
+            time_scale,
+            match_mode,
+            max_body_bytes,
+        )
+        self._exchanges: dict[bytes, list[RecordedExchange]] = {}
+        self._next_index: dict[bytes, int] = {}
+        for exchange in exchanges:
+            if exchange.ended != "left":
+                key = self._build_key(exchange.method, exchange.path, exchange.query, decode_data(exchange.body))
+                self._exchanges.setdefault(key, []).append(exchange)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "lifespan":
-                await lifespan(receive, send, anyio.lowlevel.checkpoint, anyio.lowlevel.checkpoint)
+                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, anyio.lowlevel.checkpoint)
             case "http":
-                await self._http(scope, receive, send)
+                await self._handle_http(scope, receive, send)
             case _:
                 await send({"type": "websocket.close", "code": 1008})
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begin = asyncio.get_running_loop().time()
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_at = asyncio.get_running_loop().time()
         try:
             body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
         except RequestError as error:
-            await refuse_error(send, error)
+            await send_request_error(send, error)
             return
         if body is None:
             return
-        path = sent_path(scope)
-        answer = self._next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
-        if answer is None:
-            await refuse(send, 404, f"The recording has no answer to this {scope['method']} {path}.")
+        path = read_raw_path(scope)
+        exchange = self._find_next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
+        if exchange is None:
+            await send_error(send, 404, f"The recording has no answer to this {scope['method']} {path}.")
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-            await self._play(answer, begin, send)
+            tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+            await self._play(exchange, started_at, send)
             tasks.cancel_scope.cancel()
 
-    def _key(self, method: str, path: str, query: str, body: bytes) -> bytes:
-        return question(method, path, query, body) if self._match == "question" else f"{method} {path}".encode()
+    def _build_key(self, method: str, path: str, query: str, body: bytes) -> bytes:
+        return (
+            hash_request(method, path, query, body) if self._match_mode == "question" else f"{method} {path}".encode()
+        )
 
-    def _next(self, method: str, path: str, query: str, body: bytes) -> Exchange | None:
-        key = self._key(method, path, query, body)
-        found = self._answers.get(key)
-        if found is None:
+    def _find_next(self, method: str, path: str, query: str, body: bytes) -> RecordedExchange | None:
+        key = self._build_key(method, path, query, body)
+        exchanges = self._exchanges.get(key)
+        if exchanges is None:
             return None
-        turn = self._turns.get(key, 0)
-        self._turns[key] = turn + 1
-        return found[turn % len(found)]
+        index = self._next_index.get(key, 0)
+        self._next_index[key] = index + 1
+        return exchanges[index % len(exchanges)]
 
-    async def _play(self, answer: Exchange, begin: float, send: Send) -> None:
-        async def until(at: float) -> None:
-            left = begin + at / self._scale - asyncio.get_running_loop().time()
-            if left > 0:
-                await asyncio.sleep(left)
+    async def _play(self, exchange: RecordedExchange, started_at: float, send: Send) -> None:
+        async def until(offset: float) -> None:
+            delay = started_at + offset / self._time_scale - asyncio.get_running_loop().time()
+            if delay > 0:
+                await asyncio.sleep(delay)
 
-        await until(answer.head_at)
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.answer_headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        for piece in answer.pieces:
-            await until(piece.at)
-            await send({"type": "http.response.body", "body": raw_of(piece.data), "more_body": True})
-        await until(answer.end_at)
-        if answer.ended == "complete":
+        await until(exchange.head_at)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in exchange.answer_headers]
+        await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
+        for chunk in exchange.pieces:
+            await until(chunk.at)
+            await send({"type": "http.response.body", "body": decode_data(chunk.data), "more_body": True})
+        await until(exchange.end_at)
+        if exchange.ended == "complete":
             await send({"type": "http.response.body"})
         # Else it breaks off here, as it did: the server closes the connection.

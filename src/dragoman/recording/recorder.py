@@ -14,19 +14,26 @@ import httpx2
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import RequestError
-from .http import cancel_when_left, lifespan, read_body, refuse, refuse_error, sent_path
-from .tape import Exchange, Piece, data_of, kept_answer_headers, kept_headers, kept_query
+from .cassette import (
+    RecordedChunk,
+    RecordedExchange,
+    encode_data,
+    filter_request_headers,
+    filter_response_headers,
+    redact_query,
+)
+from .http import cancel_on_disconnect, read_body, read_raw_path, run_lifespan, send_error, send_request_error
 
-HOP = frozenset(
+HOP_BY_HOP_HEADERS = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
 """RFC 9110, 7.6.1."""
-Pairs = list[tuple[bytes, bytes]]
+RawHeaders = list[tuple[bytes, bytes]]
 
 
-class Tape(Protocol):
-    def put(self, exchange: Exchange) -> None: ...
+class CassetteSink(Protocol):
+    def put(self, exchange: RecordedExchange) -> None: ...
 
     def close(self) -> None: ...
 
@@ -37,7 +44,7 @@ class Recorder:
     def __init__(
         self,
         client: httpx2.AsyncClient,
-        tape: Tape,
+        cassette: CassetteSink,
         *,
         now: Callable[[], float],
         hosts: Sequence[str],
@@ -46,120 +53,129 @@ class Recorder:
         # Headers of its own, such as its name, would be headers that the client has not sent.
         for name in list(client.headers):
             del client.headers[name]
-        self._client, self._tape, self._now, self._hosts = client, tape, now, hosts
+        self._client, self._cassette, self._now, self._hosts = client, cassette, now, hosts
         self._max_body_bytes = max_body_bytes
-        self._begin = now()
+        self._started_at = now()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "lifespan":
-                await lifespan(receive, send, anyio.lowlevel.checkpoint, self._stop)
+                await run_lifespan(receive, send, anyio.lowlevel.checkpoint, self._close)
             case "http":
-                await self._http(scope, receive, send)
+                await self._handle_http(scope, receive, send)
             case _:
                 await send({"type": "websocket.close", "code": 1008})
 
-    async def _stop(self) -> None:
+    async def _close(self) -> None:
         await self._client.aclose()
-        self._tape.close()
+        self._cassette.close()
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await read_body(scope, receive, limit=self._max_body_bytes, hosts=self._hosts)
         except RequestError as error:
-            await refuse_error(send, error)
+            await send_request_error(send, error)
             return
         if body is None:
             return
-        passing = _Passing(scope, body, self._now, self._now() - self._begin)
+        proxied = _ProxiedRequest(scope, body, self._now, self._now() - self._started_at)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)
-                await passing.through(self._client, send)
+                tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)
+                await proxied.forward(self._client, send)
                 tasks.cancel_scope.cancel()
         finally:
-            if (kept := passing.exchange()) is not None:
-                self._tape.put(kept)
+            if (exchange := proxied.build_exchange()) is not None:
+                self._cassette.put(exchange)
 
 
-class _Passing:
+class _ProxiedRequest:
     """One request on its way."""
 
-    def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], at: float) -> None:
-        self._scope, self._body, self._now, self._at = scope, body, now, at
-        self._begin = now()
+    def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
+        self._scope, self._body, self._now, self._offset = scope, body, now, offset
+        self._started_at = now()
         self._status: int | None = None
-        self._answer: Pairs = []
+        self._response_headers: RawHeaders = []
         self._head_at = self._end_at = 0.0
-        self._pieces: list[tuple[float, bytes]] = []
-        self._ended: Literal["complete", "cut", "left"] = "left"
+        self._chunks: list[tuple[float, bytes]] = []
+        self._outcome: Literal["complete", "cut", "left"] = "left"
 
-    async def through(self, client: httpx2.AsyncClient, send: Send) -> None:
+    async def forward(self, client: httpx2.AsyncClient, send: Send) -> None:
         try:
             async with client.stream(
-                self._scope["method"], _target(client, self._scope), headers=_upward(self._scope), content=self._body
-            ) as answer:
-                await self._relay(answer, send)
+                self._scope["method"],
+                _build_upstream_url(client, self._scope),
+                headers=_build_upstream_headers(self._scope),
+                content=self._body,
+            ) as response:
+                await self._relay_response(response, send)
         except httpx2.HTTPError as error:
-            self._end_at = self._now() - self._begin
-            self._ended = "cut"
+            self._end_at = self._now() - self._started_at
+            self._outcome = "cut"
             if self._status is None:
-                await refuse(send, 502, f"The upstream did not answer: {type(error).__name__}.")
+                await send_error(send, 502, f"The upstream did not answer: {type(error).__name__}.")
             # Else the answer stays unfinished, as the upstream's is: the server closes the connection.
 
-    async def _relay(self, answer: httpx2.Response, send: Send) -> None:
-        self._head_at = self._now() - self._begin
-        self._status = answer.status_code
-        named = _named(answer.headers.get("connection", ""))
-        self._answer = [pair for pair in answer.headers.raw if pair[0].lower().decode("latin-1") not in HOP | named]
-        await send({"type": "http.response.start", "status": self._status, "headers": self._answer})
-        async for raw in answer.aiter_raw():
-            self._pieces.append((self._now() - self._begin, raw))
+    async def _relay_response(self, response: httpx2.Response, send: Send) -> None:
+        self._head_at = self._now() - self._started_at
+        self._status = response.status_code
+        connection_headers = _parse_connection_header(response.headers.get("connection", ""))
+        self._response_headers = [
+            pair
+            for pair in response.headers.raw
+            if pair[0].lower().decode("latin-1") not in HOP_BY_HOP_HEADERS | connection_headers
+        ]
+        await send({"type": "http.response.start", "status": self._status, "headers": self._response_headers})
+        async for raw in response.aiter_raw():
+            self._chunks.append((self._now() - self._started_at, raw))
             await send({"type": "http.response.body", "body": raw, "more_body": True})
-        self._end_at = self._now() - self._begin
-        self._ended = "complete"
+        self._end_at = self._now() - self._started_at
+        self._outcome = "complete"
         await send({"type": "http.response.body"})
 
-    def exchange(self) -> Exchange | None:
+    def build_exchange(self) -> RecordedExchange | None:
         """None if the upstream said nothing."""
         if self._status is None:
             return None
         scope = self._scope
-        return Exchange(
-            at=self._at,
+        return RecordedExchange(
+            at=self._offset,
             method=scope["method"],
-            path=sent_path(scope),
-            query=kept_query(scope["query_string"].decode("latin-1")),
-            headers=kept_headers(_texts(scope["headers"])),
-            body=data_of(self._body),
+            path=read_raw_path(scope),
+            query=redact_query(scope["query_string"].decode("latin-1")),
+            headers=filter_request_headers(_decode_headers(scope["headers"])),
+            body=encode_data(self._body),
             status=self._status,
-            answer_headers=kept_answer_headers(_texts(self._answer)),
+            answer_headers=filter_response_headers(_decode_headers(self._response_headers)),
             head_at=self._head_at,
-            pieces=[Piece(at, data_of(raw)) for at, raw in self._pieces],
-            end_at=self._end_at or self._now() - self._begin,
-            ended=self._ended,
+            pieces=[RecordedChunk(offset, encode_data(raw)) for offset, raw in self._chunks],
+            end_at=self._end_at or self._now() - self._started_at,
+            ended=self._outcome,
         )
 
 
-def _target(client: httpx2.AsyncClient, scope: Scope) -> httpx2.URL:
+def _build_upstream_url(client: httpx2.AsyncClient, scope: Scope) -> httpx2.URL:
     """Beneath the upstream, whatever the path looks like: it can name no other host."""
     base = client.base_url
-    path = (base.raw_path.rstrip(b"/") + b"/" + sent_path(scope).encode("latin-1").lstrip(b"/")).rstrip(b"?")
+    path = (base.raw_path.rstrip(b"/") + b"/" + read_raw_path(scope).encode("latin-1").lstrip(b"/")).rstrip(b"?")
     query = scope["query_string"]
     return base.copy_with(raw_path=path + (b"?" + query if query else b""))
 
 
-def _upward(scope: Scope) -> Pairs:
-    raw: Pairs = list(scope["headers"])
-    named = {name for key, value in raw if key == b"connection" for name in _named(value.decode("latin-1"))}
-    without = HOP | named | {"host", "accept-encoding", "content-length"}
-    return [*(pair for pair in raw if pair[0].decode("latin-1") not in without), (b"accept-encoding", b"identity")]
+def _build_upstream_headers(scope: Scope) -> RawHeaders:
+    raw: RawHeaders = list(scope["headers"])
+    connection_headers = {
+        name for key, value in raw if key == b"connection" for name in _parse_connection_header(value.decode("latin-1"))
+    }
+    excluded = HOP_BY_HOP_HEADERS | connection_headers | {"host", "accept-encoding", "content-length"}
+    return [*(pair for pair in raw if pair[0].decode("latin-1") not in excluded), (b"accept-encoding", b"identity")]
 
 
-def _named(connection: str) -> set[str]:
+def _parse_connection_header(connection: str) -> set[str]:
     """Headers that are for this hop alone, as it says."""
     return {name.strip().lower() for name in connection.split(",") if name.strip()}
 
 
-def _texts(pairs: Pairs) -> list[tuple[str, str]]:
+def _decode_headers(pairs: RawHeaders) -> list[tuple[str, str]]:
     return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs]

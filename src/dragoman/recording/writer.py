@@ -6,20 +6,20 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-from .tape import VERSION, Exchange, Head, written
+from .cassette import VERSION, CassetteHeader, RecordedExchange, encode_line
 
 
-class TapeWriter:
+class CassetteWriter:
     """Appends to the file; every exchange is on its way to the disk when the next one is. Close it."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self._file = path.open("ab")
-        self._queue: SimpleQueue[Exchange | None] = SimpleQueue()
-        self._file.write(written(Head(VERSION, upstream)))
-        self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
+        self._queue: SimpleQueue[RecordedExchange | None] = SimpleQueue()
+        self._file.write(encode_line(CassetteHeader(VERSION, upstream)))
+        self._thread = threading.Thread(target=self._write_queued, name="recording", daemon=True)
         self._thread.start()
 
-    def put(self, exchange: Exchange) -> None:
+    def put(self, exchange: RecordedExchange) -> None:
         """Never waits."""
         self._queue.put(exchange)
 
@@ -29,7 +29,7 @@ class TapeWriter:
         self._thread.join()
         self._file.close()
 
-    def _write(self) -> None:
+    def _write_queued(self) -> None:
         while (exchange := self._queue.get()) is not None:
-            self._file.write(written(exchange))
+            self._file.write(encode_line(exchange))
             self._file.flush()

@@ -8,92 +8,98 @@ from collections.abc import Mapping
 import msgspec
 from starlette.datastructures import FormData
 
-from ..dialects.anthropic.batches import timestamp
+from ..dialects.anthropic.batches import format_timestamp
 from ..dialects.anthropic.files import (
     FileMetadata,
-    chosen_ids,
-    file_deleted,
-    listed_files,
-    names_anthropic,
-    read_file_listing,
-    seconds_until_expiry,
+    is_anthropic_request,
+    read_expiry_seconds,
+    read_file_page_query,
+    render_deleted_file,
+    render_file_list,
+    select_ids,
 )
-from ..dialects.batches import File
+from ..dialects.batches import FileObject
 from ..store import Record
 from . import files
-from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Made, Whole
-from .file_store import FILE, find, is_whole
-from .stored import newest_first, store_of
+from .endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
+from .file_store import FILE_KIND, find_file, is_complete
+from .store_access import list_newest_first, require_store
+from .streaming import Responder
 
-_OCTETS = "application/octet-stream"
+_OCTET_STREAM = "application/octet-stream"
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     """Those of OpenAI's files, for either vendor's clients."""
-    own: Mapping[str, Mapping[str, Handler]] = {
+    overrides: Mapping[str, Mapping[str, Handler]] = {
         "/v1/files": {"GET": list_files, "POST": upload},
         "/v1/files/{file}": {"GET": show, "DELETE": delete},
     }
     return {
-        path: (access, {method: _either(of, own.get(path, {}).get(method, of)) for method, of in handlers.items()})
-        for path, (access, handlers) in files.routes().items()
+        path: (
+            access,
+            {
+                method: _dispatch_by_vendor(openai_handler, overrides.get(path, {}).get(method, openai_handler))
+                for method, openai_handler in handlers.items()
+            },
+        )
+        for path, (access, handlers) in files.build_routes().items()
     }
 
 
-def _either(openai: Handler, anthropic: Handler) -> Handler:
-    async def handle(http: Http) -> Made:
-        return await (anthropic if names_anthropic(http.headers) else openai)(http)
+def _dispatch_by_vendor(openai: Handler, anthropic: Handler) -> Handler:
+    async def handle(http: HttpRequest) -> HandlerResult:
+        return await (anthropic if is_anthropic_request(http.headers) else openai)(http)
 
     return handle
 
 
-async def upload(http: Http) -> Whole | Answer:
-    return _told(await files.kept(http, _described))
+async def upload(http: HttpRequest) -> JsonResponse | Responder:
+    return _render_file(await files.store_upload(http, _describe))
 
 
-def _described(form: FormData) -> files.Description:
-    content = files.content_of(form)
-    seconds = seconds_until_expiry(files.said(form).get("expires_in_seconds"))
-    name = (content.filename or "").replace("\\", "/").rpartition("/")[2]
-    kind = content.content_type or mimetypes.guess_type(name)[0] or _OCTETS
-    name = name or f"unnamed{mimetypes.guess_extension(kind) or ''}"
-    return files.Description("file_", name[:512], "user_data", seconds, kind)
+def _describe(form: FormData) -> files.UploadDescription:
+    part = files.find_file_part(form)
+    seconds = read_expiry_seconds(files.read_fields(form).get("expires_in_seconds"))
+    name = (part.filename or "").replace("\\", "/").rpartition("/")[2]
+    mime_type = part.content_type or mimetypes.guess_type(name)[0] or _OCTET_STREAM
+    name = name or f"unnamed{mimetypes.guess_extension(mime_type) or ''}"
+    return files.UploadDescription("file_", name[:512], "user_data", seconds, mime_type)
 
 
-async def show(http: Http) -> Whole | Answer:
-    return _told(_file(await files.whole(http)))
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return _render_file(_decode_file(await files.load_file_record(http)))
 
 
-async def delete(http: Http) -> Whole | Answer:
-    return Whole(file_deleted(await files.removed(http)))
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(render_deleted_file(await files.delete_file(http)))
 
 
-async def list_files(http: Http) -> Whole | Answer:
-    store, owner = store_of(http), http.caller.owner
-    if ids := chosen_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
-        found = [file for id in ids if (file := await find(store, owner, id)) is not None]
-        return Whole(listed_files([_metadata(file) for file in found], has_more=False))
-    asked = read_file_listing(http.query)
-    rows, has_more = await newest_first(store, owner, FILE, asked, is_whole)
-    return Whole(listed_files([_metadata(_file(row)) for row in rows], has_more=has_more))
+async def list_files(http: HttpRequest) -> JsonResponse | Responder:
+    store, owner = require_store(http), http.caller.owner
+    if ids := select_ids([*http.query.getlist("ids[]"), *http.query.getlist("ids")], http.query):
+        chosen_files = [file for id in ids if (file := await find_file(store, owner, id)) is not None]
+        return JsonResponse(render_file_list([_build_metadata(file) for file in chosen_files], has_more=False))
+    listing = read_file_page_query(http.query)
+    rows, has_more = await list_newest_first(store, owner, FILE_KIND, listing, is_complete)
+    return JsonResponse(render_file_list([_build_metadata(_decode_file(row)) for row in rows], has_more=has_more))
 
 
-def _file(record: Record) -> File:
-    return msgspec.json.decode(record.body, type=File)
+def _decode_file(record: Record) -> FileObject:
+    return msgspec.json.decode(record.body, type=FileObject)
 
 
-def _told(file: File) -> Whole:
-    return Whole(msgspec.json.encode(_metadata(file)))
+def _render_file(file: FileObject) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(_build_metadata(file)))
 
 
-def _metadata(file: File) -> FileMetadata:
+def _build_metadata(file: FileObject) -> FileMetadata:
     return FileMetadata(
         id=file.id,
         filename=file.filename,
-        mime_type=file.mime_type or mimetypes.guess_type(file.filename)[0] or _OCTETS,
+        mime_type=file.mime_type or mimetypes.guess_type(file.filename)[0] or _OCTET_STREAM,
         size_bytes=file.bytes,
-        created_at=timestamp(file.created_at),
-        expires_at=None if file.expires_at is None else timestamp(file.expires_at),
+        created_at=format_timestamp(file.created_at),
+        expires_at=None if file.expires_at is None else format_timestamp(file.expires_at),
     )

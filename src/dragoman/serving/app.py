@@ -11,96 +11,87 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from .. import __version__
-from ..dialects.anthropic import anthropic_error, anthropic_status
-from ..dialects.anthropic.files import names_anthropic
+from ..dialects.anthropic import map_anthropic_status, render_anthropic_error
+from ..dialects.anthropic.files import is_anthropic_request
 from ..dialects.base import Profile, ReaderOptions
 from ..dialects.completions import read_completions
-from ..dialects.errors import openai_error
-from ..dialects.responses import responses_error
-from ..http.leaving import watch_of
-from ..pipeline.meter import Meters
+from ..dialects.errors import render_openai_error
+from ..dialects.responses import render_responses_error
+from ..http.disconnect import find_on_disconnect
+from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
-from ..pipeline.recent import RecentPrompts
+from ..pipeline.recent_prompts import RecentPrompts
 from ..store import Store
-from . import (
-    anthropic_files,
-    batches,
-    message_batches,
-    reading,
-    steering,
-    stored_chat,
-    threads,
-    utility,
-    weights,
-)
-from .answer import Outcome
+from . import anthropic_files, batches, message_batches, weights
 from .auth import Access, Keyring
-from .body import Budget, ClientGone
-from .clock import Clock, Ids, RandomIds, SystemClock
-from .endpoint import Endpoint, Envelope, EnvelopeOf, Handler, not_found
-from .explain import routes as explain_routes
-from .generate import generation
-from .host import allowed_hosts
-from .http_meter import HttpMeter
-from .leaving import telling
-from .lifespan import clean, lifespan, live_by
-from .listening import Listening
-from .media import Media, MediaOptions
-from .metrics import metrics
-from .patience import Lookout
-from .perform import Performer
-from .ports import routes as port_routes
+from .body import BodyMemoryBudget, ClientGone
+from .clock import Clock, IdGenerator, RandomIdGenerator, SystemClock
+from .crypto import Sealer
+from .disconnect import with_disconnect_events
+from .endpoint import Endpoint, EnvelopeResolver, ErrorEnvelope, Handler, build_not_found_endpoint
+from .explain import build_routes as explain_routes
+from .generate import build_generation_handler
+from .host import build_allowed_hosts
+from .http_metrics import HttpMetrics
+from .internal_client import InternalClient
+from .keepalive import StreamMonitor
+from .lifespan import build_lifespan, run_cleanup, serve_lifespan
+from .media import MediaOptions, MediaResolver
+from .metrics import build_metrics_handler
+from .pacing import StartLimiter
+from .port_faults.routes import build_routes as port_routes
+from .port_faults.spec import PortController
 from .request_log import RequestLog
 from .responses import conversations, create, stored
-from .responses.background import Background
+from .responses.background import BackgroundRuns
 from .responses.compact import compact
-from .responses.count import count_input_tokens
-from .responses.socket import ResponsesSocket
-from .seals import Seals
+from .responses.input_tokens import count_input_tokens
+from .responses.websocket import ResponsesWebSocket
+from .routes import admin, chat, embeddings, messages, models
 from .service import Service, ServingOptions
-from .sglang import routes as sglang_routes
+from .sglang import build_routes as sglang_routes
+from .streaming import ResponseOutcome
 from .tgi import ENVELOPE as TGI_ENVELOPE
-from .tgi import ROUTES as TGI_ROUTES
-from .tgi import routes as tgi_routes
-from .turns import Turns
-from .vllm import routes as vllm_routes
+from .tgi import TGI_ONLY_PATHS as TGI_ROUTES
+from .tgi import build_routes as tgi_routes
+from .vllm import build_routes as vllm_routes
 
-Table = Mapping[str, tuple[Access, Mapping[str, Handler]]]
+RouteTable = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
-def routes(meters: Meters, http_meter: HttpMeter) -> Table:
+def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> RouteTable:
     """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
     public, user = Access.PUBLIC, Access.USER
-    table: Table = {
-        **_chat(user),
-        "/v1/completions": (user, {"POST": generation(read_completions)}),
-        **_responses(user),
-        "/v1/messages": (user, {"POST": threads.create}),
-        "/v1/messages/count_tokens": (user, {"POST": utility.count_tokens}),
-        **reading.routes(),
+    table: RouteTable = {
+        **_build_chat_routes(user),
+        "/v1/completions": (user, {"POST": build_generation_handler(read_completions)}),
+        **_build_responses_routes(user),
+        "/v1/messages": (user, {"POST": messages.create}),
+        "/v1/messages/count_tokens": (user, {"POST": models.count_tokens}),
+        **embeddings.build_routes(),
         **vllm_routes(),
         **sglang_routes(),
         **tgi_routes(),
         **explain_routes(),
-        "/": (user, {"GET": utility.front, **tgi_routes()["/"][1]}),
-        "/v1/models": (user, {"GET": utility.list_models}),
-        "/v1/models/{model:path}": (user, {"GET": utility.show_model}),
-        "/tokenize": (user, {"POST": utility.tokenize}),
-        "/detokenize": (user, {"POST": utility.detokenize}),
-        "/health": (public, {"GET": utility.health}),
-        "/ping": (public, {"GET": utility.health, "POST": utility.health}),
-        "/version": (public, {"GET": utility.version}),
-        **anthropic_files.routes(),
-        **message_batches.routes(),
-        **steering.routes(),
+        "/": (user, {"GET": models.show_index, **tgi_routes()["/"][1]}),
+        "/v1/models": (user, {"GET": models.list_models}),
+        "/v1/models/{model:path}": (user, {"GET": models.show_model}),
+        "/tokenize": (user, {"POST": models.tokenize}),
+        "/detokenize": (user, {"POST": models.detokenize}),
+        "/health": (public, {"GET": models.check_health}),
+        "/ping": (public, {"GET": models.check_health, "POST": models.check_health}),
+        "/version": (public, {"GET": models.show_version}),
+        **anthropic_files.build_routes(),
+        **message_batches.build_routes(),
+        **admin.build_routes(),
         **port_routes(),
-        **weights.routes(),
-        "/metrics": (public, {"GET": metrics(meters, http_meter)}),
+        **weights.build_routes(),
+        "/metrics": (public, {"GET": build_metrics_handler(meters, http_metrics)}),
     }
-    return {**table, **batches.routes(_posts(table))}
+    return {**table, **batches.build_routes(_find_post_handlers(table))}
 
 
-def _posts(table: Table) -> Mapping[str, Handler]:
+def _find_post_handlers(table: RouteTable) -> Mapping[str, Handler]:
     """What a job can ask."""
     return {path: handlers["POST"] for path, (_, handlers) in table.items() if "POST" in handlers}
 
@@ -110,12 +101,12 @@ def create_app(
     *,
     options: ServingOptions | None = None,
     clock: Clock | None = None,
-    ids: Ids | None = None,
+    ids: IdGenerator | None = None,
     secret: bytes | None = None,
     store: Store | None = None,
-    media: Media | None = None,
+    media: MediaResolver | None = None,
     request_log: RequestLog | None = None,
-    ports: Listening | None = None,
+    port_controller: PortController | None = None,
 ) -> Application:
     """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
 
@@ -124,74 +115,85 @@ def create_app(
     request_log: closed with the application's lifespan. ports: of a server that can be told to stop listening.
     """
     options = options or ServingOptions()
-    background = None if store is None else Background(store, options.max_background)
+    background = None if store is None else BackgroundRuns(store, options.max_background)
     clock = clock or SystemClock()
     service = Service(
         models=models,
         clock=clock,
-        ids=ids or RandomIds(),
+        ids=ids or RandomIdGenerator(),
         options=options,
         keyring=Keyring(options.api_keys, options.admin_keys),
-        allowed_hosts=allowed_hosts(options.bind, options.allowed_hosts),
-        reading=ReaderOptions(profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces),
-        seals=Seals(secret or secrets.token_bytes(32), options.reasoning_check),
+        allowed_hosts=build_allowed_hosts(options.bind, options.allowed_hosts),
+        reader_options=ReaderOptions(
+            profile=options.profile, default_model=models.default, drop_nonces=options.drop_nonces
+        ),
+        sealer=Sealer(secret or secrets.token_bytes(32), options.reasoning_verification),
         fingerprint=f"dragoman-{__version__}",
-        meters=Meters(models, clock.monotonic),
-        http_meter=HttpMeter(),
-        lookout=Lookout(options.patience),
-        media=media or Media(MediaOptions()),
-        bodies=Budget(options.max_inflight_body_bytes),
+        meters=ModelMetrics(models, clock.monotonic),
+        http_metrics=HttpMetrics(),
+        stream_monitor=StreamMonitor(options.timeouts),
+        media=media or MediaResolver(MediaOptions()),
+        body_budget=BodyMemoryBudget(options.max_inflight_body_bytes),
         store=store,
         background=background,
-        recent=RecentPrompts() if options.explain else None,
+        recent_prompts=RecentPrompts() if options.explain else None,
         request_log=request_log,
-        listening=ports,
+        port_controller=port_controller,
     )
 
-    envelope = _envelopes(options.profile)
-    table = routes(service.meters, service.http_meter)
-    perform, room = Performer(service, _posts(table), envelope), asyncio.Semaphore(options.batch_concurrency)
+    resolve_envelope = _build_envelope_resolver(options.profile)
+    table = build_routes(service.meters, service.http_metrics)
+    internal_client, batch_slots = (
+        InternalClient(service, _find_post_handlers(table), resolve_envelope),
+        asyncio.Semaphore(options.batch_concurrency),
+    )
     # A path that is written out goes before one with a name in it: /v1/chat/completions/render is no completion.
     paths = sorted(table, key=lambda path: "{" in path)
-    endpoints = [Endpoint(path, *table[path], service, envelope) for path in paths]
-    chores = (clean, batches.chore(perform, room), message_batches.chore(perform, room))
-    other = not_found(service, envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path])
-    sockets = {"/v1/responses": ResponsesSocket(service, envelope)}
-    return Application(Paths(endpoints, other), sockets, lifespan(service, chores))
+    endpoints = [Endpoint(path, *table[path], service, resolve_envelope) for path in paths]
+    workers = (
+        run_cleanup,
+        batches.build_worker(internal_client, batch_slots),
+        message_batches.build_worker(internal_client, batch_slots),
+    )
+    fallback = build_not_found_endpoint(
+        service, resolve_envelope, [path for path in paths if path.startswith("/v1/") and "{" not in path]
+    )
+    websockets = {"/v1/responses": ResponsesWebSocket(service, resolve_envelope)}
+    return Application(Router(endpoints, fallback), websockets, build_lifespan(service, workers))
 
 
-_OPENAI = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
+_OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
 
 
-def _envelopes(profile: Profile) -> EnvelopeOf:
+def _build_envelope_resolver(profile: Profile) -> EnvelopeResolver:
     """The path decides whose error it is, a 404 beneath /v1/messages is Anthropic's; where it does not, the headers."""
-    openai = Envelope(lambda error, _: openai_error(error, profile), lambda error: error.status)
-    responses = Envelope(lambda error, _: responses_error(error, profile), lambda error: error.status)
-    anthropic = Envelope(anthropic_error, anthropic_status)
+    openai = ErrorEnvelope(lambda error, _: render_openai_error(error, profile), lambda error: error.status)
+    responses = ErrorEnvelope(lambda error, _: render_responses_error(error, profile), lambda error: error.status)
+    anthropic = ErrorEnvelope(render_anthropic_error, map_anthropic_status)
 
-    def of(path: str, headers: Mapping[str, str]) -> Envelope:
-        if path.startswith("/v1/messages") or (names_anthropic(headers) and not path.startswith(_OPENAI)):
+    def resolve(path: str, headers: Mapping[str, str]) -> ErrorEnvelope:
+        if path.startswith("/v1/messages") or (is_anthropic_request(headers) and not path.startswith(_OPENAI_PATHS)):
             return anthropic
         if path in TGI_ROUTES:
             return TGI_ENVELOPE
         return responses if path.startswith("/v1/responses") else openai
 
-    return of
+    return resolve
 
 
-def _chat(user: Access) -> Table:
+def _build_chat_routes(user: Access) -> RouteTable:
     completion = "/v1/chat/completions/{id}"
     return {
-        "/v1/chat/completions": (user, {"POST": stored_chat.create, "GET": stored_chat.list_all}),
+        "/v1/chat/completions": (user, {"POST": chat.create, "GET": chat.list_all}),
         completion: (
             user,
-            {"GET": stored_chat.show, "POST": stored_chat.update, "DELETE": stored_chat.delete},
+            {"GET": chat.show, "POST": chat.update, "DELETE": chat.delete},
         ),
-        f"{completion}/messages": (user, {"GET": stored_chat.list_messages}),
+        f"{completion}/messages": (user, {"GET": chat.list_messages}),
     }
 
 
-def _responses(user: Access) -> Table:
+def _build_responses_routes(user: Access) -> RouteTable:
     """Responses, and the conversations that they can be part of."""
     response, conversation = "/v1/responses/{id}", "/v1/conversations/{id}"
     return {
@@ -214,25 +216,25 @@ def _responses(user: Access) -> Table:
     }
 
 
-class Paths:
+class Router:
     """Which endpoint a path means. Of several the first; one that is written out needs no look at the others."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], other: Endpoint) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
         self._exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
         self._routes = [(Route(endpoint.path, endpoint.handle), endpoint) for endpoint in endpoints]
-        self._other = other
+        self._fallback = fallback
 
-    def find(self, scope: Scope) -> Endpoint:
+    def find_endpoint(self, scope: Scope) -> Endpoint:
         """What stands in its place in a path with names goes into the scope."""
         exact = self._exact.get(scope["path"])
         if exact is not None:
             return exact
         for route, endpoint in self._routes:
-            match, found = route.matches(scope)
+            match, child_scope = route.matches(scope)
             if match is not Match.NONE:  # the endpoint itself looks at the method
-                scope["path_params"] = found["path_params"]
+                scope["path_params"] = child_scope["path_params"]
                 return endpoint
-        return self._other
+        return self._fallback
 
 
 class Application:
@@ -240,37 +242,37 @@ class Application:
 
     def __init__(
         self,
-        paths: Paths,
-        sockets: Mapping[str, ResponsesSocket],
-        life: Callable[[object], AbstractAsyncContextManager[object]],
+        router: Router,
+        websockets: Mapping[str, ResponsesWebSocket],
+        lifespan_factory: Callable[[object], AbstractAsyncContextManager[object]],
     ) -> None:
-        self._paths, self._sockets, self._life = paths, sockets, life
-        self._turns = Turns()
+        self._router, self._websockets, self._lifespan_factory = router, websockets, lifespan_factory
+        self._start_limiter = StartLimiter()
 
-    def alive(self) -> AbstractAsyncContextManager[object]:
+    def lifespan_context(self) -> AbstractAsyncContextManager[object]:
         """Its lifespan, for one that is served beside others."""
-        return self._life(self)
+        return self._lifespan_factory(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await live_by(self.alive(), receive, send)
+            await serve_lifespan(self.lifespan_context(), receive, send)
         elif scope["type"] == "websocket":
-            await self._socket(scope, receive, send)
-        elif (watch := watch_of(scope)) is None:
-            await telling(self, scope, receive, send)
+            await self._handle_websocket(scope, receive, send)
+        elif (on_disconnect := find_on_disconnect(scope)) is None:
+            await with_disconnect_events(self, scope, receive, send)
         else:
-            visit = self._paths.find(scope).visit(scope, receive, watch)
+            lifecycle = self._router.find_endpoint(scope).open_request(scope, receive, on_disconnect)
             # For as long as a stream runs nothing is kept but what is needed then.
             del scope, receive
-            await self._turns.take()
+            await self._start_limiter.acquire()
             try:
-                outcome = await (await visit.answer())(watch, send)
+                outcome = await (await lifecycle.respond())(on_disconnect, send)
             except ClientGone:
-                outcome = Outcome(cancelled=True)
-            visit.over(outcome)
+                outcome = ResponseOutcome(cancelled=True)
+            lifecycle.finish(outcome)
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in self._sockets:
-            await self._sockets[scope["path"]](scope, receive, send)
+    async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in self._websockets:
+            await self._websockets[scope["path"]](scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})

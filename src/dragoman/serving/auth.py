@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 from starlette.datastructures import Headers
 
-from ..core.errors import NotAuthenticated, NotPermitted
+from ..core.errors import AuthenticationError, PermissionDenied
 
 
 class Access(StrEnum):
@@ -31,57 +31,57 @@ class Caller(Struct, frozen=True):
     """
 
     owner: str = ""
-    admin: bool = False
-    background: bool = False
+    is_admin: bool = False
+    is_background: bool = False
 
 
 class Keyring:
     """Knows keys by their SHA-256 digests only; compares in constant time (vLLM CVE-2025-59425)."""
 
     def __init__(self, keys: Iterable[str] = (), admin_keys: Iterable[str] = ()) -> None:
-        self._users = tuple(_digest(key) for key in keys)
-        self._admins = tuple(_digest(key) for key in admin_keys)
+        self._user_digests = tuple(_hash_key(key) for key in keys)
+        self._admin_digests = tuple(_hash_key(key) for key in admin_keys)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """No user key is set: everybody may use the server."""
-        return not self._users and not self._admins
+        return not self._user_digests and not self._admin_digests
 
-    def admit(self, headers: Headers, access: Access) -> Caller:
+    def authenticate(self, headers: Headers, access: Access) -> Caller:
         """The caller behind these headers.
 
         Raises NotAuthenticated without a good key, NotPermitted where the key is good but not for this.
         """
-        callers = [self._caller(key) for key in _presented(headers)]
-        known = [caller for caller in callers if caller is not None]
+        callers = [self._find_caller(key) for key in _read_keys(headers)]
+        known_callers = [caller for caller in callers if caller is not None]
         if access is Access.PUBLIC:
-            return known[0] if known else Caller()
-        if self.open:
+            return known_callers[0] if known_callers else Caller()
+        if self.is_open:
             return Caller()
-        if not known:
-            raise NotAuthenticated(_missing() if not callers else "Incorrect API key provided.")
-        if any(caller != known[0] for caller in known):
+        if not known_callers:
+            raise AuthenticationError(_missing_key_message() if not callers else "Incorrect API key provided.")
+        if any(caller != known_callers[0] for caller in known_callers):
             # Two good keys of different owners: there is no right guess whose request this is.
-            raise NotAuthenticated("`Authorization` and `x-api-key` carry the keys of two different owners.")
-        if access is Access.ADMIN and not known[0].admin:
-            raise NotPermitted("This route needs an administrator's key.")
-        return known[0]
+            raise AuthenticationError("`Authorization` and `x-api-key` carry the keys of two different owners.")
+        if access is Access.ADMIN and not known_callers[0].is_admin:
+            raise PermissionDenied("This route needs an administrator's key.")
+        return known_callers[0]
 
-    def _caller(self, key: str) -> Caller | None:
-        digest = _digest(key)
+    def _find_caller(self, key: str) -> Caller | None:
+        digest = _hash_key(key)
         # Every comparison is made, so that the time does not tell which one matched.
-        user = [hmac.compare_digest(digest, each) for each in self._users]
-        admin = [hmac.compare_digest(digest, each) for each in self._admins]
-        if not any(user) and not any(admin):
+        user_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests]
+        admin_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests]
+        if not any(user_matches) and not any(admin_matches):
             return None
-        return Caller(digest.hex()[:32], any(admin))
+        return Caller(digest.hex()[:32], any(admin_matches))
 
 
-def _digest(key: str) -> bytes:
+def _hash_key(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def _presented(headers: Headers) -> list[str]:
+def _read_keys(headers: Headers) -> list[str]:
     keys = [key for key in headers.getlist("x-api-key") if key]
     for value in headers.getlist("authorization"):
         scheme, _, key = value.partition(" ")
@@ -90,5 +90,5 @@ def _presented(headers: Headers) -> list[str]:
     return keys
 
 
-def _missing() -> str:
+def _missing_key_message() -> str:
     return "You didn't provide an API key. Send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`."

@@ -13,154 +13,172 @@ from msgspec.structs import replace
 
 from ..core.errors import Conflict, NotFound
 from ..dialects.batches import (
-    BadLine,
-    Batch,
+    BatchCounts,
     BatchError,
-    Counts,
-    Errors,
-    File,
-    Status,
-    Usage,
-    answer_in,
-    read_batch_order,
+    BatchErrors,
+    BatchObject,
+    BatchStatus,
+    BatchUsage,
+    FileObject,
+    InvalidBatchLine,
+    encode_result_line,
+    encode_unexecuted_line,
+    read_answer,
+    read_batch_request,
     read_line,
-    result_line,
-    unexecuted_line,
-    usage_of,
+    read_usage,
 )
-from ..dialects.body import echo
-from ..dialects.pages import read_paging
-from ..store import NOBODY, Append, Change, Delete, Entry, Item, Key, Put, Record, Refused, Replace, Store, StoreFull
+from ..dialects.body import abbreviate
+from ..dialects.pagination import read_page_query
+from ..store import (
+    UNCLAIMED_RUN,
+    Append,
+    Change,
+    CommitConflict,
+    Delete,
+    Item,
+    Key,
+    Put,
+    Record,
+    Replace,
+    SeriesEntry,
+    Store,
+    StoreFull,
+)
 from . import file_store, files
-from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Whole
-from .generate import refuse_unknown
-from .jobs import Held, Jobs, Task
-from .perform import Performed, Performer
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .generate import reject_unknown_fields
+from .internal_client import InternalClient, InternalResponse
+from .jobs import JobRunner, JobTask, RecordLease
 from .service import Service
-from .stored import list_records, store_of
+from .store_access import list_records, require_store
+from .streaming import Responder
 
 BATCH = "batch"
-ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")
-WRITING = "writing"
+BATCH_ENDPOINTS = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings", "/v1/completions")
+WRITING_STATE = "writing"
 MAX_LINES = 50_000
 MAX_ERRORS = 100
-_WINDOW = 24 * 3600
+_COMPLETION_WINDOW = 24 * 3600
 _FILES_TTL = 30 * 86400
-_ENDED = frozenset({"failed", "completed", "expired", "cancelled"})
+_FINAL_STATES = frozenset({"failed", "completed", "expired", "cancelled"})
 
 
-def routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     """handlers: of the routes that a batch can ask."""
     return {
-        "/v1/batches": (Access.USER, {"GET": list_batches, "POST": creation(handlers)}),
+        "/v1/batches": (Access.USER, {"GET": list_batches, "POST": build_create_handler(handlers)}),
         "/v1/batches/{batch}": (Access.USER, {"GET": show}),
         "/v1/batches/{batch}/cancel": (Access.USER, {"POST": cancel}),
     }
 
 
-def chore(perform: Performer, room: asyncio.Semaphore) -> Callable[[Service, Store], Coroutine[None, None, None]]:
+def build_worker(
+    client: InternalClient, slots: asyncio.Semaphore
+) -> Callable[[Service, Store], Coroutine[None, None, None]]:
     """Works off what batches there are."""
 
     async def run(service: Service, store: Store) -> None:
-        jobs = Jobs(service, store, perform, BATCH, room)
-        await jobs.run(partial(work, service, store))
+        jobs = JobRunner(service, store, client, BATCH, slots)
+        await jobs.run(partial(process_batch, service, store))
 
     return run
 
 
-def creation(handlers: Mapping[str, Handler]) -> Handler:
+def build_create_handler(handlers: Mapping[str, Handler]) -> Handler:
     """handlers: of the routes that a batch can ask."""
 
-    async def create(http: Http) -> Whole | Answer:
-        store = store_of(http)
-        order = read_batch_order(await http.json(), [path for path in ENDPOINTS if path in handlers])
-        refuse_unknown(order.unknown, strict=http.service.options.strict)
-        if await file_store.find(store, http.caller.owner, order.input_file_id) is None:
-            raise files.no_such_file(order.input_file_id)
+    async def create(http: HttpRequest) -> JsonResponse | Responder:
+        store = require_store(http)
+        batch_request = read_batch_request(
+            await http.read_json(), [path for path in BATCH_ENDPOINTS if path in handlers]
+        )
+        reject_unknown_fields(batch_request.unknown, strict=http.service.options.strict)
+        if await file_store.find_file(store, http.caller.owner, batch_request.input_file_id) is None:
+            raise files.build_no_such_file_error(batch_request.input_file_id)
         created = int(http.service.clock.now())
-        batch = Batch(
+        batch = BatchObject(
             id=http.service.ids.new("batch_"),
-            completion_window=order.completion_window,
+            completion_window=batch_request.completion_window,
             created_at=created,
-            endpoint=order.endpoint,
-            input_file_id=order.input_file_id,
-            expires_at=created + _WINDOW,
-            metadata=order.metadata,
-            output_expires_after=order.output_expires_after,
+            endpoint=batch_request.endpoint,
+            input_file_id=batch_request.input_file_id,
+            expires_at=created + _COMPLETION_WINDOW,
+            metadata=batch_request.metadata,
+            output_expires_after=batch_request.output_expires_after,
         )
         body = msgspec.json.encode(batch)
-        await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=NOBODY))
-        http.service.new_work.set()
-        unknown = tuple(f"{name} is ignored: unknown field" for name in order.unknown)
-        return Whole(body, warnings=unknown)
+        await store.commit(Put(Key(http.caller.owner, BATCH, batch.id), created, body, "validating", run=UNCLAIMED_RUN))
+        http.service.jobs_available.set()
+        warnings = tuple(f"{name} is ignored: unknown field" for name in batch_request.unknown)
+        return JsonResponse(body, warnings=warnings)
 
     return create
 
 
-async def show(http: Http) -> Whole | Answer:
-    return Whole((await _record(http)).body)
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse((await _load_record(http)).body)
 
 
-async def list_batches(http: Http) -> Whole | Answer:
-    asked = read_paging(http.query, descending=True)
-    return Whole(await list_records(store_of(http), http.caller.owner, BATCH, asked))
+async def list_batches(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=True)
+    return JsonResponse(await list_records(require_store(http), http.caller.owner, BATCH, paging))
 
 
-async def cancel(http: Http) -> Whole | Answer:
+async def cancel(http: HttpRequest) -> JsonResponse | Responder:
     """What is done stays; what runs is stopped. Cancelling twice is cancelling once."""
     while True:
-        record = await _record(http)
+        record = await _load_record(http)
         if record.state in ("cancelling", "cancelled"):
-            return Whole(record.body)
-        if record.state in (*_ENDED, "finalizing"):
+            return JsonResponse(record.body)
+        if record.state in (*_FINAL_STATES, "finalizing"):
             raise Conflict(f"Cannot cancel a batch with status '{record.state}'.")
         now = int(http.service.clock.now())
-        body = msgspec.json.encode(replace(_batch(record), status="cancelling", cancelling_at=now))
+        body = msgspec.json.encode(replace(_decode_batch(record), status="cancelling", cancelling_at=now))
         # Not its version: that changes with every result. What was counted meanwhile is counted again at the end.
         change = Replace(record.key, "cancelling", body, record.run, states=frozenset({record.state}))
         try:
-            await store_of(http).commit(change)
-        except Refused:
+            await require_store(http).commit(change)
+        except CommitConflict:
             continue
-        return Whole(body)
+        return JsonResponse(body)
 
 
-async def _record(http: Http) -> Record:
+async def _load_record(http: HttpRequest) -> Record:
     id = http.path_params["batch"]
-    record = await store_of(http).get(Key(http.caller.owner, BATCH, id))
+    record = await require_store(http).get(Key(http.caller.owner, BATCH, id))
     if record is None:
-        raise NotFound(f"No batch found with id {echo(id)}.", param="id")
+        raise NotFound(f"No batch found with id {abbreviate(id)}.", param="id")
     return record
 
 
-def _batch(record: Record) -> Batch:
-    return msgspec.json.decode(record.body, type=Batch)
+def _decode_batch(record: Record) -> BatchObject:
+    return msgspec.json.decode(record.body, type=BatchObject)
 
 
-async def work(service: Service, store: Store, record: Record, jobs: Jobs) -> None:
+async def process_batch(service: Service, store: Store, record: Record, jobs: JobRunner) -> None:
     """A batch from whatever state it is in to its end. Raises Refused if another process has it."""
-    job = _Job(service, store, record)
+    job = _BatchJob(service, store, record)
     try:
         if job.batch.status == "validating":
             await job.validate()
         if job.batch.status == "in_progress":
-            await jobs.do(job)
-    except* StoreFull as full:
-        await job.fail(_whole_file(StoreFull.code, str(full.exceptions[0])))
-    if job.batch.status not in _ENDED:
+            await jobs.run_job(job)
+    except* StoreFull as error_group:
+        await job.fail(_build_file_error(StoreFull.code, str(error_group.exceptions[0])))
+    if job.batch.status not in _FINAL_STATES:
         await job.finish()
 
 
-class _Job:
+class _BatchJob:
     """A batch in work."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
         self._service, self._store, self._key = service, store, record.key
-        self._held = Held(store, record)
-        self._writing = asyncio.Lock()
-        self.batch = _batch(record)
+        self._lease = RecordLease(store, record)
+        self._write_lock = asyncio.Lock()
+        self.batch = _decode_batch(record)
 
     @property
     def id(self) -> str:
@@ -172,44 +190,50 @@ class _Job:
 
     async def validate(self) -> None:
         """In progress, if every line is a request; failed if not; as it is if it was cancelled meanwhile."""
-        found = await _validated(self._lines(), self.batch.endpoint, self._service.options.max_body_bytes)
-        if found.errors:
-            await self.fail(*found.errors)
+        validation = await _validate_lines(
+            self._read_lines(), self.batch.endpoint, self._service.options.max_body_bytes
+        )
+        if validation.errors:
+            await self.fail(*validation.errors)
             return
-        output, errors = self._file("output"), self._file("errors")
-        begun = replace(
+        output, errors = self._build_file("output"), self._build_file("errors")
+        started = replace(
             self.batch,
             status="in_progress",
             in_progress_at=self._now(),
-            request_counts=Counts(total=found.total),
-            model=found.model,
+            request_counts=BatchCounts(total=validation.total),
+            model=validation.model,
             output_file_id=output.id,
             error_file_id=errors.id,
         )
-        files_of_it = (files.putting(self.owner, file, WRITING) for file in (output, errors))
-        await self._change(begun, *files_of_it)
+        file_puts = (files.build_put(self.owner, file, WRITING_STATE) for file in (output, errors))
+        await self._save_unless_cancelled(started, *file_puts)
 
-    async def tasks(self) -> AsyncGenerator[Task]:
-        done = await self._done()
-        async for _, data in self._lines():
+    async def pending_tasks(self) -> AsyncGenerator[JobTask]:
+        done_ids = await self._load_done_ids()
+        async for _, data in self._read_lines():
             line = read_line(data, self.batch.endpoint)
-            if line.custom_id not in done:
-                yield Task(line.custom_id, self.batch.endpoint, line.body)
+            if line.custom_id not in done_ids:
+                yield JobTask(line.custom_id, self.batch.endpoint, line.body)
 
-    async def keep(self, task: Task, answer: Performed) -> None:
+    async def store_result(self, task: JobTask, response: InternalResponse) -> None:
         """The line and the count, at once. Raises Refused where the batch is no longer in progress, or not ours."""
-        well = answer.status < 400
-        line = result_line(self._service.ids.new("batch_req_"), task.id, answer.status, answer.id, answer.body)
-        async with self._writing:
+        has_succeeded = response.status < 400
+        line = encode_result_line(
+            self._service.ids.new("batch_req_"), task.id, response.status, response.id, response.body
+        )
+        async with self._write_lock:
             counts, usage = self.batch.request_counts, self.batch.usage
-            counts = replace(counts, completed=counts.completed + well, failed=counts.failed + (not well))
-            if well:
-                usage = (usage or Usage()).plus(usage_of(answer.body))
-            now = replace(self.batch, request_counts=counts, usage=usage)
-            target = self.batch.output_file_id if well else self.batch.error_file_id
-            await self._commit(now, self._append(target, Item(line, task.id)))
+            counts = replace(
+                counts, completed=counts.completed + has_succeeded, failed=counts.failed + (not has_succeeded)
+            )
+            if has_succeeded:
+                usage = (usage or BatchUsage()).add(read_usage(response.body))
+            updated = replace(self.batch, request_counts=counts, usage=usage)
+            target = self.batch.output_file_id if has_succeeded else self.batch.error_file_id
+            await self._save(updated, self._build_append(target, Item(line, task.id)))
 
-    async def goes_on(self) -> bool:
+    async def can_continue(self) -> bool:
         record = await self._store.get(self._key)
         return record is not None and record.state == "in_progress" and self._now() < self.batch.expires_at
 
@@ -220,119 +244,121 @@ class _Job:
         is_done = counts.completed + counts.failed >= counts.total
         if self.batch.status == "in_progress" and not is_done:
             if self._now() < self.batch.expires_at:
-                await self._end("failed", errors=Errors((_whole_file("invalid_file", "The input file was deleted."),)))
+                await self._finalize(
+                    "failed", errors=BatchErrors((_build_file_error("invalid_file", "The input file was deleted."),))
+                )
                 return
-            await self._tell_the_rest()
-            await self._end("expired", expired_at=self._now())
+            await self._fail_unexecuted()
+            await self._finalize("expired", expired_at=self._now())
         elif self.batch.status == "cancelling":
-            await self._count_again()
-            await self._end("cancelled", cancelled_at=self._now())
+            await self._recount()
+            await self._finalize("cancelled", cancelled_at=self._now())
         else:
-            await self._change(replace(self.batch, status="finalizing", finalizing_at=self._now()))
-            await self._end("completed", completed_at=self._now())
+            await self._save_unless_cancelled(replace(self.batch, status="finalizing", finalizing_at=self._now()))
+            await self._finalize("completed", completed_at=self._now())
 
     async def fail(self, *errors: BatchError) -> None:
         await self._reload()
-        await self._end("failed", errors=Errors(errors))
+        await self._finalize("failed", errors=BatchErrors(errors))
 
-    async def _end(self, status: Status, **times: object) -> None:
+    async def _finalize(self, status: BatchStatus, **times: object) -> None:
         if status == "failed":
             times["failed_at"] = self._now()
-        output = await self._finished(self.batch.output_file_id)
-        errors = await self._finished(self.batch.error_file_id)
-        ended = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
-        await self._commit(ended, done=True)
+        output = await self._publish_file(self.batch.output_file_id)
+        errors = await self._publish_file(self.batch.error_file_id)
+        final_batch = replace(self.batch, status=status, output_file_id=output, error_file_id=errors, **times)
+        await self._save(final_batch, release=True)
 
-    async def _finished(self, id: str | None) -> str | None:
+    async def _publish_file(self, id: str | None) -> str | None:
         """The file, now seen by its owner; none where nothing was written to it."""
-        record = None if id is None else await self._store.get(Key(self.owner, file_store.FILE, id))
-        if record is None or record.state != WRITING:
+        record = None if id is None else await self._store.get(Key(self.owner, file_store.FILE_KIND, id))
+        if record is None or record.state != WRITING_STATE:
             return None if record is None else id
         size = 0
-        async for piece in file_store.pieces(self._store, record.key):
-            size += len(piece)
+        async for chunk in file_store.read_chunks(self._store, record.key):
+            size += len(chunk)
         if not size:
             await self._store.commit(Delete(record.key))
             return None
-        file = replace(msgspec.json.decode(record.body, type=File), bytes=size)
+        file = replace(msgspec.json.decode(record.body, type=FileObject), bytes=size)
         await self._store.commit(Replace(record.key, file_store.PROCESSED, msgspec.json.encode(file)))
         return id
 
-    async def _tell_the_rest(self) -> None:
-        why = "This request could not be executed before the completion window expired."
-        async with aclosing(self.tasks()) as left:
-            async for task in left:
-                line = unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", why)
+    async def _fail_unexecuted(self) -> None:
+        reason = "This request could not be executed before the completion window expired."
+        async with aclosing(self.pending_tasks()) as remaining:
+            async for task in remaining:
+                line = encode_unexecuted_line(self._service.ids.new("batch_req_"), task.id, "batch_expired", reason)
                 counts = self.batch.request_counts
-                now = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
-                append = self._append(self.batch.error_file_id, Item(line, task.id))
-                await self._commit(now, append)
+                updated = replace(self.batch, request_counts=replace(counts, failed=counts.failed + 1))
+                append = self._build_append(self.batch.error_file_id, Item(line, task.id))
+                await self._save(updated, append)
 
-    async def _done(self) -> set[str]:
+    async def _load_done_ids(self) -> set[str]:
         """Ids of the requests that have a result."""
-        both = (self.batch.output_file_id, self.batch.error_file_id)
-        return {entry.id for id in both async for entry in self._results(id) if entry.id is not None}
+        file_ids = (self.batch.output_file_id, self.batch.error_file_id)
+        return {entry.id for id in file_ids async for entry in self._load_results(id) if entry.id is not None}
 
-    async def _count_again(self) -> None:
-        well, badly, usage = 0, 0, Usage()
-        async for entry in self._results(self.batch.output_file_id):
-            well, usage = well + 1, usage.plus(usage_of(answer_in(entry.body)))
-        async for _ in self._results(self.batch.error_file_id):
-            badly += 1
-        counts = replace(self.batch.request_counts, completed=well, failed=badly)
-        self.batch = replace(self.batch, request_counts=counts, usage=usage if well else None)
+    async def _recount(self) -> None:
+        completed, failed, usage = 0, 0, BatchUsage()
+        async for entry in self._load_results(self.batch.output_file_id):
+            completed, usage = completed + 1, usage.add(read_usage(read_answer(entry.body)))
+        async for _ in self._load_results(self.batch.error_file_id):
+            failed += 1
+        counts = replace(self.batch.request_counts, completed=completed, failed=failed)
+        self.batch = replace(self.batch, request_counts=counts, usage=usage if completed else None)
 
-    async def _results(self, file: str | None) -> AsyncGenerator[Entry]:
-        after: int | None = None
+    async def _load_results(self, file: str | None) -> AsyncGenerator[SeriesEntry]:
+        cursor: int | None = None
         while file is not None:
-            key = Key(self.owner, file_store.FILE, file)
-            entries = await self._store.entries(key, file_store.CONTENT, after=after, limit=100)
+            key = Key(self.owner, file_store.FILE_KIND, file)
+            entries = await self._store.entries(key, file_store.CONTENT_SERIES, after=cursor, limit=100)
             for entry in entries:
                 yield entry
             if not entries:
                 return
-            after = entries[-1].position
+            cursor = entries[-1].position
 
-    def _lines(self) -> AsyncGenerator[tuple[int, bytes]]:
-        return file_store.lines(self._store, Key(self.owner, file_store.FILE, self.batch.input_file_id))
+    def _read_lines(self) -> AsyncGenerator[tuple[int, bytes]]:
+        return file_store.read_lines(self._store, Key(self.owner, file_store.FILE_KIND, self.batch.input_file_id))
 
-    def _append(self, file: str | None, item: Item) -> Append:
+    def _build_append(self, file: str | None, item: Item) -> Append:
         assert file is not None, "a batch in progress has its files"
-        return Append(Key(self.owner, file_store.FILE, file), file_store.CONTENT, (item,))
+        return Append(Key(self.owner, file_store.FILE_KIND, file), file_store.CONTENT_SERIES, (item,))
 
-    def _file(self, what: str) -> File:
+    def _build_file(self, role: str) -> FileObject:
         created, expiry = self._now(), self.batch.output_expires_after
-        return File(
+        return FileObject(
             id=self._service.ids.new("file-"),
             bytes=0,
             created_at=created,
-            filename=f"{self.batch.id}_{what}.jsonl",
+            filename=f"{self.batch.id}_{role}.jsonl",
             purpose="batch_output",
             expires_at=created + (_FILES_TTL if expiry is None else expiry.seconds),
         )
 
-    async def _change(self, batch: Batch, *more: Change) -> None:
+    async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
         """Still ours afterwards. Where it was cancelled meanwhile it is that, and nothing is changed."""
         try:
-            await self._commit(batch, *more)
-        except Refused:
+            await self._save(batch, *changes)
+        except CommitConflict:
             await self._reload()
             if self.batch.status != "cancelling":
                 raise
 
-    async def _commit(self, batch: Batch, *more: Change, done: bool = False) -> None:
-        await self._held.commit(batch.status, msgspec.json.encode(batch), *more, done=done)
+    async def _save(self, batch: BatchObject, *changes: Change, release: bool = False) -> None:
+        await self._lease.commit(batch.status, msgspec.json.encode(batch), *changes, release=release)
         self.batch = batch
 
     async def _reload(self) -> None:
-        await self._held.reload()
-        self.batch = _batch(self._held.record)
+        await self._lease.reload()
+        self.batch = _decode_batch(self._lease.record)
 
     def _now(self) -> int:
         return int(self._service.clock.now())
 
 
-class _Found(Struct, frozen=True):
+class _Validation(Struct, frozen=True):
     """What a validation found."""
 
     total: int
@@ -340,33 +366,35 @@ class _Found(Struct, frozen=True):
     errors: tuple[BatchError, ...]
 
 
-async def _validated(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, longest: int) -> _Found:
+async def _validate_lines(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, max_line_bytes: int) -> _Validation:
     """longest: bytes that a line may have."""
     errors: list[BatchError] = []
     model: str | None = None
-    seen: set[str] = set()
+    custom_ids: set[str] = set()
     async for number, data in lines:
         try:
-            if len(data) > longest:
-                raise BadLine("line_too_long", f"This line has {len(data)} bytes; {longest} are allowed.")
-            line = read_line(data, endpoint)
-            if line.custom_id in seen:
-                raise BadLine(
-                    "duplicate_custom_id", f"`custom_id` {echo(line.custom_id)} was used before.", "custom_id"
+            if len(data) > max_line_bytes:
+                raise InvalidBatchLine(
+                    "line_too_long", f"This line has {len(data)} bytes; {max_line_bytes} are allowed."
                 )
-        except BadLine as bad:
-            errors.append(BatchError(code=bad.code, message=bad.message, line=number, param=bad.param))
+            line = read_line(data, endpoint)
+            if line.custom_id in custom_ids:
+                raise InvalidBatchLine(
+                    "duplicate_custom_id", f"`custom_id` {abbreviate(line.custom_id)} was used before.", "custom_id"
+                )
+        except InvalidBatchLine as error:
+            errors.append(BatchError(code=error.code, message=error.message, line=number, param=error.param))
         else:
             model = model or line.model
-            seen.add(line.custom_id)
-        if len(seen) > MAX_LINES:
-            errors.append(_whole_file("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
-        if len(errors) >= MAX_ERRORS or len(seen) > MAX_LINES:
+            custom_ids.add(line.custom_id)
+        if len(custom_ids) > MAX_LINES:
+            errors.append(_build_file_error("too_many_tasks", f"A batch has at most {MAX_LINES} requests."))
+        if len(errors) >= MAX_ERRORS or len(custom_ids) > MAX_LINES:
             break
-    if not seen and not errors:
-        errors.append(_whole_file("empty_file", "The input file has no request, or was deleted."))
-    return _Found(len(seen), model, tuple(errors))
+    if not custom_ids and not errors:
+        errors.append(_build_file_error("empty_file", "The input file has no request, or was deleted."))
+    return _Validation(len(custom_ids), model, tuple(errors))
 
 
-def _whole_file(code: str | None, message: str) -> BatchError:
+def _build_file_error(code: str | None, message: str) -> BatchError:
     return BatchError(code=code or "invalid_file", message=message)

@@ -11,90 +11,92 @@ import zstandard
 from starlette.datastructures import Headers
 from starlette.types import Receive
 
-from ..core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMedia
+from ..core.errors import BodyTooLarge, Overloaded, RequestError, UnsupportedMediaType
 
-CODINGS = "br, gzip, deflate, zstd"
+SUPPORTED_CODINGS = "br, gzip, deflate, zstd"
 
 
 class ClientGone(Exception):
     """The client left before its request was complete."""
 
 
-class Budget:
+class BodyMemoryBudget:
     """Bytes of all bodies that are in flight. A single one may have more than `most`."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
+        self.most, self.used = most, 0
 
 
-class Share:
+class BodyMemoryShare:
     """What one request has of it, from its first byte until it has been read and made sense of."""
 
-    __slots__ = ("_budget", "_taken")
+    __slots__ = ("_get_reasoning_budget", "_reserved")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget, self._taken = budget, 0
+    def __init__(self, budget: BodyMemoryBudget) -> None:
+        self._budget, self._reserved = budget, 0
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """So many bytes in all. Raises Overloaded; never where it becomes less."""
-        budget, others = self._budget, self._budget.taken - self._taken
-        if size > self._taken and others and others + size > budget.most:
+        budget, used_by_others = self._budget, self._budget.used - self._reserved
+        if size > self._reserved and used_by_others and used_by_others + size > budget.most:
             raise Overloaded("The bodies of other requests take all the memory that there is for them; try again.")
-        budget.taken, self._taken = others + size, size
+        budget.used, self._reserved = used_by_others + size, size
 
-    def give_back(self) -> None:
-        self.take(0)
+    def release(self) -> None:
+        self.reserve(0)
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int, share: Share | None = None) -> bytes:
+async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyMemoryShare | None = None) -> bytes:
     """The decoded body, at most `limit` bytes on the wire and decoded. share: where it is counted, if anywhere.
 
     Raises BodyTooLarge, UnsupportedMedia (unknown coding), RequestError (corrupt), ClientGone, Overloaded.
     """
-    share = share or Share(Budget(limit))
+    share = share or BodyMemoryShare(BodyMemoryBudget(limit))
     declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:19]) > limit:
-        raise _too_large(limit)
+        raise _build_too_large_error(limit)
     coding = headers.get("content-encoding", "identity").strip().lower()
-    pieces: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        piece = message.get("body", b"")
-        size += len(piece)
+        chunk = message.get("body", b"")
+        size += len(chunk)
         if size > limit:
-            raise _too_large(limit)
-        share.take(size)
-        pieces.append(piece)
+            raise _build_too_large_error(limit)
+        share.reserve(size)
+        chunks.append(chunk)
         if not message.get("more_body", False):
             break
-    data = b"".join(pieces)
+    data = b"".join(chunks)
     if coding in ("identity", ""):
         return data
     # It can become as large as it may be, and that takes its time.
-    share.take(size + limit)
+    share.reserve(size + limit)
     decoded = await anyio.to_thread.run_sync(_decode, data, coding, limit)
-    share.take(len(decoded))
+    share.reserve(len(decoded))
     return decoded
 
 
 def _decode(data: bytes, coding: str, limit: int) -> bytes:
     try:
         if coding in ("gzip", "x-gzip"):
-            return _inflate(zlib.decompressobj(16 + zlib.MAX_WBITS), data, limit)
+            return _decompress_zlib(zlib.decompressobj(16 + zlib.MAX_WBITS), data, limit)
         if coding == "deflate":
             # RFC 9110 means zlib's format; some clients send raw deflate.
-            wrapped = data[:1] in (b"\x78", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
-            return _inflate(zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS), data, limit)
+            has_zlib_header = data[:1] in (b"\x78", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
+            return _decompress_zlib(
+                zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS), data, limit
+            )
         if coding == "zstd":
-            return _unzstd(data, limit)
+            return _decompress_zstd(data, limit)
         if coding == "br":
-            return _unbrotli(data, limit)
+            return _decompress_brotli(data, limit)
     except (brotli.error, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise RequestError(f"The body is not valid {coding}.") from error
-    raise UnsupportedMedia(f"Content-Encoding `{coding[:40]}` is not supported; use one of {CODINGS}.")
+    raise UnsupportedMediaType(f"Content-Encoding `{coding[:40]}` is not supported; use one of {SUPPORTED_CODINGS}.")
 
 
 class _Inflater(Protocol):
@@ -105,45 +107,45 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
 
 
-def _inflate(stream: _Inflater, data: bytes, limit: int) -> bytes:
+def _decompress_zlib(stream: _Inflater, data: bytes, limit: int) -> bytes:
     out = stream.decompress(data, limit + 1)
     if len(out) > limit:
-        raise _too_large(limit)
+        raise _build_too_large_error(limit)
     if not stream.eof:
         raise EOFError
     return out
 
 
-def _unbrotli(data: bytes, limit: int) -> bytes:
+def _decompress_brotli(data: bytes, limit: int) -> bytes:
     stream = brotli.Decompressor()
     # The library stops soon after the limit of a call; what is left is fetched by calls without input.
-    pieces = [stream.process(data, output_buffer_limit=limit + 1)]
+    chunks = [stream.process(data, output_buffer_limit=limit + 1)]
     while not stream.is_finished():
-        if sum(map(len, pieces)) > limit:
-            raise _too_large(limit)
-        if not pieces[-1]:
+        if sum(map(len, chunks)) > limit:
+            raise _build_too_large_error(limit)
+        if not chunks[-1]:
             raise EOFError
-        pieces.append(stream.process(b"", output_buffer_limit=limit + 1))
-    out = b"".join(pieces)
+        chunks.append(stream.process(b"", output_buffer_limit=limit + 1))
+    out = b"".join(chunks)
     if len(out) > limit:
-        raise _too_large(limit)
+        raise _build_too_large_error(limit)
     return out
 
 
-def _unzstd(data: bytes, limit: int) -> bytes:
+def _decompress_zstd(data: bytes, limit: int) -> bytes:
     # The reader yields at most what is asked for, so a bomb costs no more than the limit; but it does not tell
     # a truncated frame. Once the size is known to be harmless the object that does tell may look at it.
     # A window over 8 MiB is refused, as RFC 8878 recommends for content codings.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
     with decompressor.stream_reader(data) as reader:
         if len(reader.read(limit + 1)) > limit:
-            raise _too_large(limit)
-    whole = decompressor.decompressobj()
-    out = whole.decompress(data)
-    if not whole.eof:
+            raise _build_too_large_error(limit)
+    checker = decompressor.decompressobj()
+    out = checker.decompress(data)
+    if not checker.eof:
         raise EOFError
     return out
 
 
-def _too_large(limit: int) -> BodyTooLarge:
+def _build_too_large_error(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than the {limit} bytes that are allowed.")

@@ -25,13 +25,13 @@ class SystemClock:
         return time.monotonic()
 
 
-class Ids(Protocol):
+class IdGenerator(Protocol):
     def new(self, prefix: str) -> str:
         """An id that nobody can guess and that no other call gets."""
         ...
 
 
-class RandomIds:
+class RandomIdGenerator:
     """128 random bits in hexadecimal behind the prefix."""
 
     def new(self, prefix: str) -> str:

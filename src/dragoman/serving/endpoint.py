@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Receive, Scope, Send
 
-from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
-from ..dialects.body import echo
-from ..http.leaving import Watch
-from .answer import Answer, Opening, Outcome, RawHeaders, unexpected
+from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMediaType
+from ..dialects.body import abbreviate
+from ..http.disconnect import OnDisconnect
 from .auth import Access, Caller
-from .body import ClientGone, Share, read_body
+from .body import BodyMemoryShare, ClientGone, read_body
 from .host import check_headers
 from .service import Service
+from .streaming import RawHeaders, Responder, ResponseOutcome, ResponseStart, wrap_unexpected_error
 
 log = logging.getLogger("dragoman.access")
 
@@ -29,19 +29,19 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class ErrorEnvelope:
     """How a dialect writes an error. body: of an error and the request's id. status: the HTTP status it has there."""
 
     body: Callable[[DragomanError, str], bytes]
     status: Callable[[DragomanError], int]
 
 
-EnvelopeOf = Callable[[str, Mapping[str, str]], Envelope]
+EnvelopeResolver = Callable[[str, Mapping[str, str]], ErrorEnvelope]
 """By the path, and the headers of the request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Http:
+class HttpRequest:
     """One HTTP request as a handler sees it. watch: tells that its client has left. client: the address that it comes
     from, where there is one.
 
@@ -53,13 +53,13 @@ class Http:
     headers: Headers
     path_params: Mapping[str, str]
     id: str
-    began: float
-    envelope: Envelope
+    started_at: float
+    envelope: ErrorEnvelope
     receive: Receive
-    watch: Watch
+    on_disconnect: OnDisconnect
     query_string: bytes
     path: str
-    share: Share
+    body_memory: BodyMemoryShare
     client: tuple[str, int] | None = None
 
     @property
@@ -67,22 +67,22 @@ class Http:
         return QueryParams(self.query_string)
 
     @property
-    def length(self) -> int:
+    def content_length(self) -> int:
         """Bytes of the body, by its own word."""
-        told = self.headers.get("content-length", "")
-        return int(told[:19]) if told.isdecimal() else 0
+        value = self.headers.get("content-length", "")
+        return int(value[:19]) if value.isdecimal() else 0
 
-    async def json(self) -> bytes:
+    async def read_json(self) -> bytes:
         """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
-        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
-            raise UnsupportedMedia("Send the body as `Content-Type: application/json`.")
-        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.share)
+        media_type = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        if media_type != "application/json" and not media_type.endswith("+json"):
+            raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
+        return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
 
-    def head(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
+    def build_headers(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
         """The headers of this request's answer."""
-        elapsed = (self.service.clock.monotonic() - self.began) * 1000
-        head = [
+        elapsed = (self.service.clock.monotonic() - self.started_at) * 1000
+        headers = [
             content_type,
             (b"x-request-id", self.id.encode()),
             (b"request-id", self.id.encode()),
@@ -90,28 +90,30 @@ class Http:
             (b"openai-version", b"2020-10-01"),
         ]
         if warnings:
-            head.append((b"x-dragoman-warnings", header_text("; ".join(warnings))))
-        head += self.service.options.origins.head(self.headers)
-        if self.service.models.closed:
+            headers.append((b"x-dragoman-warnings", encode_header_text("; ".join(warnings))))
+        headers += self.service.options.cors.build_headers(self.headers)
+        if self.service.models.is_closed:
             # Whoever comes again had better come to another server.
-            head.append((b"connection", b"close"))
-        return head
+            headers.append((b"connection", b"close"))
+        return headers
 
-    def opening(self, headers: RawHeaders, wait: float | None = None) -> Opening:
+    def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
         """Of an answer to it. wait: None is as long as for one that may still be refused."""
-        return Opening(headers, self.service.options.patience.headers if wait is None else wait, self.refusal)
+        return ResponseStart(
+            headers, self.service.options.timeouts.headers if max_wait is None else max_wait, self.render_error
+        )
 
-    def refusal(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
-        head = self.head()
+    def render_error(self, error: DragomanError) -> tuple[int, RawHeaders, bytes]:
+        headers = self.build_headers()
         if error.retry_after is not None:
-            head.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+            headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
         if error.status == 401:
-            head.append((b"www-authenticate", b"Bearer"))
-        return self.envelope.status(error), head, self.envelope.body(error, self.id)
+            headers.append((b"www-authenticate", b"Bearer"))
+        return self.envelope.status(error), headers, self.envelope.body(error, self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class JsonResponse:
     """An answer that is made at once. warnings: what of the request was ignored."""
 
     body: bytes
@@ -121,32 +123,32 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class EnvelopedError:
     """An error on a path that several dialects share: the body told which of them it is."""
 
     error: DragomanError
-    envelope: Envelope
+    envelope: ErrorEnvelope
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class CompleteResponse:
     """An answer that is known to its last byte. length: of its body, also where that is left out."""
 
     status: int
     headers: RawHeaders
     body: bytes
-    length: int
+    content_length: int
     error: DragomanError | None = None
 
-    async def __call__(self, _: Watch, send: Send) -> Outcome:
-        size = (b"content-length", str(self.length).encode())
-        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, size]})
+    async def __call__(self, _: OnDisconnect, send: Send) -> ResponseOutcome:
+        length_header = (b"content-length", str(self.content_length).encode())
+        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, length_header]})
         await send({"type": "http.response.body", "body": self.body})
-        return Outcome(self.status, self.length, self.error)
+        return ResponseOutcome(self.status, self.content_length, self.error)
 
 
-Made = Whole | Answer | Refusal | Complete
-Handler = Callable[[Http], Awaitable[Made]]
+HandlerResult = JsonResponse | Responder | EnvelopedError | CompleteResponse
+Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
 class Endpoint:
@@ -158,24 +160,28 @@ class Endpoint:
         access: Access,
         handlers: Mapping[str, Handler],
         service: Service,
-        envelope: EnvelopeOf,
+        resolve_envelope: EnvelopeResolver,
     ) -> None:
         self.path, self.access, self.handlers = path, access, handlers
-        self._service, self._envelope = service, envelope
+        self._service, self._resolve_envelope = service, resolve_envelope
 
-    def visit(self, scope: Scope, receive: Receive, watch: Watch) -> Visit:
-        return Visit(self, http_of(scope, receive, watch, self._service, self._envelope), scope["method"])
+    def open_request(self, scope: Scope, receive: Receive, on_disconnect: OnDisconnect) -> RequestLifecycle:
+        return RequestLifecycle(
+            self,
+            build_http_request(scope, receive, on_disconnect, self._service, self._resolve_envelope),
+            scope["method"],
+        )
 
-    async def handle(self, http: Http, method: str) -> Made:
+    async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
         """Raises DragomanError and ClientGone."""
         check_headers(http.headers, self._service.allowed_hosts)
-        origins = self._service.options.origins
+        cors = self._service.options.cors
         if self.access is Access.ADMIN:
-            origins.check(http.headers, named=True)
-        told = origins.preflight(method, http.headers, self.handlers)
-        if told is not None:
-            return Complete(200, [*http.head(), *told], b"", 0)
-        caller = self._service.keyring.admit(http.headers, self.access)
+            cors.check_origin(http.headers, by_name=True)
+        preflight_headers = cors.build_preflight_headers(method, http.headers, self.handlers)
+        if preflight_headers is not None:
+            return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
+        caller = self._service.keyring.authenticate(http.headers, self.access)
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = ", ".join(self.handlers)
@@ -184,111 +190,128 @@ class Endpoint:
             return await handler(replace(http, caller=caller))
         finally:
             # While the answer is sent nothing is left of the body.
-            http.share.give_back()
+            http.body_memory.release()
 
-    def note(self, visit: Visit, outcome: Outcome) -> None:
+    def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
         """What is told of a request when it is over."""
         service = self._service
-        elapsed = service.clock.monotonic() - visit.began
-        service.http_meter.note(visit.method, self.path, outcome.status, elapsed, visit.length, outcome.length)
+        elapsed = service.clock.monotonic() - lifecycle.started_at
+        service.http_metrics.record(
+            lifecycle.method, self.path, outcome.status, elapsed, lifecycle.content_length, outcome.length
+        )
         if service.options.access_log:
-            shown = visit.path.encode("unicode_escape").decode()[:200]
-            log.info("%s %s %s %d %.1fms", visit.id, visit.method, shown, outcome.status, elapsed * 1000)
+            escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
+            log.info("%s %s %s %d %.1fms", lifecycle.id, lifecycle.method, escaped_path, outcome.status, elapsed * 1000)
 
 
-class Visit:
+class RequestLifecycle:
     """A request from its coming until its answer is over: `answer`, then `over`.
 
     From when there is an answer nothing is kept of the request but what will be told of it.
     """
 
-    __slots__ = ("_endpoint", "_http", "began", "id", "length", "method", "path")
+    __slots__ = ("_endpoint", "_handle_http", "content_length", "id", "method", "path", "started_at")
 
-    def __init__(self, endpoint: Endpoint, http: Http, method: str) -> None:
+    def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method
-        self.id, self.path, self.began, self.length = http.id, http.path, http.began, http.length
+        self.id, self.path, self.started_at, self.content_length = (
+            http.id,
+            http.path,
+            http.started_at,
+            http.content_length,
+        )
 
-    async def answer(self) -> Answer | Complete:
+    async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone."""
         http, self._http = self._http, None
         assert http is not None
-        return answer_of(http, await make(self._endpoint.handle(http, self.method)), body=self.method != "HEAD")
+        return build_response(
+            http, await call_handler(self._endpoint.handle(http, self.method)), with_body=self.method != "HEAD"
+        )
 
-    def over(self, outcome: Outcome) -> None:
-        self._endpoint.note(self, outcome)
+    def finish(self, outcome: ResponseOutcome) -> None:
+        self._endpoint.record_outcome(self, outcome)
 
 
-def http_of(scope: Scope, receive: Receive, watch: Watch, service: Service, envelope: EnvelopeOf) -> Http:
+def build_http_request(
+    scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, resolve_envelope: EnvelopeResolver
+) -> HttpRequest:
     """The request as it came; nobody knows yet whose it is."""
     headers = Headers(scope=scope)
-    return Http(
+    return HttpRequest(
         service,
         Caller(),
         headers,
         scope.get("path_params", {}),
-        _request_id(headers, service),
+        _choose_request_id(headers, service),
         service.clock.monotonic(),
-        envelope(scope["path"], headers),
+        resolve_envelope(scope["path"], headers),
         receive,
-        watch,
+        on_disconnect,
         scope.get("query_string", b""),
         scope["path"],
-        Share(service.bodies),
+        BodyMemoryShare(service.body_budget),
         scope.get("client"),
     )
 
 
-async def make(handling: Awaitable[Made]) -> Made | DragomanError:
+async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | DragomanError:
     """What a handler makes, or what refuses it. Raises ClientGone."""
     try:
-        return await handling
+        return await result
     except DragomanError as error:
         return error
     except ClientGone:
         raise
     except Exception as error:
-        return unexpected(error)
+        return wrap_unexpected_error(error)
 
 
-def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> Answer | Complete:
+def build_response(
+    http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
+) -> Responder | CompleteResponse:
     """An error is told in the dialect's envelope. body: False leaves it out."""
-    if isinstance(made, Answer | Complete):
-        return made
-    if isinstance(made, Refusal):
-        http, made = replace(http, envelope=made.envelope), made.error
-    if isinstance(made, DragomanError):
-        status, headers, said = http.refusal(made)
-        return Complete(status, headers, said, len(said), made)
-    head = http.head(made.content_type, made.warnings)
-    return Complete(made.status, head, made.body if body else b"", len(made.body))
+    if isinstance(result, Responder | CompleteResponse):
+        return result
+    if isinstance(result, EnvelopedError):
+        http, result = replace(http, envelope=result.envelope), result.error
+    if isinstance(result, DragomanError):
+        status, headers, error_body = http.render_error(result)
+        return CompleteResponse(status, headers, error_body, len(error_body), result)
+    response_headers = http.build_headers(result.content_type, result.warnings)
+    return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
 
 
-def not_found(service: Service, envelope: EnvelopeOf, known: Sequence[str]) -> Endpoint:
+def build_not_found_endpoint(
+    service: Service, resolve_envelope: EnvelopeResolver, known_paths: Sequence[str]
+) -> Endpoint:
     """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
 
-    async def refuse(http: Http) -> Whole:
-        meant = _meant(http.path.rstrip("/"), known)
-        hint = "See the documentation for those that there are." if meant is None else f"Did you mean {meant}?"
-        raise NotFound(f"No such route: {echo(http.path)}. {hint}")
+    async def raise_not_found(http: HttpRequest) -> JsonResponse:
+        suggestion = _suggest_route(http.path.rstrip("/"), known_paths)
+        hint = (
+            "See the documentation for those that there are." if suggestion is None else f"Did you mean {suggestion}?"
+        )
+        raise NotFound(f"No such route: {abbreviate(http.path)}. {hint}")
 
     methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-    return Endpoint("*", Access.USER, dict.fromkeys(methods, refuse), service, envelope)
+    return Endpoint("*", Access.USER, dict.fromkeys(methods, raise_not_found), service, resolve_envelope)
 
 
-def _meant(path: str, known: Sequence[str]) -> str | None:
+def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
     """Of these routes the one of a client whose base URL lacks its end, or has it twice, or is a whole route."""
-    tails = {route.removeprefix("/v1"): route for route in known}
+    tails = {route.removeprefix("/v1"): route for route in known_paths}
     return next(
         (
             route
             for tail, route in tails.items()
-            if path == tail or path.endswith(route) or (path.endswith(tail) and path.removesuffix(tail) in known)
+            if path == tail or path.endswith(route) or (path.endswith(tail) and path.removesuffix(tail) in known_paths)
         ),
         None,
     )
 
 
-def header_text(text: str) -> bytes:
+def encode_header_text(text: str) -> bytes:
     """Fit for a header: printable ASCII, bounded."""
     return text.encode("ascii", "replace").translate(_UNPRINTABLE)[:2048]
 
@@ -296,6 +319,6 @@ def header_text(text: str) -> bytes:
 _UNPRINTABLE = bytes(byte if 32 <= byte < 127 else ord("?") for byte in range(256))
 
 
-def _request_id(headers: Headers, service: Service) -> str:
-    given = headers.get("x-request-id", "")
-    return given if _PLAIN_ID.fullmatch(given) else service.ids.new("req_")
+def _choose_request_id(headers: Headers, service: Service) -> str:
+    client_id = headers.get("x-request-id", "")
+    return client_id if _PLAIN_ID.fullmatch(client_id) else service.ids.new("req_")

@@ -16,15 +16,15 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 import httpx2
 
 from ..core.errors import RequestError
-from ..core.picture import MAX_BYTES
-from ..dialects.body import echo
+from ..core.image_info import MAX_BYTES
+from ..dialects.body import abbreviate
 
 Address = IPv4Address | IPv6Address
-Resolve = Callable[[str, int], Awaitable[list[str]]]
+ResolveHost = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host, for connections to a port. Raises OSError where there are none."""
 
-REDIRECTS = 3
-SECONDS = 10.0
+MAX_REDIRECTS = 3
+TIMEOUT = 10.0
 """For all of it, redirects too."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 
@@ -39,52 +39,52 @@ class Fetcher:
         self,
         hosts: tuple[str, ...] = (),
         *,
-        resolve: Resolve | None = None,
-        allowed: Callable[[Address], bool] | None = None,
-        seconds: float = SECONDS,
+        resolve: ResolveHost | None = None,
+        is_allowed: Callable[[Address], bool] | None = None,
+        timeout: float = TIMEOUT,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._hosts = tuple(host.lower() for host in hosts)
-        self._resolve, self._allowed = resolve or addresses, allowed or is_public
-        self._seconds, self._transport = seconds, transport
+        self._resolve, self._is_allowed = resolve or resolve_addresses, is_allowed or is_public
+        self._timeout, self._transport = timeout, transport
 
-    async def get(self, url: str, param: str) -> bytes:
+    async def fetch(self, url: str, param: str) -> bytes:
         """What lies there. param: the field that named it. Raises RequestError."""
         # No proxy of the environment's: it would connect to what nobody has looked at.
-        client = httpx2.AsyncClient(transport=self._transport, timeout=self._seconds, trust_env=False)
+        client = httpx2.AsyncClient(transport=self._transport, timeout=self._timeout, trust_env=False)
         try:
-            async with asyncio.timeout(self._seconds), client:
-                return await self._follow(client, url, param)
+            async with asyncio.timeout(self._timeout), client:
+                return await self._follow_redirects(client, url, param)
         except (TimeoutError, httpx2.HTTPError, OSError, UnicodeError):
-            raise _failed(param, f"{echo(url)} could not be fetched") from None
+            raise _build_download_error(param, f"{abbreviate(url)} could not be fetched") from None
 
-    async def _follow(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
-        at = url
-        for _ in range(REDIRECTS + 1):
-            request = await self._request(client, at, param)
+    async def _follow_redirects(self, client: httpx2.AsyncClient, url: str, param: str) -> bytes:
+        current_url = url
+        for _ in range(MAX_REDIRECTS + 1):
+            request = await self._build_request(client, current_url, param)
             response = await client.send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    return await _content(response, url, param)
-                at = str(httpx2.URL(at).join(response.headers["location"]))
+                    return await _read_content(response, url, param)
+                current_url = str(httpx2.URL(current_url).join(response.headers["location"]))
             except httpx2.InvalidURL:
-                raise _refused(param, f"{echo(url)} leads to what is no URL") from None
+                raise _build_invalid_url_error(param, f"{abbreviate(url)} leads to what is no URL") from None
             finally:
                 await response.aclose()
-        raise _failed(param, f"{echo(url)} leads from one URL to the next")
+        raise _build_download_error(param, f"{abbreviate(url)} leads from one URL to the next")
 
-    async def _request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
+    async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
         """To the address of the URL's host, which is asked for by its name."""
-        parsed = _parsed(url, param)
+        parsed = _parse_url(url, param)
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
-            raise _refused(param, f"nothing is fetched from {echo(host)} here")
-        found = [ip_address(text) for text in await self._resolve(host, port)]
-        if not found or not all(map(self._allowed, found)):
-            raise _refused(param, f"{echo(host)} is not a public host")
+            raise _build_invalid_url_error(param, f"nothing is fetched from {abbreviate(host)} here")
+        resolved = [ip_address(text) for text in await self._resolve(host, port)]
+        if not resolved or not all(map(self._is_allowed, resolved)):
+            raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
         return client.build_request(
             "GET",
-            parsed.copy_with(host=str(found[0]), fragment=None),
+            parsed.copy_with(host=str(resolved[0]), fragment=None),
             headers={"host": parsed.netloc.decode("ascii"), "accept": "*/*", "accept-encoding": "identity"},
             extensions={"sni_hostname": parsed.raw_host.decode("ascii")},
         )
@@ -99,45 +99,45 @@ def is_public(address: Address) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
-async def addresses(host: str, port: int) -> list[str]:
+async def resolve_addresses(host: str, port: int) -> list[str]:
     """As `Resolve`, by the system."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(address[0]) for *_, address in found]
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in infos]
 
 
-def _parsed(url: str, param: str) -> httpx2.URL:
+def _parse_url(url: str, param: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
-        raise _refused(param, f"{echo(url)} is no URL") from None
+        raise _build_invalid_url_error(param, f"{abbreviate(url)} is no URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
-        raise _refused(param, "only http and https URLs of named hosts are fetched")
+        raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
     if parsed.userinfo:
-        raise _refused(param, "a URL with a user or a password in it is not fetched")
+        raise _build_invalid_url_error(param, "a URL with a user or a password in it is not fetched")
     return parsed
 
 
-async def _content(response: httpx2.Response, url: str, param: str) -> bytes:
+async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
     """The body as it comes over the wire: nothing is decompressed."""
     if response.status_code != 200:
-        raise _failed(param, f"{echo(url)} answers with HTTP {response.status_code}")
+        raise _build_download_error(param, f"{abbreviate(url)} answers with HTTP {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise _failed(param, f"{echo(url)} answers compressed, though that was not asked for")
-    pieces: list[bytes] = []
+        raise _build_download_error(param, f"{abbreviate(url)} answers compressed, though that was not asked for")
+    chunks: list[bytes] = []
     size = 0
-    async for piece in response.aiter_raw():
-        size += len(piece)
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
         if size > MAX_BYTES:
             raise RequestError(
-                f"What lies at {echo(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
+                f"What lies at {abbreviate(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
             )
-        pieces.append(piece)
-    return b"".join(pieces)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
-def _refused(param: str, why: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {why}.", param=param, code="invalid_image_url")
+def _build_invalid_url_error(param: str, reason: str) -> RequestError:
+    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_image_url")
 
 
-def _failed(param: str, why: str) -> RequestError:
-    return RequestError(f"Invalid value for '{param}': {why}.", param=param, code="failed_to_download_image")
+def _build_download_error(param: str, reason: str) -> RequestError:
+    return RequestError(f"Invalid value for '{param}': {reason}.", param=param, code="failed_to_download_image")

@@ -13,89 +13,91 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMedia
-from ..dialects.batches import File, deleted, expiry_seconds, purpose_of
-from ..dialects.body import echo, invalid, missing
-from ..dialects.pages import read_paging
-from ..store import Append, Delete, Item, Key, Put, Record, Refused, Replace, Store
-from .answer import Answer, ReplayedAnswer
+from ..core.errors import BodyTooLarge, DragomanError, NotFound, RequestError, UnsupportedMediaType
+from ..dialects.batches import FileObject, read_expiry_seconds, read_purpose, render_deleted
+from ..dialects.body import abbreviate, invalid_value, missing_parameter
+from ..dialects.pagination import read_page_query
+from ..store import Append, CommitConflict, Delete, Item, Key, Put, Record, Replace, Store
 from .auth import Access
 from .body import ClientGone
-from .endpoint import Handler, Http, Whole
-from .file_store import CONTENT, FILE, PROCESSED, UPLOADING, is_whole, pieces
-from .stored import list_records, store_of
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .file_store import CONTENT_SERIES, FILE_KIND, PROCESSED, UPLOADING, is_complete, read_chunks
+from .store_access import list_records, require_store
+from .streaming import ReplayResponder, Responder
 
-PIECE = 512 * 1024
+CHUNK_SIZE = 512 * 1024
 """Bytes that are written and read at a time."""
 _BATCH_TTL = 30 * 86400
-_MOST_LISTED = 10_000
-_UNNAMED = b'; filename=""'
+_MAX_LISTED = 10_000
+_EMPTY_FILENAME = b'; filename=""'
 
-OCTETS = (b"content-type", b"application/octet-stream")
+OCTET_STREAM = (b"content-type", b"application/octet-stream")
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     return {
         "/v1/files": (Access.USER, {"GET": list_files, "POST": upload}),
         "/v1/files/{file}": (Access.USER, {"GET": show, "DELETE": delete}),
-        "/v1/files/{file}/content": (Access.USER, {"GET": content}),
+        "/v1/files/{file}/content": (Access.USER, {"GET": show_content}),
     }
 
 
-class Description(NamedTuple):
+class UploadDescription(NamedTuple):
     """What an upload is to be. seconds: after which it expires. mime_type: where its vendor tells it."""
 
     prefix: str
     name: str
     purpose: str
-    seconds: int | None
+    ttl_seconds: int | None
     mime_type: str | UnsetType = UNSET
 
 
-async def upload(http: Http) -> Whole | Answer:
-    return Whole(msgspec.json.encode(await kept(http, _described)))
+async def upload(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(await store_upload(http, _describe)))
 
 
-async def kept(http: Http, describe: Callable[[FormData], Description]) -> File:
+async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
     """An upload. The pieces are written while nobody sees the file; it is there when it is whole."""
-    store = store_of(http)
-    form = await _form(http)
+    store = require_store(http)
+    form = await _parse_form(http)
     try:
-        told = describe(form)
+        description = describe(form)
         created = int(http.service.clock.now())
-        file = File(
-            id=http.service.ids.new(told.prefix),
+        file = FileObject(
+            id=http.service.ids.new(description.prefix),
             bytes=0,
             created_at=created,
-            filename=told.name,
-            purpose=told.purpose,
-            expires_at=None if told.seconds is None else created + told.seconds,
-            mime_type=told.mime_type,
+            filename=description.name,
+            purpose=description.purpose,
+            expires_at=None if description.ttl_seconds is None else created + description.ttl_seconds,
+            mime_type=description.mime_type,
         )
-        put = putting(http.caller.owner, file, UPLOADING, store.run)
+        put = build_put(http.caller.owner, file, UPLOADING, store.run)
         await store.commit(put)
-        size = await _write(store, put.key, content_of(form).file)
+        size = await _store_content(store, put.key, find_file_part(form).file)
     finally:
         await form.close()
-    whole = msgspec.structs.replace(file, bytes=size)
-    await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(whole)))
-    return whole
+    complete_file = msgspec.structs.replace(file, bytes=size)
+    await store.commit(Replace(put.key, PROCESSED, msgspec.json.encode(complete_file)))
+    return complete_file
 
 
-def putting(owner: str, file: File, state: str, run: str | None = None) -> Put:
+def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
     """A file that is being written, and is not seen while it is in `state`."""
     body = msgspec.json.encode(file)
-    return Put(Key(owner, FILE, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True)
+    return Put(
+        Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
+    )
 
 
-async def _form(http: Http) -> FormData:
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "multipart/form-data":
-        raise UnsupportedMedia("Send the file as `Content-Type: multipart/form-data`.")
+async def _parse_form(http: HttpRequest) -> FormData:
+    media_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "multipart/form-data":
+        raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
     if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("A file is taken as it is, without a Content-Encoding.")
+        raise UnsupportedMediaType("A file is taken as it is, without a Content-Encoding.")
     try:
-        return await _FormParser(http.headers, _received(http), max_files=1, max_fields=8).parse()
+        return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
         raise RequestError("The body is not a valid form of one file and its fields.") from error
 
@@ -103,21 +105,21 @@ async def _form(http: Http) -> FormData:
 class _FormParser(MultiPartParser):
     """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none."""
 
-    _told = b""
+    _header_value = b""
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._told += data[start:end]
+        self._header_value += data[start:end]
         super().on_header_value(data, start, end)
 
     def on_header_end(self) -> None:
-        _, options = parse_options_header(self._told)
+        _, options = parse_options_header(self._header_value)
         if options.get(b"name") == b"file" and b"filename" not in options:
-            super().on_header_value(_UNNAMED, 0, len(_UNNAMED))
-        self._told = b""
+            super().on_header_value(_EMPTY_FILENAME, 0, len(_EMPTY_FILENAME))
+        self._header_value = b""
         super().on_header_end()
 
 
-async def _received(http: Http) -> AsyncGenerator[bytes]:
+async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
     limit, size = http.service.options.max_file_bytes, 0
     while True:
         message = await http.receive()
@@ -131,105 +133,107 @@ async def _received(http: Http) -> AsyncGenerator[bytes]:
             return
 
 
-def content_of(form: FormData) -> UploadFile:
+def find_file_part(form: FormData) -> UploadFile:
     """Raises RequestError where there is none."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise missing("file")
+        raise missing_parameter("file")
     return file
 
 
-def said(form: FormData) -> Mapping[str, str]:
+def read_fields(form: FormData) -> Mapping[str, str]:
     """The fields beside the file."""
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
 
 
-def _described(form: FormData) -> Description:
-    file, fields = content_of(form), said(form)
-    purpose = purpose_of(fields.get("purpose"))
+def _describe(form: FormData) -> UploadDescription:
+    file, fields = find_file_part(form), read_fields(form)
+    purpose = read_purpose(fields.get("purpose"))
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if seconds is None:
-        expiry = _BATCH_TTL if purpose == "batch" else None
+        ttl_seconds = _BATCH_TTL if purpose == "batch" else None
     elif anchor != "created_at":
-        raise invalid("expires_after.anchor", "expected 'created_at'")
+        raise invalid_value("expires_after.anchor", "expected 'created_at'")
     else:
-        expiry = expiry_seconds(seconds)
-    return Description("file-", (file.filename or "upload")[:512], purpose, expiry)
+        ttl_seconds = read_expiry_seconds(seconds)
+    return UploadDescription("file-", (file.filename or "upload")[:512], purpose, ttl_seconds)
 
 
-async def _write(store: Store, key: Key, content: BinaryIO) -> int:
+async def _store_content(store: Store, key: Key, content: BinaryIO) -> int:
     size = 0
     try:
-        while piece := await anyio.to_thread.run_sync(content.read, PIECE):
-            await store.commit(Append(key, CONTENT, (Item(piece),)))
-            size += len(piece)
+        while chunk := await anyio.to_thread.run_sync(content.read, CHUNK_SIZE):
+            await store.commit(Append(key, CONTENT_SERIES, (Item(chunk),)))
+            size += len(chunk)
     except DragomanError:
         await store.commit(Delete(key))
         raise
     return size
 
 
-async def show(http: Http) -> Whole | Answer:
-    return Whole((await whole(http)).body)
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse((await load_file_record(http)).body)
 
 
-async def list_files(http: Http) -> Whole | Answer:
-    asked = read_paging(http.query, descending=True, default=_MOST_LISTED, most=_MOST_LISTED)
+async def list_files(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=True, default=_MAX_LISTED, max_limit=_MAX_LISTED)
     purpose = http.query.get("purpose")
 
     def matches(record: Record) -> bool:
-        return is_whole(record) and (purpose is None or msgspec.json.decode(record.body, type=File).purpose == purpose)
+        return is_complete(record) and (
+            purpose is None or msgspec.json.decode(record.body, type=FileObject).purpose == purpose
+        )
 
-    return Whole(await list_records(store_of(http), http.caller.owner, FILE, asked, matches))
-
-
-async def delete(http: Http) -> Whole | Answer:
-    return Whole(deleted(await removed(http), FILE))
+    return JsonResponse(await list_records(require_store(http), http.caller.owner, FILE_KIND, paging, matches))
 
 
-async def removed(http: Http) -> str:
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(render_deleted(await delete_file(http), FILE_KIND))
+
+
+async def delete_file(http: HttpRequest) -> str:
     """The id of the file that was there. Of several at once one succeeds."""
-    key = _key(http)
+    key = _build_key(http)
     try:
-        await store_of(http).commit(Delete(key, states=frozenset({PROCESSED})))
-    except Refused:
-        raise no_such_file(key.id) from None
+        await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))
+    except CommitConflict:
+        raise build_no_such_file_error(key.id) from None
     return key.id
 
 
-async def content(http: Http) -> Whole | Answer:
-    record = await whole(http)
-    file = msgspec.json.decode(record.body, type=File)
+async def show_content(http: HttpRequest) -> JsonResponse | Responder:
+    record = await load_file_record(http)
+    file = msgspec.json.decode(record.body, type=FileObject)
     length = (b"content-length", str(file.bytes).encode())
-    return ReplayedAnswer(
-        pieces(store_of(http), record.key),
-        Bare(),
-        http.opening([*http.head(OCTETS), length, (b"x-content-type-options", b"nosniff")]),
-        http.service.lookout,
+    return ReplayResponder(
+        read_chunks(require_store(http), record.key),
+        RawFraming(),
+        http.build_response_start([*http.build_headers(OCTET_STREAM), length, (b"x-content-type-options", b"nosniff")]),
+        http.service.stream_monitor,
     )
 
 
-class Bare:
+class RawFraming:
     """Nothing is said beside the content, and no words of ours end it: a failure breaks the connection."""
 
     end = b""
     keepalive = b""
 
-    def error(self, error: DragomanError) -> bytes:
+    def render_error(self, error: DragomanError) -> bytes:
         raise error
 
 
-def no_such_file(id: str) -> NotFound:
-    return NotFound(f"No such File object: {echo(id)}", param="id")
+def build_no_such_file_error(id: str) -> NotFound:
+    return NotFound(f"No such File object: {abbreviate(id)}", param="id")
 
 
-def _key(http: Http) -> Key:
-    return Key(http.caller.owner, FILE, http.path_params["file"])
+def _build_key(http: HttpRequest) -> Key:
+    return Key(http.caller.owner, FILE_KIND, http.path_params["file"])
 
 
-async def whole(http: Http) -> Record:
+async def load_file_record(http: HttpRequest) -> Record:
     """The record of the file that the path names. Raises NotFound."""
-    record = await store_of(http).get(_key(http))
-    if record is None or not is_whole(record):
-        raise no_such_file(http.path_params["file"])
+    record = await require_store(http).get(_build_key(http))
+    if record is None or not is_complete(record):
+        raise build_no_such_file_error(http.path_params["file"])
     return record

@@ -13,143 +13,148 @@ from starlette.datastructures import Headers
 
 from ..core.errors import RequestError
 from ..core.request import GenerateRequest
-from ..dialects.base import Call, Header, ReaderOptions, Writer
-from ..pipeline.admission import Terms
+from ..dialects.base import GenerationCall, Header, ReaderOptions, Writer
+from ..pipeline.admission import CallTerms
 from ..pipeline.models import ServedModel
 from ..pipeline.prepare import TokenJob
-from ..pipeline.run import Run, admit
-from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
+from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
-from .endpoint import Handler, Http, Whole
-from .party import Party, files_of
-from .request_log import Line, noted
+from .context import RequestContext, build_owner_files
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .request_log import RequestLogLine, log_batches
 from .service import Service
+from .streaming import EventBatches, GenerationResponder, RawHeaders, Responder
 
 T = TypeVar("T")
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is read in a thread, so that others do not wait for it."""
 
-BACKGROUND = 2**32
+BACKGROUND_PRIORITY_OFFSET = 2**32
 """Added to the priority of what nobody waits for: lower runs first, and clients' own numbers keep their order."""
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 # Proxies that buffer would turn a stream into a whole answer.
-UNBUFFERED = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+NO_BUFFERING_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class AdmittedCall:
     """A call that will run. warnings: all that is ignored, of the reader and of the engine."""
 
     header: Header
-    run: Run
+    run: AdmittedRun
     warnings: tuple[str, ...]
 
 
-def generation(read: Callable[[bytes, ReaderOptions], Call]) -> Handler:
+def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> Handler:
     """The handler of a generating route whose bodies `read` understands."""
 
-    async def handle(http: Http) -> Whole | Answer:
-        return await generated(http, await read_call(http, read))
+    async def handle(http: HttpRequest) -> JsonResponse | Responder:
+        return await run_generation(http, await read_call(http, read))
 
     return handle
 
 
-async def generated(http: Http, call: Call) -> Answer:
+async def run_generation(http: HttpRequest, call: GenerationCall) -> Responder:
     """What the engine makes of a call. Raises as `admit_call`."""
-    admitted = await admit_call(http, call, new_header(http, call))
-    return answer(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
+    admitted = await admit_call(http, call, build_header(http, call))
+    return build_responder(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
 
 
-async def read_call(http: Http, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    return await read_body(http, await http.json(), read)
+async def read_call(http: HttpRequest, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    return await parse_body(http, await http.read_json(), read)
 
 
-async def read_body(party: Party, body: bytes, read: Callable[[bytes, ReaderOptions], T]) -> T:
-    options = reading(party)
-    return await off_the_loop(lambda data: read(data, options), body)
+async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes, ReaderOptions], T]) -> T:
+    options = build_reader_options(context)
+    return await run_in_thread_if_large(lambda data: read(data, options), body)
 
 
-async def off_the_loop(read: Callable[[bytes], T], body: bytes) -> T:
+async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
     """What `read` makes of a body, without others waiting for a large one."""
     return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
 
 
-def reading(party: Party) -> ReaderOptions:
+def build_reader_options(context: RequestContext) -> ReaderOptions:
     """How bodies of this caller are read."""
-    service = party.service
-    return msgspec.structs.replace(service.reading, sealing=service.seals.of(party.caller.owner))
+    service = context.service
+    return msgspec.structs.replace(service.reader_options, sealing_key=service.sealer.for_owner(context.caller.owner))
 
 
-def new_header(party: Party, call: Call) -> Header:
+def build_header(context: RequestContext, call: GenerationCall) -> Header:
     """Raises ModelNotFound."""
-    service = party.service
-    asked = call.requests[0].model
-    place = service.models.place(asked)
-    name = place.name if place.model is None else place.model.answering_name(asked)
+    service = context.service
+    requested_model = call.requests[0].model
+    slot = service.models.find_slot(requested_model)
+    name = slot.name if slot.model is None else slot.model.find_response_name(requested_model)
     return Header(service.ids.new(call.id_prefix), int(service.clock.now()), name, service.fingerprint)
 
 
-async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
+async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Raises RequestError for all that can be told before the engine is asked."""
-    admitted = await _logged(party, call, header)
-    recent = party.service.recent
-    if recent is not None:
+    admitted = await _prepare_and_log(context, call, header)
+    recent_prompts = context.service.recent_prompts
+    if recent_prompts is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
-                recent.remember(party.caller.owner, header.model, job.prompt)
+                recent_prompts.remember(context.caller.owner, header.model, job.prompt)
     return admitted
 
 
-async def _logged(party: Party, call: Call, header: Header) -> Admitted:
+async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """Prepared; what becomes of it is told in the request log, where there is one."""
-    request_log, clock = party.service.request_log, party.service.clock
+    request_log, clock = context.service.request_log, context.service.clock
     if request_log is None:
-        return await prepare_call(party, call, header)
-    line, began = Line(clock.now(), party.id, party.path, header.model), clock.monotonic()
+        return await prepare_call(context, call, header)
+    line, started_at = RequestLogLine(clock.now(), context.id, context.path, header.model), clock.monotonic()
     try:
-        admitted = await prepare_call(party, call, header)
+        admitted = await prepare_call(context, call, header)
     except Exception as error:
         line.failed(error)
         request_log.put(line)
         raise
-    batches = noted(admitted.run.batches, line, request_log, lambda: clock.monotonic() - began)
+    batches = log_batches(admitted.run.batches, line, request_log, lambda: clock.monotonic() - started_at)
     return replace(admitted, run=replace(admitted.run, batches=batches))
 
 
-async def prepare_call(party: Party, call: Call, header: Header) -> Admitted:
+async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
     """The same for a call that need not run: nothing is remembered of it."""
-    options, meters = party.service.options, party.service.meters
-    ignored = what_is_ignored(call, strict=options.strict)
-    model = await party.service.models.ready(header.model)
-    placed = [_placed(request, header.model, model, party.caller) for request in call.requests]
-    with model.held():
-        brought = [await party.service.media.gathered(files_of(party), model, request) for request in placed]
-    requests = [_steered(request, party.headers) for request in brought]
-    run = await admit(model, requests, terms(party, header.id, call.tool_prefix), meters)
-    return Admitted(header, run, (*ignored, *run.warnings))
+    options, meters = context.service.options, context.service.meters
+    warnings = collect_warnings(call, strict=options.strict)
+    model = await context.service.models.load_and_find(header.model)
+    resolved = [_resolve_for_engine(request, header.model, model, context.caller) for request in call.requests]
+    with model.keep_loaded():
+        with_media = [
+            await context.service.media.resolve_request(build_owner_files(context), model, request)
+            for request in resolved
+        ]
+    requests = [_apply_header_directives(request, context.headers) for request in with_media]
+    run = await admit(model, requests, build_terms(context, header.id, call.tool_prefix), meters)
+    return AdmittedCall(header, run, (*warnings, *run.warnings))
 
 
-def answer(http: Http, writer: Writer, admitted: Admitted, batches: Batches, *, stream: bool) -> Answer:
+def build_responder(
+    http: HttpRequest, writer: Writer, admitted: AdmittedCall, batches: EventBatches, *, stream: bool
+) -> Responder:
     """Sends what comes out of `batches`: those of the admitted run, or what was made of them."""
     warnings = admitted.warnings
-    head = stream_head(http, warnings) if stream else http.head(warnings=warnings)
-    opening = http.opening(head, patience_for(http.service, admitted))
-    return GeneratedAnswer(batches, writer, opening, http.service.lookout, stream=stream)
+    headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
+    response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
+    return GenerationResponder(batches, writer, response_start, http.service.stream_monitor, stream=stream)
 
 
-def patience_for(service: Service, admitted: Admitted) -> float:
+def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
     """Seconds that the headers of a stream may wait."""
-    patience = service.options.patience
-    return patience.admitted if admitted.run.admitted else patience.headers
+    timeouts = service.options.timeouts
+    return timeouts.admitted_headers if admitted.run.is_admitted else timeouts.headers
 
 
-def stream_head(http: Http, warnings: tuple[str, ...] = ()) -> RawHeaders:
-    return http.head(EVENT_STREAM, warnings) + UNBUFFERED
+def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> RawHeaders:
+    return http.build_headers(EVENT_STREAM, warnings) + NO_BUFFERING_HEADERS
 
 
-class Ignoring(Protocol):
+class WarningSource(Protocol):
     """What a reader made of a body: with warnings, and the names of fields that nobody knows."""
 
     @property
@@ -159,48 +164,48 @@ class Ignoring(Protocol):
     def unknown(self) -> tuple[str, ...]: ...
 
 
-def what_is_ignored(call: Ignoring, *, strict: bool) -> tuple[str, ...]:
+def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
     """Warnings for the client. Raises RequestError where the server is strict, and there is something to warn of."""
-    refuse_unknown(call.unknown, strict=strict)
+    reject_unknown_fields(call.unknown, strict=strict)
     if strict and call.warnings:
         raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
     return (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown))
 
 
-def refuse_unknown(unknown: tuple[str, ...], *, strict: bool) -> None:
+def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
     if strict and unknown:
         raise RequestError(f"Unknown field `{unknown[0]}`.", param=unknown[0])
 
 
-def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
+def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "call_") -> CallTerms:
     """What this server grants this caller."""
-    service = party.service
-    return Terms(
+    service = context.service
+    return CallTerms(
         answer_id=answer_id,
         new_id=lambda: service.ids.new(tool_prefix),
         now=datetime.fromtimestamp(service.clock.now(), UTC),
-        cache_salt=party.caller.owner,
-        background=party.caller.background,
-        strict=service.options.strict,
+        cache_salt=context.caller.owner,
+        is_background=context.caller.is_background,
+        is_strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
     )
 
 
-def _steered(request: GenerateRequest, headers: Headers) -> GenerateRequest:
+def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
     """Headers by which a client tells an engine that can be told what to say, or how to fail; their values are JSON.
 
     And vLLM's, by which a router says which copy of the engine it means.
     """
-    told = {name: _json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
-    told["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
+    directives = {name: _read_json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
+    directives["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
     if rank is not None and not (rank.isascii() and rank.isdecimal() and len(rank) < 10):
         raise RequestError("x-data-parallel-rank: must be a number", code="invalid_header")
-    if not any(told.values()):
+    if not any(directives.values()):
         return request
-    return msgspec.structs.replace(request, extras=msgspec.structs.replace(request.extras, **told))
+    return msgspec.structs.replace(request, extras=msgspec.structs.replace(request.extras, **directives))
 
 
-def _json_header(headers: Headers, name: str) -> str | None:
+def _read_json_header(headers: Headers, name: str) -> str | None:
     value = headers.get(name)
     if value is None:
         return None
@@ -212,13 +217,13 @@ def _json_header(headers: Headers, name: str) -> str | None:
     return text
 
 
-def _placed(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:
+def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:
     """An engine hears the model's own name and not the alias that the client used, is told of its adapter, and of what
     can wait."""
     extras = request.extras
     if name != model.name:
         extras = msgspec.structs.replace(extras, lora=msgspec.json.encode(name).decode())
-    priority = request.priority + BACKGROUND if caller.background else request.priority
+    priority = request.priority + BACKGROUND_PRIORITY_OFFSET if caller.is_background else request.priority
     if request.model == name and request.priority == priority and extras is request.extras:
         return request
     return msgspec.structs.replace(request, model=name, priority=priority, extras=extras)

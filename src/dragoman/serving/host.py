@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 
-from ..core.errors import HeadersTooLarge, Misdirected, RequestError
+from ..core.errors import HeadersTooLarge, MisdirectedRequest, RequestError
 from ..settings import is_loopback
 
-MOST_HEADERS = 100
+MAX_HEADERS = 100
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
+def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
     """Names to answer for besides this machine's own; `*` means all.
 
     Bound to loopback, or to a socket file, there are no others unless they are configured.
@@ -30,29 +30,29 @@ def allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...
 
 def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
     """Raise HeadersTooLarge for too many of them, and as `check_host`."""
-    if len(headers.raw) > MOST_HEADERS:
-        raise HeadersTooLarge(f"A request may have at most {MOST_HEADERS} headers; this one has {len(headers.raw)}.")
+    if len(headers.raw) > MAX_HEADERS:
+        raise HeadersTooLarge(f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}.")
     check_host(headers, allowed)
 
 
 def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
     """Raise RequestError for a missing, doubled or malformed Host, Misdirected for one that is not ours."""
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not _well_formed(hosts[0]):
+    if len(hosts) != 1 or not _is_well_formed(hosts[0]):
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")
     if "*" in allowed:
         return
-    name = _name(hosts[0]).lower()
+    name = _strip_port(hosts[0]).lower()
     if name not in allowed and not is_loopback(name.strip("[]")):
-        raise Misdirected("This server does not answer for that Host. See --allowed-hosts.")
+        raise MisdirectedRequest("This server does not answer for that Host. See --allowed-hosts.")
 
 
-def _name(host: str) -> str:
+def _strip_port(host: str) -> str:
     return host[: host.index("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
-def _well_formed(host: str) -> bool:
-    name = _name(host) if not host.startswith("[") or "]" in host else ""
+def _is_well_formed(host: str) -> bool:
+    name = _strip_port(host) if not host.startswith("[") or "]" in host else ""
     rest = host[len(name) :]
     if not name or (rest and not (rest[0] == ":" and (rest[1:] == "" or rest[1:].isdecimal()) and len(rest) <= 6)):
         return False

@@ -12,50 +12,58 @@ from starlette.types import Receive, Send
 from ..core.errors import DragomanError
 from ..pipeline.models import Models
 from ..store import Store, StoreUnavailable
-from .file_store import clear
+from .file_store import delete_abandoned_uploads
 from .request_log import RequestLog
-from .responses.background import Background
+from .responses.background import BackgroundRuns
 from .service import Service
 
-Chore = Callable[[Service, Store], Coroutine[None, None, None]]
+BackgroundWorker = Callable[[Service, Store], Coroutine[None, None, None]]
 """Goes on until it is cancelled."""
 
-CLEANING = 5.0
+CLEANUP_INTERVAL = 5.0
 """Seconds between two looks at what has expired or is too much."""
 
 
-def lifespan(service: Service, chores: Sequence[Chore]) -> Callable[[object], AbstractAsyncContextManager[None]]:
+def build_lifespan(
+    service: Service, workers: Sequence[BackgroundWorker]
+) -> Callable[[object], AbstractAsyncContextManager[None]]:
     """chores: done where there is a store, from when the engines run until before they stop."""
 
     @asynccontextmanager
-    async def live(_: object) -> AsyncGenerator[None]:
-        watched = _watched(service.background)
-        logged = _closing(service.request_log)
-        async with logged, _opened(service.store), _started(service.models), watched, _done(service, chores):
+    async def run(_: object) -> AsyncGenerator[None]:
+        background_runs = _run_background(service.background)
+        log_closed = _close_request_log(service.request_log)
+        async with (
+            logged,
+            _open_store(service.store),
+            _start_models(service.models),
+            watched,
+            _run_workers(service, workers),
+        ):
             yield
 
-    return live
+    return run
 
 
-async def live_by(alive: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
+async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
     """ASGI's lifespan. What an operator can mend is told in a line; what is a bug, with all that is known of it."""
     await receive()
-    begun = False
+    has_started = False
     try:
-        async with alive:
-            begun = True
+        async with context:
+            has_started = True
             await send({"type": "lifespan.startup.complete"})
             await receive()
     except (DragomanError, OSError, ValueError) as error:
-        await send({"type": f"lifespan.{'shutdown' if begun else 'startup'}.failed", "message": str(error)})
+        await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": str(error)})
     except Exception:
-        await send({"type": f"lifespan.{'shutdown' if begun else 'startup'}.failed", "message": format_exc()})
+        await send({"type": f"lifespan.{'shutdown' if has_started else 'startup'}.failed", "message": format_exc()})
     else:
         await send({"type": "lifespan.shutdown.complete"})
 
 
 @asynccontextmanager
-async def _watched(background: Background | None) -> AsyncGenerator[None]:
+async def _run_background(background: BackgroundRuns | None) -> AsyncGenerator[None]:
     """What runs without a client is ended before its engine is, and written down before the store is closed."""
     if background is None:
         yield
@@ -68,7 +76,7 @@ async def _watched(background: Background | None) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _closing(request_log: RequestLog | None) -> AsyncGenerator[None]:
+async def _close_request_log(request_log: RequestLog | None) -> AsyncGenerator[None]:
     """Last of all, when there is nobody left who could write."""
     try:
         yield
@@ -78,7 +86,7 @@ async def _closing(request_log: RequestLog | None) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _opened(store: Store | None) -> AsyncGenerator[None]:
+async def _open_store(store: Store | None) -> AsyncGenerator[None]:
     if store is None:
         yield
         return
@@ -90,7 +98,7 @@ async def _opened(store: Store | None) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _started(models: Models) -> AsyncGenerator[None]:
+async def _start_models(models: Models) -> AsyncGenerator[None]:
     await models.start()
     try:
         yield
@@ -99,9 +107,9 @@ async def _started(models: Models) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def _done(service: Service, chores: Sequence[Chore]) -> AsyncGenerator[None]:
+async def _run_workers(service: Service, workers: Sequence[BackgroundWorker]) -> AsyncGenerator[None]:
     store = service.store
-    running = [] if store is None else [asyncio.create_task(chore(service, store)) for chore in chores]
+    running = [] if store is None else [asyncio.create_task(worker(service, store)) for worker in workers]
     try:
         yield
     finally:
@@ -110,15 +118,15 @@ async def _done(service: Service, chores: Sequence[Chore]) -> AsyncGenerator[Non
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def clean(_: Service, store: Store) -> None:
+async def run_cleanup(_: Service, store: Store) -> None:
     """In small steps, between which others write."""
     while True:
         try:
-            await clear(store)
+            await delete_abandoned_uploads(store)
             # The pause only lets others in; there is no event to wait for.
             while await store.clean():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except StoreUnavailable:
             # It has said so in the log; the next look may find it well again.
             pass
-        await asyncio.sleep(CLEANING)
+        await asyncio.sleep(CLEANUP_INTERVAL)

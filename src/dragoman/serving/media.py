@@ -17,12 +17,12 @@ from msgspec import Struct
 
 from ..core.engine import Feature
 from ..core.errors import RequestError, Unsupported
-from ..core.message import Audio, File, Image, Inline, Message, Part, Remote, Stored, Text, ToolResult
-from ..core.picture import MAX_BYTES, checked_image
+from ..core.image_info import MAX_BYTES, check_image
+from ..core.message import Audio, File, Image, InlineMedia, Message, Part, RemoteMedia, Text, ToolResult, UploadedMedia
 from ..core.request import Conversation, GenerateRequest
-from ..dialects.body import echo
+from ..dialects.body import abbreviate
 from ..pipeline.models import EventBackend, ServedModel
-from .file_store import Owned
+from .file_store import OwnerFiles
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
@@ -32,8 +32,8 @@ MAX_IMAGES = 100
 
 MAX_TOTAL = 64 * 1024 * 1024
 """Bytes of all that one request only names."""
-_AT_ONCE = 4
-_TEXTS = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
+_MAX_CONCURRENT = 4
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
 
 Medium = Image | Audio | File
 _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Feature.AUDIO, File: Feature.FILES}
@@ -48,61 +48,70 @@ class MediaOptions(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
 
 
-class Media:
+class MediaResolver:
     """What this server does about media. fetcher: how it reaches them."""
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
 
-    async def gathered(self, owned: Owned, model: ServedModel, request: GenerateRequest) -> GenerateRequest:
+    async def resolve_request(
+        self, owner_files: OwnerFiles, model: ServedModel, request: GenerateRequest
+    ) -> GenerateRequest:
         """The request with its media in it. owned: what it may name. Raises RequestError."""
         if not isinstance(request.prompt, Conversation):
             return request
-        prompt = await self.in_conversation(owned, model, request.prompt)
+        prompt = await self.resolve_conversation(owner_files, model, request.prompt)
         return request if prompt is request.prompt else msgspec.structs.replace(request, prompt=prompt)
 
-    async def in_conversation(self, owned: Owned, model: ServedModel, conversation: Conversation) -> Conversation:
+    async def resolve_conversation(
+        self, owner_files: OwnerFiles, model: ServedModel, conversation: Conversation
+    ) -> Conversation:
         """As `gathered`."""
-        features, named, unread = model.capabilities.features, dict[Medium, str](), list[File]()
+        features, pending, unreadable_files = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
-        for index, medium in _media(conversation.messages):
+        for index, medium in _iterate_media(conversation.messages):
             images += isinstance(medium, Image)
-            readable = _FEATURES[type(medium)] in features
-            if not readable and isinstance(medium, File):
-                unread.append(medium)
-                readable = isinstance(medium.source, Stored)
-            if readable and not isinstance(medium.source, Inline):
-                named[medium] = f"messages[{index}].content"
+            is_readable = _FEATURES[type(medium)] in features
+            if not is_readable and isinstance(medium, File):
+                unreadable_files.append(medium)
+                is_readable = isinstance(medium.source, UploadedMedia)
+            if is_readable and not isinstance(medium.source, InlineMedia):
+                pending[medium] = f"messages[{index}].content"
         if images > MAX_IMAGES:
             raise RequestError(f"A request can have at most {MAX_IMAGES} images; this has {images}.", param="messages")
-        passes = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
-        brought: dict[Medium, Medium | Text] = {}
-        found = await self._brought(
-            owned, {one: at for one, at in named.items() if not (passes and isinstance(one.source, Remote))}
+        passes_urls = self._options.urls == "pass" and isinstance(model.backend, EventBackend)
+        replacements: dict[Medium, Medium | Text] = {}
+        resolved = await self._resolve_all(
+            owner_files,
+            {
+                item: param
+                for item, param in pending.items()
+                if not (passes_urls and isinstance(item.source, RemoteMedia))
+            },
         )
-        brought |= found
-        for file in unread:
-            brought[file] = _text_of(found.get(file, file)) or file
-        if not brought:
+        replacements |= resolved
+        for file in unreadable_files:
+            replacements[file] = _decode_text(resolved.get(file, file)) or file
+        if not replacements:
             return conversation
-        messages = tuple(_with(message, brought) for message in conversation.messages)
+        messages = tuple(_replace_in_message(message, replacements) for message in conversation.messages)
         return msgspec.structs.replace(conversation, messages=messages)
 
-    async def _brought(self, owned: Owned, named: Mapping[Medium, str]) -> dict[Medium, Medium]:
+    async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
         """Each once, some of them at the same time."""
-        room, total = asyncio.Semaphore(_AT_ONCE), 0
+        semaphore, total = asyncio.Semaphore(_MAX_CONCURRENT), 0
 
-        async def bring(medium: Medium, at: str) -> Medium:
+        async def resolve(medium: Medium, param: str) -> Medium:
             nonlocal total
-            async with room:
-                brought = await self._bring(owned, medium, at)
-            total += len(brought.source.data) if isinstance(brought.source, Inline) else 0
+            async with semaphore:
+                resolved = await self._resolve_one(owner_files, medium, at)
+            total += len(brought.source.data) if isinstance(brought.source, InlineMedia) else 0
             if total > MAX_TOTAL:
                 message = f"What this request names has more than {MAX_TOTAL} bytes together."
                 raise RequestError(message, param=at, code="image_too_large")
             return brought
 
-        tasks = {medium: asyncio.ensure_future(bring(medium, at)) for medium, at in named.items()}
+        tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
         try:
             await asyncio.gather(*tasks.values())
         finally:
@@ -110,28 +119,28 @@ class Media:
                 task.cancel()
         return {medium: task.result() for medium, task in tasks.items()}
 
-    async def _bring(self, owned: Owned, medium: Medium, at: str) -> Medium:
+    async def _resolve_one(self, owner_files: OwnerFiles, medium: Medium, param: str) -> Medium:
         match medium.source:
-            case Stored(id):
-                inline, name = await _uploaded(owned, id, at)
-            case Remote(url):
-                inline, name = await self._fetched(url, at), None
-            case Inline():
+            case UploadedMedia(id):
+                inline, name = await _load_upload(owner_files, id, param)
+            case RemoteMedia(url):
+                inline, name = await self._fetch(url, param), None
+            case InlineMedia():
                 return medium
         match medium:
             case Image():
                 # What a web server or a file's name says of it is often wrong, and no word of the client's.
-                return msgspec.structs.replace(medium, source=checked_image(Inline(inline.data), at))
+                return msgspec.structs.replace(medium, source=check_image(InlineMedia(inline.data), param))
             case File():
                 return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
             case Audio():
                 return msgspec.structs.replace(medium, source=inline)
 
-    async def _fetched(self, url: str, at: str) -> Inline:
+    async def _fetch(self, url: str, param: str) -> InlineMedia:
         if self._options.urls != "fetch":
             raise Unsupported(
                 "This server fetches nothing from URLs (--media-urls): send a data URL, or upload the file first.",
-                param=at,
+                param=param,
                 code="invalid_image_url",
             )
         if self._fetcher is None:
@@ -139,15 +148,15 @@ class Media:
             from .fetch import Fetcher  # noqa: PLC0415
 
             self._fetcher = Fetcher(self._options.hosts)
-        return Inline(await self._fetcher.get(url, at), mimetypes.guess_type(url.partition("?")[0])[0])
+        return InlineMedia(await self._fetcher.fetch(url, param), mimetypes.guess_type(url.partition("?")[0])[0])
 
 
-def _text_of(file: Medium) -> Text | None:
+def _decode_text(file: Medium) -> Text | None:
     """For an engine that reads no files; None for one that is not text."""
-    if not isinstance(file, File) or not isinstance(file.source, Inline):
+    if not isinstance(file, File) or not isinstance(file.source, InlineMedia):
         return None
-    kind = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
-    if kind is None or not kind.startswith(_TEXTS):
+    media_type = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
+    if media_type is None or not media_type.startswith(_TEXT_TYPES):
         return None
     try:
         return Text(file.source.data.decode())
@@ -155,39 +164,41 @@ def _text_of(file: Medium) -> Text | None:
         return None
 
 
-async def _uploaded(owned: Owned, id: str, at: str) -> tuple[Inline, str]:
+async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[InlineMedia, str]:
     """An uploaded file and its name. Raises RequestError."""
-    found = await owned.find(id)
-    if found is None:
-        raise RequestError(f"No such File object: {echo(id)}", param=at, code="image_file_not_found")
-    if found.bytes > MAX_BYTES:
+    file = await owner_files.find(id)
+    if file is None:
+        raise RequestError(f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found")
+    if file.bytes > MAX_BYTES:
         raise RequestError(
-            f"The file {echo(id)} has {found.bytes} bytes; at most {MAX_BYTES} are taken.",
-            param=at,
+            f"The file {abbreviate(id)} has {file.bytes} bytes; at most {MAX_BYTES} are taken.",
+            param=param,
             code="image_too_large",
         )
-    return Inline(await owned.content(id), found.mime_type or mimetypes.guess_type(found.filename)[0]), found.filename
+    return InlineMedia(
+        await owner_files.content(id), file.mime_type or mimetypes.guess_type(file.filename)[0]
+    ), file.filename
 
 
-def _media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
+def _iterate_media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
     """Each with its message's place."""
     for index, message in enumerate(messages):
         for part in message.parts:
-            for one in part.content if isinstance(part, ToolResult) else (part,):
-                if isinstance(one, Image | Audio | File):
-                    yield index, one
+            for item in part.content if isinstance(part, ToolResult) else (part,):
+                if isinstance(item, Image | Audio | File):
+                    yield index, item
 
 
-def _with(message: Message, brought: Mapping[Medium, Medium | Text]) -> Message:
-    return msgspec.structs.replace(message, parts=tuple(_replaced(part, brought) for part in message.parts))
+def _replace_in_message(message: Message, replacements: Mapping[Medium, Medium | Text]) -> Message:
+    return msgspec.structs.replace(message, parts=tuple(_replace_in_part(part, replacements) for part in message.parts))
 
 
-def _replaced(part: Part, brought: Mapping[Medium, Medium | Text]) -> Part:
+def _replace_in_part(part: Part, replacements: Mapping[Medium, Medium | Text]) -> Part:
     match part:
         case ToolResult(content=content):
-            shown = tuple(brought.get(one, one) if isinstance(one, Medium) else one for one in content)
-            return msgspec.structs.replace(part, content=shown)
+            new_content = tuple(replacements.get(item, item) if isinstance(item, Medium) else item for item in content)
+            return msgspec.structs.replace(part, content=new_content)
         case Image() | Audio() | File():
-            return brought.get(part, part)
+            return replacements.get(part, part)
         case _:
             return part

@@ -20,12 +20,12 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from ..core.metrics import EngineStats, Histogram
-from ..pipeline.meter import Meters
-from .answer import Answer
-from .endpoint import Handler, Http, Whole
-from .http_meter import HttpMeter
+from ..pipeline.metrics import ModelMetrics
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .http_metrics import HttpMetrics
+from .streaming import Responder
 
-Cores = list[tuple[tuple[str, str], EngineStats]]
+CoreStats = list[tuple[tuple[str, str], EngineStats]]
 """(model name, number of the engine core) and its counters."""
 
 LABELS = ("model_name", "engine")
@@ -77,28 +77,30 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
 class EngineCollector(Collector):
     """What is known at the time of a scrape. now: Unix seconds."""
 
-    def __init__(self, meters: Meters, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, meters: ModelMetrics, now: Callable[[], float] = time.time) -> None:
         self._meters, self._now = meters, now
 
     def collect(self) -> Iterator[Metric]:
-        cores: Cores = [
-            ((model.name, str(number)), stats) for model, each in self._meters for number, stats in enumerate(each)
+        cores: CoreStats = [
+            ((model.name, str(number)), stats)
+            for model, stats_by_core in self._meters
+            for number, stats in enumerate(stats_by_core)
         ]
         for name, text, read in _GAUGES:
-            yield from _samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+            yield from _build_samples(GaugeMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
         for name, text, read in _COUNTERS:
-            yield from _samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
-        for name, text, of in _HISTOGRAMS:
-            yield _histogram(f"vllm:{name}", text, ((labels, of(stats)) for labels, stats in cores))
-        yield _successes(cores)
-        yield from _sleep(cores)
-        yield from _faults(cores)
-        yield from _caches(cores)
-        yield from _loras(cores, self._now())
+            yield from _build_samples(CounterMetricFamily(f"vllm:{name}", text, labels=LABELS), cores, read)
+        for name, text, read_histogram in _HISTOGRAMS:
+            yield _build_histogram(f"vllm:{name}", text, ((labels, read_histogram(stats)) for labels, stats in cores))
+        yield _build_successes(cores)
+        yield from _build_sleep_states(cores)
+        yield from _build_faults(cores)
+        yield from _build_caches(cores)
+        yield from _build_loras(cores, self._now())
 
 
-def _samples(
-    family: GaugeMetricFamily | CounterMetricFamily, cores: Cores, read: Callable[[EngineStats], float | None]
+def _build_samples(
+    family: GaugeMetricFamily | CounterMetricFamily, cores: CoreStats, read: Callable[[EngineStats], float | None]
 ) -> Iterator[Metric]:
     """Nothing at all where nobody knows it."""
     for labels, stats in cores:
@@ -109,7 +111,7 @@ def _samples(
         yield family
 
 
-def _histogram(
+def _build_histogram(
     name: str, text: str, observed: Iterable[tuple[tuple[str, ...], Histogram]], names: tuple[str, ...] = LABELS
 ) -> Metric:
     """observed: each with the values of its labels, whose names are `names`."""
@@ -123,7 +125,7 @@ def _histogram(
     return family
 
 
-def _successes(cores: Cores) -> Metric:
+def _build_successes(cores: CoreStats) -> Metric:
     family = CounterMetricFamily("vllm:request_success", "Requests that ended.", labels=(*LABELS, "finished_reason"))
     for labels, stats in cores:
         for reason, count in stats.success.items():
@@ -131,15 +133,15 @@ def _successes(cores: Cores) -> Metric:
     return family
 
 
-def _sleep(cores: Cores) -> Iterator[Metric]:
+def _build_sleep_states(cores: CoreStats) -> Iterator[Metric]:
     family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state it is in.", labels=(*LABELS, "sleep_state"))
     for labels, stats in cores:
         for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
-            family.add_metric((*labels, state), float(stats.asleep == level))
+            family.add_metric((*labels, state), float(stats.sleep_level == level))
     yield family
 
 
-def _faults(cores: Cores) -> Iterator[Metric]:
+def _build_faults(cores: CoreStats) -> Iterator[Metric]:
     family = CounterMetricFamily("dragoman:faults", "Planned failures that have struck.", labels=(*LABELS, "kind"))
     for labels, stats in cores:
         for kind, count in stats.faults.items():
@@ -148,25 +150,25 @@ def _faults(cores: Cores) -> Iterator[Metric]:
         yield family
 
 
-def _caches(cores: Cores) -> Iterator[Metric]:
+def _build_caches(cores: CoreStats) -> Iterator[Metric]:
     names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
     family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's settings.", labels=names)
     for (_, engine), stats in cores:
         cache = stats.cache
         if cache is not None:
-            told = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
-            family.add_metric(told, 1.0)
+            values = (str(cache.block_size), str(cache.num_gpu_blocks), str(cache.enable_prefix_caching), engine)
+            family.add_metric(values, 1.0)
     if family.samples:
         yield family
 
 
-def _loras(cores: Cores, now: float) -> Iterator[Metric]:
+def _build_loras(cores: CoreStats, now: float) -> Iterator[Metric]:
     names = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
     family = GaugeMetricFamily("vllm:lora_requests_info", "Adapters in use; the value is the time.", labels=names)
     for _, stats in cores:
         lora = stats.lora
         if lora is not None:
-            family.add_metric((str(lora.most), ",".join(lora.waiting), ",".join(lora.running)), now)
+            family.add_metric((str(lora.max_running), ",".join(lora.waiting), ",".join(lora.running)), now)
     if family.samples:
         yield family
 
@@ -174,37 +176,39 @@ def _loras(cores: Cores, now: float) -> Iterator[Metric]:
 class HttpCollector(Collector):
     """What vLLM has of it from prometheus-fastapi-instrumentator."""
 
-    def __init__(self, meter: HttpMeter) -> None:
-        self._meter = meter
+    def __init__(self, http_metrics: HttpMetrics) -> None:
+        self._http_metrics = http_metrics
 
     def collect(self) -> Iterator[Metric]:
-        meter = self._meter
+        http_metrics = self._http_metrics
         requests = CounterMetricFamily(
             "http_requests", "Requests by method, status and path.", labels=("method", "status", "handler")
         )
-        for labels, count in meter.requests.items():
+        for labels, count in http_metrics.requests.items():
             requests.add_metric(labels, count)
         yield requests
-        for name, sizes in (("request", meter.received), ("response", meter.sent)):
+        for name, sizes in (("request", http_metrics.request_sizes), ("response", http_metrics.response_sizes)):
             text = "Bytes by the Content-Length, where there is one."
             family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
             for path, (count, total) in sizes.items():
                 family.add_metric((path,), count, total)
             yield family
         fine = "http_request_duration_highr_seconds"
-        yield _histogram(fine, "To the end of an answer.", [((), meter.fine)], ())
+        yield _build_histogram(fine, "To the end of an answer.", [((), http_metrics.durations)], ())
         coarse = "http_request_duration_seconds"
-        yield _histogram(coarse, "The same by method and path.", meter.coarse.items(), ("method", "handler"))
+        yield _build_histogram(
+            coarse, "The same by method and path.", http_metrics.route_durations.items(), ("method", "handler")
+        )
 
 
-def metrics(meters: Meters, http_meter: HttpMeter) -> Handler:
+def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:
     """The handler; what a scraper accepts decides the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
-    registry.register(HttpCollector(http_meter))
+    registry.register(HttpCollector(http_metrics))
 
-    async def handle(http: Http) -> Whole | Answer:
-        encode, kind = choose_encoder(http.headers.get("accept", ""))
-        return Whole(encode(registry), content_type=(b"content-type", kind.encode()))
+    async def handle(http: HttpRequest) -> JsonResponse | Responder:
+        encode, content_type = choose_encoder(http.headers.get("accept", ""))
+        return JsonResponse(encode(registry), content_type=(b"content-type", content_type.encode()))
 
     return handle

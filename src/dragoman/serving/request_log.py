@@ -16,18 +16,18 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import DragomanError
-from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, sampled
+from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started, get_answer_tokens
 
 log = logging.getLogger(__name__)
 
-ROOM = 8192
+QUEUE_SIZE = 8192
 """Lines that may wait for the disk; more are dropped, and the server's log says how many."""
 
-LEFT = 499
+CLIENT_CLOSED_REQUEST = 499
 """As nginx has it: the client went away."""
 
 
-class Line(Struct):
+class RequestLogLine(Struct):
     """One request, as it is written. Its names are those by which `dragoman calibrate` knows them.
 
     arrival_s: Unix time of its admission; the other times are seconds from then on. status: the HTTP status, or what it
@@ -39,7 +39,7 @@ class Line(Struct):
     request_id: str
     route: str
     model: str
-    status: int = LEFT
+    status: int = CLIENT_CLOSED_REQUEST
     error: str | None = None
     finish_reasons: list[str] = []
     prompt_tokens: int | None = None
@@ -49,41 +49,41 @@ class Line(Struct):
     ttft_s: float | None = None
     latency_s: float | None = None
 
-    def note(self, batch: list[Event], since: float) -> None:
+    def record(self, batch: list[Event], elapsed: float) -> None:
         """since: seconds from the arrival to this batch."""
         for event in batch:
             match event:
                 case Started(prompt_tokens, cached_tokens):
-                    self.prompt_tokens, self.cached_tokens, self.queue_s = prompt_tokens, cached_tokens, since
+                    self.prompt_tokens, self.cached_tokens, self.queue_s = prompt_tokens, cached_tokens, elapsed
                 case Finished(usage):
                     self.output_tokens, self.status = usage.completion, 200
                 case PromptTokens():
                     pass
                 case _:
-                    self.ttft_s = since if self.ttft_s is None else self.ttft_s
-                    self.output_tokens += len(sampled(event))
+                    self.ttft_s = elapsed if self.ttft_s is None else self.ttft_s
+                    self.output_tokens += len(get_answer_tokens(event))
                     if isinstance(event, ChoiceFinished):
                         self.finish_reasons.append(event.reason.value)
 
     def failed(self, error: Exception) -> None:
-        known = isinstance(error, DragomanError)
-        self.status = error.status if known else 500
-        self.error = (error.code if known else None) or type(error).__name__
+        is_known = isinstance(error, DragomanError)
+        self.status = error.status if is_known else 500
+        self.error = (error.code if is_known else None) or type(error).__name__
 
 
 class RequestLog:
     """The file. It is only ever appended to, so that it may be rotated by copying and truncating."""
 
-    def __init__(self, path: Path, room: int = ROOM) -> None:
+    def __init__(self, path: Path, queue_size: int = QUEUE_SIZE) -> None:
         """Raises OSError where the file cannot be written."""
         self._file = path.open("ab", buffering=0)
-        self._lines: queue.Queue[Line | None] = queue.Queue(room)
+        self._lines: queue.Queue[RequestLogLine | None] = queue.Queue(queue_size)
         self._dropped = 0
         """Since the beginning; only `put` changes it."""
         self._thread = threading.Thread(target=self._write, name="request-log", daemon=True)
         self._thread.start()
 
-    def put(self, line: Line) -> None:
+    def put(self, line: RequestLogLine) -> None:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
@@ -96,26 +96,26 @@ class RequestLog:
         self._file.close()
 
     def _write(self) -> None:
-        encode, told = msgspec.json.Encoder().encode, 0
+        encode, reported = msgspec.json.Encoder().encode, 0
         while (line := self._lines.get()) is not None:
             try:
                 self._file.write(encode(line) + b"\n")
             except OSError as error:
                 log.error("the request log cannot be written: %s", error)
             if self._lines.empty():
-                told = self._tell_dropped(told)
-        self._tell_dropped(told)
+                reported = self._warn_dropped(reported)
+        self._warn_dropped(reported)
 
-    def _tell_dropped(self, told: int) -> int:
+    def _warn_dropped(self, reported: int) -> int:
         """told: how many were told of before; how many are now."""
         dropped = self._dropped
-        if dropped > told:
-            log.warning("the request log could not keep up: %d lines were dropped", dropped - told)
+        if dropped > reported:
+            log.warning("the request log could not keep up: %d lines were dropped", dropped - reported)
         return dropped
 
 
-async def noted(
-    batches: AsyncGenerator[list[Event]], line: Line, into: RequestLog, elapsed: Callable[[], float]
+async def log_batches(
+    batches: AsyncGenerator[list[Event]], line: RequestLogLine, request_log: RequestLog, elapsed: Callable[[], float]
 ) -> AsyncGenerator[list[Event]]:
     """The same batches; when they are over, however that is, the line is. Closing it closes them.
 
@@ -124,13 +124,13 @@ async def noted(
     try:
         async with aclosing(batches):
             async for batch in batches:
-                line.note(batch, elapsed())
+                line.record(batch, elapsed())
                 yield batch
     except Exception as error:
         line.failed(error)
         raise
     finally:
         line.latency_s = elapsed()
-        if line.status == LEFT:
+        if line.status == CLIENT_CLOSED_REQUEST:
             line.error = "cancelled"
-        into.put(line)
+        request_log.put(line)

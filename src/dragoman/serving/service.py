@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from ..dialects.base import Profile, ReaderOptions
-from ..dialects.sealing import Check
-from ..pipeline.meter import Meters
+from ..dialects.sealing import VerificationMode
+from ..pipeline.metrics import ModelMetrics
 from ..pipeline.models import Models
-from ..pipeline.recent import RecentPrompts
+from ..pipeline.recent_prompts import RecentPrompts
 from ..store import Store
 from .auth import Keyring
-from .body import Budget
-from .clock import Clock, Ids
-from .http_meter import HttpMeter
-from .listening import Listening
-from .media import Media
-from .origins import Origins
-from .patience import Lookout, Patience
+from .body import BodyMemoryBudget
+from .clock import Clock, IdGenerator
+from .cors import CorsPolicy
+from .crypto import Sealer
+from .http_metrics import HttpMetrics
+from .keepalive import StreamMonitor, StreamTimeouts
+from .media import MediaResolver
+from .port_faults.spec import PortController
 from .request_log import RequestLog
-from .responses.background import Background
-from .responses.occupied import Occupied
-from .seals import Seals
-from .uploads import Uploads
+from .responses.background import BackgroundRuns
+from .responses.conversation_locks import ConversationLocks
+from .weight_uploads import WeightUploads
 
 
 class ServingOptions(Struct, frozen=True):
@@ -42,17 +42,17 @@ class ServingOptions(Struct, frozen=True):
     max_inflight_body_bytes: int = 512 * 1024 * 1024
     bind: str | None = "127.0.0.1"
     allowed_hosts: tuple[str, ...] = ()
-    origins: Origins = Origins()
+    cors: CorsPolicy = CorsPolicy()
     api_keys: tuple[str, ...] = ()
     admin_keys: tuple[str, ...] = ()
-    patience: Patience = Patience()
+    timeouts: StreamTimeouts = StreamTimeouts()
     access_log: bool = False
     max_logprobs: int = 20
     max_file_bytes: int = 200 * 1024 * 1024
     batch_concurrency: int = 16
     explain: bool = False
     drop_nonces: bool = True
-    reasoning_check: Check = Check.LENIENT
+    reasoning_verification: VerificationMode = VerificationMode.LENIENT
     max_background: int = 64
     max_sockets: int = 1024
     socket_lifetime: float = 3600.0
@@ -68,23 +68,23 @@ class Service:
 
     models: Models
     clock: Clock
-    ids: Ids
+    ids: IdGenerator
     options: ServingOptions
     keyring: Keyring
     allowed_hosts: tuple[str, ...]
-    reading: ReaderOptions
-    seals: Seals
+    reader_options: ReaderOptions
+    sealer: Sealer
     fingerprint: str
-    meters: Meters
-    http_meter: HttpMeter
-    lookout: Lookout
-    media: Media
-    bodies: Budget
+    meters: ModelMetrics
+    http_metrics: HttpMetrics
+    stream_monitor: StreamMonitor
+    media: MediaResolver
+    body_budget: BodyMemoryBudget
     store: Store | None = None
-    background: Background | None = None
-    new_work: asyncio.Event = field(default_factory=asyncio.Event)
-    recent: RecentPrompts | None = None
+    background: BackgroundRuns | None = None
+    jobs_available: asyncio.Event = field(default_factory=asyncio.Event)
+    recent_prompts: RecentPrompts | None = None
     request_log: RequestLog | None = None
-    listening: Listening | None = None
-    uploads: Uploads = field(default_factory=Uploads)
-    occupied: Occupied = field(default_factory=Occupied)
+    port_controller: PortController | None = None
+    weight_uploads: WeightUploads = field(default_factory=WeightUploads)
+    conversation_locks: ConversationLocks = field(default_factory=ConversationLocks)

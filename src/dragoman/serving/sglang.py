@@ -8,36 +8,36 @@ import msgspec
 from msgspec import Struct
 
 from ..core.errors import RequestError, Unsupported
-from ..dialects.base import Call
+from ..dialects.base import GenerationCall
 from ..dialects.sglang import read_sglang
-from ..dialects.tgi import read_tgi, speaks_tgi
+from ..dialects.tgi import is_tgi_body, read_tgi
 from ..pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
-from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Made, Whole
-from .generate import generated, off_the_loop, read_body
-from .orders import body, version_of
-from .steering import controls_of
+from .endpoint import Handler, HandlerResult, HttpRequest, JsonResponse
+from .generate import parse_body, run_generation, run_in_thread_if_large
+from .routes.admin import find_controls
+from .routes.admin_body import check_version, decode_body
+from .routes.models import check_health
+from .streaming import Responder
 from .tgi import generate as generate_as_tgi
-from .utility import health
 from .vllm import reset_caches
-from .weights import OFFER, on_disk, trained
+from .weights import SUPPORTED_TRANSFERS_HINT, find_trainable, find_weights_on_disk
 
-PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+PLAIN_TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     public, user, admin = Access.PUBLIC, Access.USER, Access.ADMIN
     return {
         "/generate": (user, {"POST": generate, "PUT": generate}),
-        "/health_generate": (public, {"GET": health}),
-        "/get_model_info": (user, {"GET": model_info}),
-        "/model_info": (user, {"GET": model_info}),
-        "/get_weight_version": (user, {"GET": weight_version}),
+        "/health_generate": (public, {"GET": check_health}),
+        "/get_model_info": (user, {"GET": show_model_info}),
+        "/model_info": (user, {"GET": show_model_info}),
+        "/get_weight_version": (user, {"GET": show_weight_version}),
         "/update_weights_from_disk": (admin, {"POST": update_from_disk}),
-        **{path: (admin, {"POST": refuse_transfer}) for path in TRANSFERS},
+        **{path: (admin, {"POST": refuse_transfer}) for path in TRANSFER_PATHS},
         "/pause_generation": (admin, {"POST": pause}),
-        "/continue_generation": (admin, {"POST": go_on}),
+        "/continue_generation": (admin, {"POST": continue_generation}),
         "/abort_request": (admin, {"POST": abort}),
         "/flush_cache": (admin, {"GET": flush, "POST": flush}),
         "/release_memory_occupation": (admin, {"POST": release}),
@@ -45,21 +45,21 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     }
 
 
-async def generate(http: Http) -> Made:
+async def generate(http: HttpRequest) -> HandlerResult:
     """TGI and LightLLM have this path too: the body tells whose it is."""
-    body = await http.json()
-    if await off_the_loop(speaks_tgi, body):
+    body = await http.read_json()
+    if await run_in_thread_if_large(is_tgi_body, body):
         return await generate_as_tgi(http, body)
-    return await generated(http, await read_body(http, body, read_sglang))
+    return await run_generation(http, await parse_body(http, body, read_sglang))
 
 
-async def read_either(http: Http) -> Call:
+async def read_generate_call(http: HttpRequest) -> GenerationCall:
     """What is asked on that path, whoever asks it. Raises RequestError."""
-    body = await http.json()
-    return await read_body(http, body, read_tgi if await off_the_loop(speaks_tgi, body) else read_sglang)
+    body = await http.read_json()
+    return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
 
 
-TRANSFERS = (
+TRANSFER_PATHS = (
     "/update_weights_from_tensor",
     "/update_weights_from_distributed",
     "/update_weights_from_ipc",
@@ -69,8 +69,10 @@ TRANSFERS = (
 """Channels of SGLang's own: pickled tensors, NCCL, CUDA IPC."""
 
 
-async def refuse_transfer(http: Http) -> Whole | Answer:
-    raise Unsupported(f"{http.path}: pickled tensors are never read and no group is joined; {OFFER}.")
+async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
+    raise Unsupported(
+        f"{http.path}: pickled tensors are never read and no group is joined; {SUPPORTED_TRANSFERS_HINT}."
+    )
 
 
 class _ModelInfo(Struct, frozen=True):
@@ -84,24 +86,24 @@ class _ModelInfo(Struct, frozen=True):
     weight_version: str | None
 
 
-async def model_info(http: Http) -> Whole | Answer:
-    model = await _model(http)
+async def show_model_info(http: HttpRequest) -> JsonResponse | Responder:
+    model = await _find_model(http)
     version = None if model.trainable is None else model.trainable.weight_version
     generates = not isinstance(model.backend, EmbedderBackend | ScorerBackend)
-    return Whole(msgspec.json.encode(_ModelInfo(model.name, model.name, model.name, generates, None, version)))
+    return JsonResponse(msgspec.json.encode(_ModelInfo(model.name, model.name, model.name, generates, None, version)))
 
 
-async def _model(http: Http) -> ServedModel:
+async def _find_model(http: HttpRequest) -> ServedModel:
     models = http.service.models
-    return await models.ready(http.query.get("model") or models.places[0].name)
+    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
 
 
 class _Version(Struct, frozen=True):
     weight_version: str
 
 
-async def weight_version(http: Http) -> Whole | Answer:
-    return Whole(msgspec.json.encode(_Version(trained(http)[1].weight_version)))
+async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(_Version(find_trainable(http)[1].weight_version)))
 
 
 class _FromDisk(Struct, frozen=True):
@@ -120,40 +122,40 @@ class _Done(Struct, frozen=True):
     num_paused_requests: int = 0
 
 
-async def update_from_disk(http: Http) -> Whole | Answer:
-    _, trainable = trained(http)
-    asked = await body(http, _FromDisk)
-    if asked.load_format not in (None, "auto", "safetensors"):
+async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
+    _, trainable = find_trainable(http)
+    request = await decode_body(http, _FromDisk)
+    if request.load_format not in (None, "auto", "safetensors"):
         raise Unsupported("Only safetensors are read.", param="load_format")
-    weights = on_disk(http, asked.model_path, "model_path")
-    if asked.abort_all_requests:
+    weights = find_weights_on_disk(http, request.model_path, "model_path")
+    if request.abort_all_requests:
         await _abort_all(http)
-    version = await trainable.update_weights(weights, version_of(asked.weight_version))
-    warnings = () if asked.flush_cache else ("flush_cache: it is always flushed, since it is of other weights",)
-    done = _Done(True, f"Weights updated. Weight version is {version}.")
-    return Whole(msgspec.json.encode(done), warnings=warnings)
+    version = await trainable.update_weights(weights, check_version(request.weight_version))
+    warnings = () if request.flush_cache else ("flush_cache: it is always flushed, since it is of other weights",)
+    result = _Done(True, f"Weights updated. Weight version is {version}.")
+    return JsonResponse(msgspec.json.encode(result), warnings=warnings)
 
 
 class _Pause(Struct, frozen=True):
     mode: str = "abort"
 
 
-async def pause(http: Http) -> Whole | Answer:
+async def pause(http: HttpRequest) -> JsonResponse | Responder:
     """In every mode what comes waits. abort: what runs ends; retract: it is computed again; in_place: it goes on."""
-    mode = (await body(http, _Pause)).mode
+    mode = (await decode_body(http, _Pause)).mode
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
-    for control in controls_of(http):
+    for control in find_controls(http):
         await control.pause("keep", clear_cache=mode == "retract")
         if mode == "abort":
             await control.abort_all()
-    return Whole(b'{"message":"Generation paused successfully.","status":"ok"}')
+    return JsonResponse(b'{"message":"Generation paused successfully.","status":"ok"}')
 
 
-async def go_on(http: Http) -> Whole | Answer:
-    for control in controls_of(http):
+async def continue_generation(http: HttpRequest) -> JsonResponse | Responder:
+    for control in find_controls(http):
         await control.resume()
-    return Whole(b'{"message":"Generation continued successfully.","status":"ok"}')
+    return JsonResponse(b'{"message":"Generation continued successfully.","status":"ok"}')
 
 
 class _Abort(Struct, frozen=True):
@@ -161,34 +163,34 @@ class _Abort(Struct, frozen=True):
     abort_all: bool = False
 
 
-async def abort(http: Http) -> Whole | Answer:
-    if not (await body(http, _Abort)).abort_all:
+async def abort(http: HttpRequest) -> JsonResponse | Responder:
+    if not (await decode_body(http, _Abort)).abort_all:
         message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
         raise Unsupported(message, param="rid")
     await _abort_all(http)
-    return Whole(b"")
+    return JsonResponse(b"")
 
 
-async def _abort_all(http: Http) -> None:
-    for control in controls_of(http):
+async def _abort_all(http: HttpRequest) -> None:
+    for control in find_controls(http):
         await control.abort_all()
 
 
-async def flush(http: Http) -> Whole | Answer:
+async def flush(http: HttpRequest) -> JsonResponse | Responder:
     if not await reset_caches(http):
-        return Whole(b"Flush cache failed: a part of it is in use.\n", 400, PLAIN)
-    return Whole(b"Cache flushed.\n", content_type=PLAIN)
+        return JsonResponse(b"Flush cache failed: a part of it is in use.\n", 400, PLAIN_TEXT)
+    return JsonResponse(b"Cache flushed.\n", content_type=PLAIN_TEXT)
 
 
 class _Tags(Struct, frozen=True):
     tags: list[str] | None = None
 
 
-async def release(http: Http) -> Whole | Answer:
+async def release(http: HttpRequest) -> JsonResponse | Responder:
     """What runs goes on when the memory is back. Without tags weights are kept by an engine that cannot let them go."""
-    tags = await _tags(http)
+    tags = await _read_tags(http)
     warnings: list[str] = []
-    for control in controls_of(http):
+    for control in find_controls(http):
         try:
             await control.sleep(1 if tags == {"kv_cache"} else 2, "keep")
         except Unsupported as error:
@@ -196,19 +198,19 @@ async def release(http: Http) -> Whole | Answer:
                 raise
             await control.sleep(1, "keep")
             warnings.append(f"weights are kept: {error.message}")
-    return Whole(b"null", warnings=tuple(warnings))
+    return JsonResponse(b"null", warnings=tuple(warnings))
 
 
-async def resume(http: Http) -> Whole | Answer:
+async def resume(http: HttpRequest) -> JsonResponse | Responder:
     """Of the weights alone: they come with the next update, and until then it sleeps."""
-    if await _tags(http) != {"weights"}:
-        for control in controls_of(http):
+    if await _read_tags(http) != {"weights"}:
+        for control in find_controls(http):
             await control.wake_up()
-    return Whole(b"null")
+    return JsonResponse(b"null")
 
 
-async def _tags(http: Http) -> set[str]:
-    tags = set((await body(http, _Tags)).tags or ())
+async def _read_tags(http: HttpRequest) -> set[str]:
+    tags = set((await decode_body(http, _Tags)).tags or ())
     if tags - {"weights", "kv_cache"}:
         raise Unsupported("`tags` are `weights` and `kv_cache`.", param="tags")
     return tags

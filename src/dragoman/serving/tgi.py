@@ -8,38 +8,40 @@ from functools import partial
 
 from .. import __version__
 from ..core.errors import DragomanError
-from ..dialects.tgi import read_tgi, tgi_error, tgi_info, tgi_status
-from .answer import Answer
+from ..dialects.tgi import map_tgi_status, read_tgi, render_tgi_error, render_tgi_info
 from .auth import Access
-from .endpoint import Envelope, Handler, Http, Made, Refusal, Whole, make
-from .generate import generated, generation, read_body
+from .endpoint import EnvelopedError, ErrorEnvelope, Handler, HandlerResult, HttpRequest, JsonResponse, call_handler
+from .generate import build_generation_handler, parse_body, run_generation
+from .streaming import Responder
 
-ENVELOPE = Envelope(lambda error, _: tgi_error(error), tgi_status)
-ROUTES = frozenset({"/", "/generate_stream", "/info"})
+ENVELOPE = ErrorEnvelope(lambda error, _: render_tgi_error(error), map_tgi_status)
+TGI_ONLY_PATHS = frozenset({"/", "/generate_stream", "/info"})
 """Those that are nobody else's, so that all of their errors are TGI's."""
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     user = Access.USER
     return {
-        "/": (user, {"POST": generation(partial(read_tgi, listed=True))}),
-        "/generate_stream": (user, {"POST": generation(partial(read_tgi, streamed=True))}),
-        "/info": (user, {"GET": info}),
+        "/": (user, {"POST": build_generation_handler(partial(read_tgi, as_list=True))}),
+        "/generate_stream": (user, {"POST": build_generation_handler(partial(read_tgi, always_stream=True))}),
+        "/info": (user, {"GET": show_info}),
     }
 
 
-async def generate(http: Http, body: bytes) -> Made:
+async def generate(http: HttpRequest, body: bytes) -> HandlerResult:
     """An answer on a path that others have too, whose errors are TGI's as well."""
-    own = replace(http, envelope=ENVELOPE)
+    tgi_request = replace(http, envelope=ENVELOPE)
 
-    async def handle() -> Answer:
-        return await generated(own, await read_body(own, body, read_tgi))
+    async def handle() -> Responder:
+        return await run_generation(tgi_request, await parse_body(tgi_request, body, read_tgi))
 
-    made = await make(handle())
-    return Refusal(made, ENVELOPE) if isinstance(made, DragomanError) else made
+    result = await call_handler(handle())
+    return EnvelopedError(result, ENVELOPE) if isinstance(result, DragomanError) else result
 
 
-async def info(http: Http) -> Whole | Answer:
+async def show_info(http: HttpRequest) -> JsonResponse | Responder:
     models = http.service.models
-    model = await models.ready(http.query.get("model") or models.places[0].name)
-    return Whole(tgi_info(model.name, model.max_model_len, http.service.reading.max_stop, __version__))
+    model = await models.load_and_find(http.query.get("model") or models.slots[0].name)
+    return JsonResponse(
+        render_tgi_info(model.name, model.max_model_len, http.service.reader_options.max_stop, __version__)
+    )

@@ -11,51 +11,51 @@ from .. import __version__
 from ..core.errors import NotFound, RequestError
 from ..dialects.generate import read_generate
 from ..pipeline.models import ServedModel, TokenBackend
-from .answer import Answer
 from .auth import Access
-from .endpoint import Handler, Http, Whole
-from .generate import generation
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .generate import build_generation_handler
+from .streaming import Responder
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     """What tells of the server as a whole, or changes something for everybody, is for administrators."""
     user, admin = Access.USER, Access.ADMIN
     return {
-        "/inference/v1/generate": (user, {"POST": generation(read_generate)}),
-        "/tokenizer_info": (user, {"GET": tokenizer_info}),
-        "/load": (user, {"GET": load}),
-        "/get_world_size": (user, {"GET": world_size}),
-        "/server_info": (admin, {"GET": server_info}),
+        "/inference/v1/generate": (user, {"POST": build_generation_handler(read_generate)}),
+        "/tokenizer_info": (user, {"GET": show_tokenizer_info}),
+        "/load": (user, {"GET": show_load}),
+        "/get_world_size": (user, {"GET": show_world_size}),
+        "/server_info": (admin, {"GET": show_server_info}),
         "/reset_prefix_cache": (admin, {"POST": reset_prefix_cache}),
     }
 
 
-async def tokenizer_info(http: Http) -> Whole | Answer:
+async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
     """The default model's, as there is no place for another one's name but the query."""
-    model = await _model(http)
+    model = await _find_model(http)
     if model.tokenizer_info is None:
         raise NotFound("This model's engine does not lend its tokenizer.", code="unsupported_endpoint")
-    return Whole(msgspec.json.encode(model.tokenizer_info))
+    return JsonResponse(msgspec.json.encode(model.tokenizer_info))
 
 
-async def _model(http: Http) -> ServedModel:
+async def _find_model(http: HttpRequest) -> ServedModel:
     models = http.service.models
-    return await models.ready(http.query.get("model") or models.places[0].name)
+    return await models.load_and_find(http.query.get("model") or models.slots[0].name)
 
 
 class _Load(Struct, frozen=True):
     server_load: int
 
 
-async def load(http: Http) -> Whole | Answer:
+async def show_load(http: HttpRequest) -> JsonResponse | Responder:
     """Requests that wait or run, over all models."""
     states = [engine.health() for model in http.service.models for engine in model.engines]
-    return Whole(msgspec.json.encode(_Load(sum(state.waiting + state.running for state in states))))
+    return JsonResponse(msgspec.json.encode(_Load(sum(state.waiting + state.running for state in states))))
 
 
-async def world_size(_: Http) -> Whole | Answer:
+async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
     """Processes that hold a part of the model: this one."""
-    return Whole(b'{"world_size":1}')
+    return JsonResponse(b'{"world_size":1}')
 
 
 class _Reset(Struct, frozen=True):
@@ -98,17 +98,17 @@ class _ServerInfo(Struct, frozen=True):
     dragoman: _Server
 
 
-async def server_info(http: Http) -> Whole | Answer:
+async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
     """config_format: `text`, the default, or `json`."""
-    form = http.query.get("config_format") or "text"
-    if form not in ("text", "json"):
+    config_format = http.query.get("config_format") or "text"
+    if config_format not in ("text", "json"):
         raise RequestError("`config_format` is `text` or `json`.", param="config_format")
-    config = _Config(_info(await _model(http)), _Parallel())
-    told = config if form == "json" else msgspec.json.encode(config).decode()
-    return Whole(msgspec.json.encode(_ServerInfo(told, _server(http))))
+    config = _Config(_build_model_info(await _find_model(http)), _Parallel())
+    vllm_config = config if config_format == "json" else msgspec.json.encode(config).decode()
+    return JsonResponse(msgspec.json.encode(_ServerInfo(vllm_config, _build_server_settings(http))))
 
 
-def _server(http: Http) -> _Server:
+def _build_server_settings(http: HttpRequest) -> _Server:
     options = http.service.options
     return _Server(
         __version__,
@@ -116,21 +116,21 @@ def _server(http: Http) -> _Server:
         options.strict,
         options.max_logprobs,
         options.max_body_bytes,
-        tuple(map(_info, http.service.models)),
+        tuple(map(_build_model_info, http.service.models)),
     )
 
 
-def _info(model: ServedModel) -> _ModelInfo:
+def _build_model_info(model: ServedModel) -> _ModelInfo:
     features = sorted(feature.value for feature in model.capabilities.features)
     return _ModelInfo(model.name, (model.name, *model.aliases), model.max_model_len, tuple(features))
 
 
-async def reset_prefix_cache(http: Http) -> Whole | Answer:
+async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
     """What runs goes on; nothing that was computed before is found any more."""
-    return Whole(msgspec.json.encode(_Reset(await reset_caches(http))))
+    return JsonResponse(msgspec.json.encode(_Reset(await reset_caches(http))))
 
 
-async def reset_caches(http: Http) -> bool:
+async def reset_caches(http: HttpRequest) -> bool:
     """False where an engine keeps what is in use, as vLLM does."""
     caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
     return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

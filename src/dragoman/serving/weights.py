@@ -12,22 +12,22 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from ..core.control import Sent, Stored, Trainable
-from ..core.errors import NotFound, NotPermitted, RequestError, Unsupported
-from .answer import Answer
+from ..core.control import Trainable, WeightsInMemory, WeightsOnDisk
+from ..core.errors import NotFound, PermissionDenied, RequestError, Unsupported
 from .auth import Access
 from .body import read_body
-from .endpoint import Handler, Http, Whole
-from .orders import body, version_of
+from .endpoint import Handler, HttpRequest, JsonResponse
+from .routes.admin_body import check_version, decode_body
+from .streaming import Responder
 
-BINARY = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
-OFFER = (
+BINARY_TYPES = ("application/octet-stream", "application/vnd.safetensors", "application/x-safetensors")
+SUPPORTED_TRANSFERS_HINT = (
     "this server takes safetensors: the bytes of a file as the body of POST /update_weights with `Content-Type: "
     'application/octet-stream`, or {"update_info": {"path": "..."}} beneath --weights-dir'
 )
 
 
-def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
     admin = Access.ADMIN
     return {
         "/init_weight_transfer_engine": (admin, {"POST": initialize}),
@@ -35,63 +35,63 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
         "/start_weight_update": (admin, {"POST": start}),
         "/update_weights": (admin, {"POST": update}),
         "/finish_weight_update": (admin, {"POST": finish}),
-        "/update_weight_version": (admin, {"POST": rename}),
-        "/weight_info": (admin, {"GET": info}),
+        "/update_weight_version": (admin, {"POST": set_version}),
+        "/weight_info": (admin, {"GET": show_info}),
     }
 
 
-def trained(http: Http) -> tuple[str, Trainable]:
+def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
     """The one model whose weights can be replaced, or the one that the query names. Raises NotFound, RequestError."""
     models = http.service.models
-    named = http.query.get("model")
-    found = list(models) if named is None else [models.find(named)]
-    able = [(model.name, model.trainable) for model in found if model.trainable is not None]
-    if not able:
+    name = http.query.get("model")
+    candidates = list(models) if name is None else [models.find_loaded(name)]
+    trainables = [(model.name, model.trainable) for model in candidates if model.trainable is not None]
+    if not trainables:
         raise NotFound("The weights of this server's engine cannot be replaced.", code="unsupported_endpoint")
-    if len(able) > 1:
+    if len(trainables) > 1:
         raise RequestError("Several models are served; name one: ?model=NAME.", param="model")
-    return able[0]
+    return trainables[0]
 
 
-def on_disk(http: Http, path: str, param: str) -> Stored:
+def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
     """Raises NotPermitted for what the operator does not let be read, RequestError where nothing is."""
     root = http.service.options.weights_dir
     if root is None:
-        raise NotPermitted("Weights are read from disk only beneath --weights-dir, which is not set.", param=param)
-    found = (Path(root) / path).resolve()
-    if not found.is_relative_to(Path(root).resolve()):
-        raise NotPermitted("This path does not lie beneath --weights-dir.", param=param)
-    if not found.exists():
+        raise PermissionDenied("Weights are read from disk only beneath --weights-dir, which is not set.", param=param)
+    location = (Path(root) / path).resolve()
+    if not location.is_relative_to(Path(root).resolve()):
+        raise PermissionDenied("This path does not lie beneath --weights-dir.", param=param)
+    if not location.exists():
         raise RequestError("Nothing is at this path.", param=param, code="not_found")
-    return Stored(str(found))
+    return WeightsOnDisk(str(location))
 
 
 class _Init(Struct, frozen=True):
     init_info: dict[str, Raw] = {}
 
 
-async def initialize(http: Http) -> Whole | Answer:
-    trained(http)
-    asked = await body(http, _Init)
-    strange = next((name for name in asked.init_info if name != "backend"), None)
-    backend = asked.init_info.get("backend")
-    if strange is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
-        param = f"init_info.{strange or 'backend'}"
-        raise Unsupported(f"There is no transfer of this kind here: {OFFER}.", param=param)
-    return _message("Weight transfer initialized")
+async def initialize(http: HttpRequest) -> JsonResponse | Responder:
+    find_trainable(http)
+    request = await decode_body(http, _Init)
+    unknown = next((name for name in request.init_info if name != "backend"), None)
+    backend = request.init_info.get("backend")
+    if unknown is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
+        param = f"init_info.{unknown or 'backend'}"
+        raise Unsupported(f"There is no transfer of this kind here: {SUPPORTED_TRANSFERS_HINT}.", param=param)
+    return _render_message("Weight transfer initialized")
 
 
-async def shut_down(http: Http) -> Whole | Answer:
+async def shut_down(http: HttpRequest) -> JsonResponse | Responder:
     """An update that was started and not finished is given up."""
-    name, _ = trained(http)
-    http.service.uploads.give_up(name)
-    return _message("Weight transfer shut down")
+    name, _ = find_trainable(http)
+    http.service.weight_uploads.discard(name)
+    return _render_message("Weight transfer shut down")
 
 
-async def start(http: Http) -> Whole | Answer:
-    name, _ = trained(http)
-    http.service.uploads.start(name)
-    return _message("Weight update started")
+async def start(http: HttpRequest) -> JsonResponse | Responder:
+    name, _ = find_trainable(http)
+    http.service.weight_uploads.start(name)
+    return _render_message("Weight update started")
 
 
 class _Stored(Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,40 +103,43 @@ class _Update(Struct, frozen=True):
     weight_version: str | None = None
 
 
-async def update(http: Http) -> Whole | Answer:
+async def update(http: HttpRequest) -> JsonResponse | Responder:
     """A piece of an update that was started, or else all of one."""
-    name, trainable = trained(http)
-    if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY:
+    name, trainable = find_trainable(http)
+    if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
         data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes)
-        weights, version = Sent((data,)), version_of(http.query.get("weight_version"))
+        weights, version = WeightsInMemory((data,)), check_version(http.query.get("weight_version"))
     else:
-        asked = await body(http, _Update)
-        weights, version = on_disk(http, _path(asked.update_info), "update_info.path"), version_of(asked.weight_version)
-    uploads = http.service.uploads
+        request = await decode_body(http, _Update)
+        weights, version = (
+            find_weights_on_disk(http, _parse_path(request.update_info), "update_info.path"),
+            check_version(request.weight_version),
+        )
+    uploads = http.service.weight_uploads
     if not uploads.is_open(name):
-        return _updated("Weights updated", await trainable.update_weights(weights, version))
+        return _render_update("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
         raise RequestError("The version is told at the end, to /finish_weight_update.", param="weight_version")
     uploads.add(name, weights, http.service.options.max_weights_bytes)
-    return _message("Weights received")
+    return _render_message("Weights received")
 
 
-def _path(info: Raw) -> str:
+def _parse_path(info: Raw) -> str:
     try:
         return msgspec.json.decode(info, type=_Stored).path
     except msgspec.ValidationError as error:
-        raise Unsupported(f"update_info: {error}; {OFFER}.", param="update_info") from None
+        raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
 
 
 class _Finish(Struct, frozen=True):
     weight_version: str | None = None
 
 
-async def finish(http: Http) -> Whole | Answer:
-    name, trainable = trained(http)
-    version = version_of((await body(http, _Finish)).weight_version)
-    weights = http.service.uploads.finish(name)
-    return _updated("Weight update finished", await trainable.update_weights(weights, version))
+async def finish(http: HttpRequest) -> JsonResponse | Responder:
+    name, trainable = find_trainable(http)
+    version = check_version((await decode_body(http, _Finish)).weight_version)
+    weights = http.service.weight_uploads.finish(name)
+    return _render_update("Weight update finished", await trainable.update_weights(weights, version))
 
 
 class _Rename(Struct, frozen=True):
@@ -148,21 +151,21 @@ class _Renamed(Struct, frozen=True):
     new_version: str
 
 
-async def rename(http: Http) -> Whole | Answer:
+async def set_version(http: HttpRequest) -> JsonResponse | Responder:
     """vLLM's and SGLang's alike."""
-    _, trainable = trained(http)
-    version = version_of((await body(http, _Rename)).new_version, "new_version")
+    _, trainable = find_trainable(http)
+    version = check_version((await decode_body(http, _Rename)).new_version, "new_version")
     assert version is not None
-    await trainable.name_weights(version)
-    return Whole(msgspec.json.encode(_Renamed(True, version)))
+    await trainable.set_weight_version(version)
+    return JsonResponse(msgspec.json.encode(_Renamed(True, version)))
 
 
 class _Info(Struct, frozen=True):
     weight_version: str
 
 
-async def info(http: Http) -> Whole | Answer:
-    return Whole(msgspec.json.encode(_Info(trained(http)[1].weight_version)))
+async def show_info(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(_Info(find_trainable(http)[1].weight_version)))
 
 
 class _Updated(Struct, frozen=True):
@@ -170,13 +173,13 @@ class _Updated(Struct, frozen=True):
     weight_version: str
 
 
-def _updated(message: str, version: str) -> Whole:
-    return Whole(msgspec.json.encode(_Updated(message, version)))
+def _render_update(message: str, version: str) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(_Updated(message, version)))
 
 
 class _Message(Struct, frozen=True):
     message: str
 
 
-def _message(text: str) -> Whole:
-    return Whole(msgspec.json.encode(_Message(text)))
+def _render_message(text: str) -> JsonResponse:
+    return JsonResponse(msgspec.json.encode(_Message(text)))

@@ -1,18 +1,17 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
 from .definition import Settings
-from .fields import FIELDS, PREFIX, Field
+from .engine_support import describe_unsupported, find_changed_settings
+from .fields import FIELDS, PREFIX, SettingField
 from .generation import GenerationConfig
-from .heeded import told, unheeded
+from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
-from .parts import Instance, Instances, ModelEntries, ModelEntry
-from .sources import hint, is_loopback, load
-from .state import kept_key, state_directory
+from .sources import is_loopback, load_settings, suggest_name
+from .state import load_or_create_key, state_directory
 
 __all__ = [
     "FIELDS",
     "PREFIX",
-    "Field",
     "GenerationConfig",
     "Instance",
     "Instances",
@@ -20,13 +19,14 @@ __all__ = [
     "ModelEntry",
     "Option",
     "Secret",
+    "SettingField",
     "Settings",
     "SettingsError",
-    "hint",
+    "describe_unsupported",
+    "find_changed_settings",
     "is_loopback",
-    "kept_key",
-    "load",
+    "load_or_create_key",
+    "load_settings",
     "state_directory",
-    "told",
-    "unheeded",
+    "suggest_name",
 ]

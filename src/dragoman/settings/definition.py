@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from .generation import GenerationConfig
+from .model_entries import ModelEntries, ModelEntry
 from .option import Option, Secret
-from .parts import ModelEntries, ModelEntry
 from .simulator import SimulatorSettings
 
 _MIB = 1024 * 1024
@@ -36,7 +36,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         tuple[str, ...], Option("Model", "The name clients know the model by. Can be repeated: the first is listed.")
     ] = ()
     max_model_len: Annotated[
-        int | None, Option("Model", "Tokens that prompt and answer may have together.", least=1, sized=True)
+        int | None,
+        Option("Model", "Tokens that prompt and answer may have together.", minimum=1, allows_size_suffix=True),
     ] = None
     chat_template: Annotated[
         str | None, Option("Model", "A Jinja chat template instead of the model's own: a path, or the text itself.")
@@ -63,7 +64,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = "auto"
     gpu_layers: Annotated[
         int,
-        Option("Model", "Layers that llama.cpp keeps on a GPU; -1 are as many as it sees fit.", least=-1, most=100000),
+        Option(
+            "Model", "Layers that llama.cpp keeps on a GPU; -1 are as many as it sees fit.", minimum=-1, maximum=100000
+        ),
     ] = -1
     mmproj: Annotated[
         str | None,
@@ -75,7 +78,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     threads: Annotated[
-        int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", least=1, most=1024)
+        int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", minimum=1, maximum=1024)
     ] = None
     quantization: Annotated[
         Literal["bitsandbytes", "torchao"] | None,
@@ -119,17 +122,21 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Option("Upstream", "Shares of the upstreams, in their order, such as 2,1. By default they are equal."),
     ] = ()
     upstream_timeout: Annotated[
-        float, Option("Upstream", "Seconds of silence after which an upstream has failed.", least=0.1, most=86400)
+        float, Option("Upstream", "Seconds of silence after which an upstream has failed.", minimum=0.1, maximum=86400)
     ] = 600.0
     upstream_retries: Annotated[
         int,
-        Option("Upstream", "How often another upstream is asked while nothing has been answered.", least=0, most=1000),
+        Option(
+            "Upstream", "How often another upstream is asked while nothing has been answered.", minimum=0, maximum=1000
+        ),
     ] = 2
     host: Annotated[str, Option("Server", "The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", least=0, most=65535)] = 8000
+    port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", minimum=0, maximum=65535)] = (
+        8000
+    )
     uds: Annotated[str | None, Option("Server", "Listen on this Unix socket instead.", metavar="PATH")] = None
     max_body_bytes: Annotated[
-        int, Option("Server", "Bytes that the body of a request may have.", least=1024, sized=True)
+        int, Option("Server", "Bytes that the body of a request may have.", minimum=1024, allows_size_suffix=True)
     ] = 32 * _MIB
     max_inflight_body_bytes: Annotated[
         int,
@@ -137,20 +144,21 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Server",
             "Bytes that the bodies of all requests which are being read may have together; one alone may always have "
             "--max-body-bytes.",
-            least=1024,
-            sized=True,
+            minimum=1024,
+            allows_size_suffix=True,
         ),
     ] = 512 * _MIB
     keepalive_interval: Annotated[
-        float, Option("Server", "Seconds of silence after which a stream gets a sign of life.", least=0.05, most=3600)
+        float,
+        Option("Server", "Seconds of silence after which a stream gets a sign of life.", minimum=0.05, maximum=3600),
     ] = 5.0
     shutdown_timeout: Annotated[
         float,
         Option(
             "Server",
             "Seconds for which what runs goes on when the server is told to stop; then it is ended with an error.",
-            least=0,
-            most=86400,
+            minimum=0,
+            maximum=86400,
         ),
     ] = 8.0
     shutdown_grace: Annotated[
@@ -159,8 +167,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Server",
             "Seconds for which a server that is told to stop can still be reached, also if nothing runs: it says that "
             "it is not ready, so that a load balancer sends nothing more.",
-            least=0,
-            most=3600,
+            minimum=0,
+            maximum=3600,
         ),
     ] = 0.0
     api_key: Annotated[
@@ -187,10 +195,11 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     max_weights_bytes: Annotated[
-        int, Option("Access", "Bytes that weights may have which are sent.", least=1024, sized=True)
+        int, Option("Access", "Bytes that weights may have which are sent.", minimum=1024, allows_size_suffix=True)
     ] = 1024 * _MIB
     no_auth: Annotated[
-        bool, Option("Access", "Listen on other addresses than this machine's own without a key.", flag="require-auth")
+        bool,
+        Option("Access", "Listen on other addresses than this machine's own without a key.", off_flag="require-auth"),
     ] = False
     allowed_hosts: Annotated[
         tuple[str, ...],
@@ -205,13 +214,15 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="ORIGIN",
         ),
     ] = ()
-    max_num_seqs: Annotated[int | None, Option("Scheduling", "Sequences that run at the same time.", least=1)] = None
+    max_num_seqs: Annotated[int | None, Option("Scheduling", "Sequences that run at the same time.", minimum=1)] = None
     max_num_batched_tokens: Annotated[
-        int | None, Option("Scheduling", "Tokens of all sequences in one step.", least=1, sized=True)
+        int | None, Option("Scheduling", "Tokens of all sequences in one step.", minimum=1, allows_size_suffix=True)
     ] = None
     kv_cache_tokens: Annotated[
         int | None,
-        Option("Scheduling", "Tokens that the KV cache holds, all sequences together.", least=1, sized=True),
+        Option(
+            "Scheduling", "Tokens that the KV cache holds, all sequences together.", minimum=1, allows_size_suffix=True
+        ),
     ] = None
     kv_offloading_dir: Annotated[
         str | None,
@@ -223,17 +234,22 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = None
     kv_offloading_bytes: Annotated[
-        int, Option("Scheduling", "Bytes that they may take there.", least=1024, sized=True)
+        int, Option("Scheduling", "Bytes that they may take there.", minimum=1024, allows_size_suffix=True)
     ] = 16384 * _MIB
     enable_prefix_caching: Annotated[
         bool, Option("Scheduling", "Do not keep the beginning that several prompts share; compute it each time.")
     ] = True
     max_waiting: Annotated[
-        int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
+        int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", minimum=0)
     ] = 2048
     max_waiting_tokens: Annotated[
         int,
-        Option("Scheduling", "Tokens of the prompts that may wait; one prompt alone always may.", least=1, sized=True),
+        Option(
+            "Scheduling",
+            "Tokens of the prompts that may wait; one prompt alone always may.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
     ] = 32 * _MIB
     step_timeout: Annotated[
         float,
@@ -241,8 +257,8 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Scheduling",
             "Seconds that one step of a model may take; then it hangs: what waits for it fails, and the engine is "
             "started again.",
-            least=1,
-            most=86400,
+            minimum=1,
+            maximum=86400,
         ),
     ] = 300.0
     api_profile: Annotated[
@@ -264,7 +280,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "API",
             "Keep what agents put in front of their prompts anew with every request (Claude Code's billing header), "
             "although no prefix is ever cached then.",
-            flag="keep-agent-nonces",
+            off_flag="keep-agent-nonces",
         ),
     ] = True
     media_urls: Annotated[
@@ -284,7 +300,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         ),
     ] = ()
     max_logprobs: Annotated[
-        int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
+        int, Option("API", "Alternatives a token that a request may ask for.", minimum=0, maximum=1000)
     ] = 20
     reasoning_check: Annotated[
         Literal["lenient", "strict", "off"],
@@ -302,31 +318,32 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "`sqlite:PATH`, `postgresql://...`, `memory` (until the server ends) or `none`.",
         ),
     ] = "sqlite"
-    store_ttl: Annotated[float, Option("Store", "Seconds for which something is kept after its last use.", least=1)] = (
-        30 * 86400.0
-    )
+    store_ttl: Annotated[
+        float, Option("Store", "Seconds for which something is kept after its last use.", minimum=1)
+    ] = 30 * 86400.0
     store_max_records: Annotated[
-        int, Option("Store", "How much is kept; the least recently used goes first.", least=1, sized=True)
+        int,
+        Option("Store", "How much is kept; the least recently used goes first.", minimum=1, allows_size_suffix=True),
     ] = 100_000
     store_max_bytes: Annotated[
-        int, Option("Store", "Bytes that are kept; half of them may be files.", least=1024, sized=True)
+        int, Option("Store", "Bytes that are kept; half of them may be files.", minimum=1024, allows_size_suffix=True)
     ] = 4096 * _MIB
-    max_file_bytes: Annotated[int, Option("Store", "Bytes that an uploaded file may have.", least=1024, sized=True)] = (
-        200 * _MIB
-    )
+    max_file_bytes: Annotated[
+        int, Option("Store", "Bytes that an uploaded file may have.", minimum=1024, allows_size_suffix=True)
+    ] = 200 * _MIB
     batch_concurrency: Annotated[
-        int, Option("Scheduling", "Requests of batches that run at the same time, behind all others.", least=1)
+        int, Option("Scheduling", "Requests of batches that run at the same time, behind all others.", minimum=1)
     ] = 16
     store_synchronous: Annotated[
         Literal["full", "normal"],
         Option("Store", "Whether what is stored in SQLite survives a power cut (`full`), or only the server's end."),
     ] = "full"
     max_background: Annotated[
-        int, Option("Store", "Responses that may run in the background; the next one is told to come again.", least=0)
+        int, Option("Store", "Responses that may run in the background; the next one is told to come again.", minimum=0)
     ] = 64
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
-        Option("Logging", "What to log.", vllm="uvicorn_log_level"),
+        Option("Logging", "What to log.", vllm_name="uvicorn_log_level"),
     ] = "info"
     request_log: Annotated[
         str | None,
@@ -334,7 +351,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             "Logging", "Append a line of JSON for each request that generates: its counts and times.", metavar="FILE"
         ),
     ] = None
-    access_log: Annotated[bool, Option("Logging", "Do not log each request.", vllm="disable_uvicorn_access_log")] = True
+    access_log: Annotated[
+        bool, Option("Logging", "Do not log each request.", vllm_name="disable_uvicorn_access_log")
+    ] = True
     models: Annotated[
         ModelEntries,
         Option(
@@ -346,7 +365,12 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = ModelEntries()
     models_memory: Annotated[
         int | None,
-        Option("Server", "Bytes that the models which are not pinned may take together.", least=1, sized=True),
+        Option(
+            "Server",
+            "Bytes that the models which are not pinned may take together.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
     ] = None
     lora_modules: Annotated[
         tuple[str, ...], Option("Model", "A LoRA adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
@@ -356,7 +380,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
     ] = None
 
-    def of(self, entry: ModelEntry) -> Settings:
+    def for_entry(self, entry: ModelEntry) -> Settings:
         """Those of one of several models: its own, and these for the rest."""
         names = (entry.name, *entry.aliases)
-        return msgspec.structs.replace(self, **dict(entry.told), served_model_name=names, models=ModelEntries())
+        return msgspec.structs.replace(self, **dict(entry.overrides), served_model_name=names, models=ModelEntries())

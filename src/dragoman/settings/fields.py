@@ -16,7 +16,7 @@ from .option import Option, Secret
 PREFIX = "DRAGOMAN_"
 
 
-class Field(Struct, frozen=True):
+class SettingField(Struct, frozen=True):
     """One setting as the command line shows it. kind: its type, without the None. choices: the words it may be."""
 
     name: str
@@ -31,22 +31,22 @@ class Field(Struct, frozen=True):
 
     @property
     def off_flag(self) -> str:
-        return f"--{self.option.flag}" if self.option.flag else "--no-" + self.flag.removeprefix("--")
+        return f"--{self.option.off_flag}" if self.option.off_flag else "--no-" + self.flag.removeprefix("--")
 
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
     @property
-    def several(self) -> bool:
+    def is_list(self) -> bool:
         return typing.get_origin(self.kind) is tuple
 
     @property
-    def secret(self) -> bool:
-        return self.kind is Secret or (self.several and typing.get_args(self.kind)[0] is Secret)
+    def is_secret(self) -> bool:
+        return self.kind is Secret or (self.is_list and typing.get_args(self.kind)[0] is Secret)
 
 
-def _fields() -> Iterator[Field]:
+def _list_fields() -> Iterator[SettingField]:
     hints = typing.get_type_hints(Settings, include_extras=True)
     for info in msgspec.structs.fields(Settings):
         annotated, option = typing.get_args(hints[info.name])
@@ -54,11 +54,11 @@ def _fields() -> Iterator[Field]:
         is_optional = NoneType in typing.get_args(annotated)
         kind = members[0] if is_optional else annotated
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        yield Field(info.name, kind, info.default, option, choices)
+        yield SettingField(info.name, kind, info.default, option, choices)
 
 
-FIELDS = tuple(sorted(_fields(), key=lambda field: field.option.group == "Simulator"))
+FIELDS = tuple(sorted(_list_fields(), key=lambda field: field.option.group == "Simulator"))
 """In the order in which they are defined, those of the simulator at the end."""
-BY_NAME = {field.name: field for field in FIELDS}
-OF_A_MODEL = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
+FIELDS_BY_NAME = {field.name: field for field in FIELDS}
+MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
 """Groups whose settings each of several models may have for itself."""

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from ..core.request import Sampling
 
-_Share = Annotated[float, Meta(ge=0, le=1)]
+_Probability = Annotated[float, Meta(ge=0, le=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
@@ -20,7 +20,7 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: _Share | None = None
+    min_p: _Probability | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -31,10 +31,10 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
         if not all(map(math.isfinite, numbers)):
             raise ValueError("every number must be finite")
 
-    def over(self, defaults: Sampling) -> Sampling:
+    def merge_into(self, defaults: Sampling) -> Sampling:
         """These values, and the model's own for the rest. top_k: -1 is off, as 0 is."""
-        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        said.pop("max_new_tokens", None)
-        if "top_k" in said:
-            said["top_k"] = max(said["top_k"], 0)
-        return msgspec.structs.replace(defaults, **said)
+        overrides = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        overrides.pop("max_new_tokens", None)
+        if "top_k" in overrides:
+            overrides["top_k"] = max(overrides["top_k"], 0)
+        return msgspec.structs.replace(defaults, **overrides)

@@ -28,9 +28,9 @@ class Option(Struct, frozen=True):
 
     group: str
     help: str
-    least: float | None = None
-    most: float | None = None
-    sized: bool = False
-    flag: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    allows_size_suffix: bool = False
+    off_flag: str | None = None
     metavar: str | None = None
-    vllm: str | None = None
+    vllm_name: str | None = None

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from .model_entries import Instances
 from .option import Option
-from .parts import Instances
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
@@ -21,21 +21,21 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
         str | None, Option("Simulator", "A model's directory, or a tokenizer.json, to count in.", metavar="PATH")
     ] = None
     time_scale: Annotated[
-        float, Option("Simulator", "How fast time passes: 10 is ten times as fast.", least=0.001, metavar="FACTOR")
+        float, Option("Simulator", "How fast time passes: 10 is ten times as fast.", minimum=0.001, metavar="FACTOR")
     ] = 1.0
-    warm_up: Annotated[float, Option("Simulator", "Seconds after the start until it is ready.", least=0, most=3600)] = (
-        0.0
-    )
-    block_size: Annotated[int | None, Option("Simulator", "Tokens of a block of the KV cache.", least=1)] = None
+    warm_up: Annotated[
+        float, Option("Simulator", "Seconds after the start until it is ready.", minimum=0, maximum=3600)
+    ] = 0.0
+    block_size: Annotated[int | None, Option("Simulator", "Tokens of a block of the KV cache.", minimum=1)] = None
     num_gpu_blocks_override: Annotated[
-        int | None, Option("Simulator", "Blocks of the KV cache, instead of what the profile has.", least=2)
+        int | None, Option("Simulator", "Blocks of the KV cache, instead of what the profile has.", minimum=2)
     ] = None
     enable_chunked_prefill: Annotated[bool, Option("Simulator", "Compute each prompt in one piece.")] = True
     scheduling_policy: Annotated[
         Literal["fcfs", "priority"] | None, Option("Simulator", "Who runs first: first come, or the lowest priority.")
     ] = None
     data_parallel_size: Annotated[
-        int, Option("Simulator", "Copies of the engine that share the requests.", least=1, most=1024)
+        int, Option("Simulator", "Copies of the engine that share the requests.", minimum=1, maximum=1024)
     ] = 1
     instances: Annotated[
         Instances,
@@ -77,13 +77,13 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     ] = "lognormal:48,0.5"
     sim_tool_calls: Annotated[
         float,
-        Option("Simulator", "How probable a call is where tools may be called.", least=0, most=1, metavar="SHARE"),
+        Option("Simulator", "How probable a call is where tools may be called.", minimum=0, maximum=1, metavar="SHARE"),
     ] = 0.5
     sim_reasoning: Annotated[
         float,
-        Option("Simulator", "How probable a thought is where nobody decides.", least=0, most=1, metavar="SHARE"),
+        Option("Simulator", "How probable a thought is where nobody decides.", minimum=0, maximum=1, metavar="SHARE"),
     ] = 0.0
-    sim_embedding_size: Annotated[int, Option("Simulator", "Numbers of an embedding.", least=1, most=16384)] = 1024
+    sim_embedding_size: Annotated[int, Option("Simulator", "Numbers of an embedding.", minimum=1, maximum=16384)] = 1024
     sim_faults: Annotated[str | None, Option("Simulator", "A plan of failures, in YAML or JSON.", metavar="FILE")] = (
         None
     )

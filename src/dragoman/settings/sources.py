@@ -15,28 +15,28 @@ from typing import Any, cast
 from msgspec import Struct
 
 from .definition import Settings
-from .fields import BY_NAME, FIELDS, PREFIX, Field
+from .fields import FIELDS, FIELDS_BY_NAME, PREFIX, SettingField
 from .option import SettingsError
-from .values import read
+from .values import read_value
 
 
-def load(said: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
+def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
     """The settings. said: what the command line says, by name of the field; None is nothing. Raises SettingsError."""
-    told = {name: value for name, value in said.items() if value is not None}
-    sources = [_Source(told, lambda field: field.flag)]
-    sources.append(_Source(_variables(environment), lambda field: f"environment {field.variable}"))
-    file = sources[0].value(BY_NAME["config"]) or sources[1].value(BY_NAME["config"])
+    set_options = {name: value for name, value in cli_options.items() if value is not None}
+    sources = [_Source(set_options, lambda field: field.flag)]
+    sources.append(_Source(_read_variables(environment), lambda field: f"environment {field.variable}"))
+    file = sources[0].read_value(FIELDS_BY_NAME["config"]) or sources[1].read_value(FIELDS_BY_NAME["config"])
     if file is not None:
         path = Path(cast("str", file))
-        sources.append(_Source(_keys(path), lambda field: f"{path}: {field.name}"))
+        sources.append(_Source(_read_keys(path), lambda field: f"{path}: {field.name}"))
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for field in FIELDS:
         source = next((source for source in sources if field.name in source.raw), None)
         if source is not None:
-            values[field.name], origins[field.name] = source.value(field), source.name(field)
+            values[field.name], origins[field.name] = source.read_value(field), source.format_name(field)
     settings = Settings(**values)  # pyright: ignore[reportArgumentType] - each value was read by its field's type
-    _check_together(settings, origins)
+    _check_combinations(settings, origins)
     return settings
 
 
@@ -44,34 +44,36 @@ class _Source(Struct, frozen=True):
     """One place where settings are said. raw: by name of the field, not yet read."""
 
     raw: Mapping[str, object]
-    name: Callable[[Field], str]
+    format_name: Callable[[SettingField], str]
 
-    def value(self, field: Field) -> object:
+    def read_value(self, field: SettingField) -> object:
         """None where it says nothing. Raises SettingsError with the place."""
         if field.name not in self.raw:
             return None
         try:
-            return read(field, self.raw[field.name])
+            return read_value(field, self.raw[field.name])
         except ValueError as error:
-            raise SettingsError(f"{self.name(field)}: {error}") from None
+            raise SettingsError(f"{self.format_name(field)}: {error}") from None
 
 
-def _variables(environment: Mapping[str, str]) -> dict[str, object]:
+def _read_variables(environment: Mapping[str, str]) -> dict[str, object]:
     names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
     for variable, name in names.items():
-        if name not in BY_NAME or variable != variable.upper():
+        if name not in FIELDS_BY_NAME or variable != variable.upper():
             raise SettingsError(
-                f"environment {variable}: there is no such setting.{hint(name, lambda field: field.variable)}"
+                f"environment {variable}: there is no such setting.{suggest_name(name, lambda field: field.variable)}"
             )
     return {name: environment[variable] for variable, name in names.items()}
 
 
-def _keys(path: Path) -> dict[str, object]:
+def _read_keys(path: Path) -> dict[str, object]:
     keys: dict[str, object] = {}
     for key, value in _read_file(path):
         name = key.replace("-", "_")
-        if name not in BY_NAME:
-            raise SettingsError(f"{path}: {key}: there is no such setting.{hint(name, lambda field: field.name)}")
+        if name not in FIELDS_BY_NAME:
+            raise SettingsError(
+                f"{path}: {key}: there is no such setting.{suggest_name(name, lambda field: field.name)}"
+            )
         if name in keys:
             raise SettingsError(f"{path}: {key}: this is said twice")
         if name == "config":
@@ -81,7 +83,7 @@ def _keys(path: Path) -> dict[str, object]:
 
 
 def _read_file(path: Path) -> list[tuple[str, object]]:
-    readers = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
+    readers = {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise SettingsError(f"{path}: a file of settings ends in {', '.join(readers)}")
@@ -91,11 +93,11 @@ def _read_file(path: Path) -> list[tuple[str, object]]:
         raise SettingsError(f"{path}: {error}") from None
 
 
-def _toml(text: str) -> list[tuple[str, object]]:
+def _parse_toml(text: str) -> list[tuple[str, object]]:
     return list(tomllib.loads(text).items())
 
 
-def _yaml(text: str) -> list[tuple[str, object]]:
+def _parse_yaml(text: str) -> list[tuple[str, object]]:
     """Pairs rather than a mapping, which would forget that a key was given twice."""
     import yaml  # noqa: PLC0415 - most servers start without a file
 
@@ -110,21 +112,21 @@ def _yaml(text: str) -> list[tuple[str, object]]:
         raise ValueError(error) from None
 
 
-def hint(name: str, show: Callable[[Field], str]) -> str:
+def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
     """What may have been meant by a name that no setting has; empty if nothing comes close."""
     name = name.lower().replace("-", "_")
     for field in FIELDS:
-        if field.option.vllm == name:
-            return f" What vLLM calls {name} is {show(field)} here."
-    close = get_close_matches(name, BY_NAME, n=1)
-    return f" Did you mean {show(BY_NAME[close[0]])}?" if close else ""
+        if field.option.vllm_name == name:
+            return f" What vLLM calls {name} is {format_field(field)} here."
+    close_matches = get_close_matches(name, FIELDS_BY_NAME, n=1)
+    return f" Did you mean {format_field(FIELDS_BY_NAME[close_matches[0]])}?" if close_matches else ""
 
 
-def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
+def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
     for name in ("model", "served_model_name"):
         if settings.models.entries and name in origins:
             raise SettingsError(f"{origins[name]} and {origins['models']}: one model is served, or several")
-    if settings.instances.each:
+    if settings.instances.items:
         _check_instances(settings, origins)
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
@@ -138,17 +140,17 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
 
 def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
     """What a process of several simulated servers cannot have."""
-    where = origins["instances"]
+    origin = origins["instances"]
     models = [
         settings.model,
-        *(value for one in settings.instances.each for name, value in one.told if name == "model"),
+        *(value for instance in settings.instances.items for name, value in instance.overrides if name == "model"),
     ]
     if settings.models.entries or any(model.partition(":")[0] != "sim" for model in models):
-        raise SettingsError(f"{where}: only `sim` can be served several times in a process")
+        raise SettingsError(f"{origin}: only `sim` can be served several times in a process")
     if settings.uds is not None:
-        raise SettingsError(f"{origins['uds']} and {where}: instances listen on ports")
+        raise SettingsError(f"{origins['uds']} and {origin}: instances listen on ports")
     if "store" in origins and settings.store not in ("memory", "none"):
-        raise SettingsError(f"{origins['store']} and {where}: instances keep what they keep in `memory`, or `none`")
+        raise SettingsError(f"{origins['store']} and {origin}: instances keep what they keep in `memory`, or `none`")
 
 
 def is_loopback(host: str) -> bool:

@@ -21,28 +21,28 @@ def state_directory(environment: Mapping[str, str], platform: str = sys.platform
     return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dragoman"
 
 
-def kept_key(file: Path) -> bytes:
+def load_or_create_key(file: Path) -> bytes:
     """The key in this file; made, for its owner's eyes only, where there is none. Two processes get the same one.
 
     Raises OSError, and ValueError for a file that holds no key.
     """
     if not file.exists():
-        _make(file)
+        _create_key_file(file)
     text = file.read_text(encoding="ascii").strip()
     if len(text) != 2 * KEY_BYTES:
         raise ValueError(f"{file} does not hold a key of {KEY_BYTES} bytes in hexadecimal")
     return bytes.fromhex(text)
 
 
-def _make(file: Path) -> None:
+def _create_key_file(file: Path) -> None:
     """Whole or not at all: written elsewhere, and linked to its name unless another process was faster."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with open(descriptor, "w", encoding="ascii") as out:
-            out.write(secrets.token_hex(KEY_BYTES) + "\n")
-            out.flush()
+        with open(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_hex(KEY_BYTES) + "\n")
+            stream.flush()
             os.fsync(descriptor)
         # Where another process was faster its key is as good.
         with suppress(FileExistsError):

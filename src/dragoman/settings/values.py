@@ -9,66 +9,68 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from .fields import Field
+from .fields import SettingField
 from .generation import GenerationConfig
+from .model_entries import Instances, ModelEntries
 from .option import Secret
-from .parts import Instances, ModelEntries
 
 
-def read(field: Field, raw: object) -> object:
+def read_value(field: SettingField, raw: object) -> object:
     """A value of the field's type, from text or from what a file holds. ValueError says what is allowed."""
-    if field.several:
-        return _several(field, raw)
+    if field.is_list:
+        return _read_list(field, raw)
     if field.choices:
-        return _choice(field, raw)
+        return _read_choice(field, raw)
     if field.kind is int:
-        return _within(field, _int(raw, sized=field.option.sized))
+        return _check_bounds(field, _read_int(raw, allows_size_suffix=field.option.allows_size_suffix))
     if field.kind is float:
-        return _within(field, _float(raw))
+        return _check_bounds(field, _read_float(raw))
     if field.kind in (ModelEntries, Instances):
-        from .entries import read_entries, read_instances  # noqa: PLC0415 - which read settings with this very function
+        from .entry_reader import read_entries, read_instances  # noqa: PLC0415 - which read settings with this very function
 
-        return read_entries(raw, read) if field.kind is ModelEntries else read_instances(raw, read)
-    reader = {bool: _bool, GenerationConfig: _generation_config, Secret: _secret}.get(field.kind, _text)
+        return read_entries(raw, read_value) if field.kind is ModelEntries else read_instances(raw, read_value)
+    reader = {bool: _read_bool, GenerationConfig: _read_generation_config, Secret: _read_secret}.get(
+        field.kind, _read_text
+    )
     return reader(raw)
 
 
-def _choice(field: Field, raw: object) -> object:
+def _read_choice(field: SettingField, raw: object) -> object:
     if raw not in field.choices:
-        raise ValueError(f"must be one of {', '.join(field.choices)}, not {_shown(raw)}")
+        raise ValueError(f"must be one of {', '.join(field.choices)}, not {_shorten_repr(raw)}")
     return raw
 
 
-def _several(field: Field, raw: object) -> tuple[str, ...]:
+def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
     """A list, or a text with commas as in a variable of the environment."""
     items = [item.strip() for item in raw.split(",")] if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
         raise ValueError("must be a list of texts")
-    if not field.secret:
-        return tuple(_text(item) for item in cast("Sequence[object]", items))
-    return tuple(_secret(item) for item in cast("Sequence[object]", items))
+    if not field.is_secret:
+        return tuple(_read_text(item) for item in cast("Sequence[object]", items))
+    return tuple(_read_secret(item) for item in cast("Sequence[object]", items))
 
 
-def _secret(raw: object) -> Secret:
+def _read_secret(raw: object) -> Secret:
     """Never shown, also when it is wrong."""
     if not isinstance(raw, str) or not raw or not all("!" <= character <= "~" for character in raw):
         raise ValueError("a key must be text of visible ASCII characters without spaces")
     return Secret(raw)
 
 
-def _text(raw: object) -> str:
+def _read_text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
-        raise ValueError(f"must be text, not {_shown(raw)}")
+        raise ValueError(f"must be text, not {_shorten_repr(raw)}")
     return raw
 
 
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_BOOL_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def _bool(raw: object) -> bool:
-    value = _WORDS.get(raw.strip().lower()) if isinstance(raw, str) else raw
+def _read_bool(raw: object) -> bool:
+    value = _BOOL_WORDS.get(raw.strip().lower()) if isinstance(raw, str) else raw
     if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {_shown(raw)}")
+        raise ValueError(f"must be true or false, not {_shorten_repr(raw)}")
     return value
 
 
@@ -76,46 +78,46 @@ Number = TypeVar("Number", int, float)
 _SIZES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def _int(raw: object, *, sized: bool) -> int:
+def _read_int(raw: object, *, allows_size_suffix: bool) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
-    found = re.fullmatch(r"\s*(-?[0-9]{1,18})([kmgKMG]?)\s*", raw) if isinstance(raw, str) else None
-    if found is None or (found[2] and not sized):
-        also = ", which may end in k, m, g (thousands) or K, M, G (1024s)" if sized else ""
-        raise ValueError(f"must be a whole number{also}, not {_shown(raw)}")
-    return int(found[1]) * _SIZES.get(found[2], 1)
+    match = re.fullmatch(r"\s*(-?[0-9]{1,18})([kmgKMG]?)\s*", raw) if isinstance(raw, str) else None
+    if match is None or (match[2] and not allows_size_suffix):
+        suffix_hint = ", which may end in k, m, g (thousands) or K, M, G (1024s)" if allows_size_suffix else ""
+        raise ValueError(f"must be a whole number{suffix_hint}, not {_shorten_repr(raw)}")
+    return int(match[1]) * _SIZES.get(match[2], 1)
 
 
-def _float(raw: object) -> float:
+def _read_float(raw: object) -> float:
     try:
         value = float(raw) if isinstance(raw, str | int | float) and not isinstance(raw, bool) else math.nan
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"must be a number, not {_shown(raw)}")
+        raise ValueError(f"must be a number, not {_shorten_repr(raw)}")
     return value
 
 
-def _within(field: Field, value: Number) -> Number:
-    least, most = field.option.least, field.option.most
-    if (least is not None and value < least) or (most is not None and value > most):
-        allowed = f"at least {least:g}" if most is None else f"from {least or 0:g} to {most:g}"
+def _check_bounds(field: SettingField, value: Number) -> Number:
+    minimum, maximum = field.option.minimum, field.option.maximum
+    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        allowed = f"at least {minimum:g}" if maximum is None else f"from {minimum or 0:g} to {maximum:g}"
         raise ValueError(f"must be {allowed}, not {value}")
     return value
 
 
-def _generation_config(raw: object) -> GenerationConfig:
+def _read_generation_config(raw: object) -> GenerationConfig:
     try:
         if isinstance(raw, str):
             return msgspec.json.decode(raw, type=GenerationConfig)
         return msgspec.convert(raw, GenerationConfig)
     except msgspec.MsgspecError as error:
-        problem, _, place = str(error).partition(" - at `$.")
-        where = f"{place.rstrip('`')}: " if place else ""
-        known = ", ".join(GenerationConfig.__struct_fields__)
-        raise ValueError(f"{where}{problem}. It is a JSON object of {known}") from None
+        problem, _, path = str(error).partition(" - at `$.")
+        location = f"{path.rstrip('`')}: " if path else ""
+        field_names = ", ".join(GenerationConfig.__struct_fields__)
+        raise ValueError(f"{location}{problem}. It is a JSON object of {field_names}") from None
 
 
-def _shown(raw: object) -> str:
+def _shorten_repr(raw: object) -> str:
     text = repr(raw)
     return text if len(text) <= 60 else text[:57] + "..."

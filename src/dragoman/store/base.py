@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..core.errors import BodyTooLarge, EngineError
 
-NOBODY = "run_" + 32 * "0"
+UNCLAIMED_RUN = "run_" + 32 * "0"
 """The run of work that no process has taken yet: `Store.lapsed` finds it."""
 
 
@@ -59,7 +59,7 @@ class Record(Struct, frozen=True):
     pinned: bool = False
 
 
-class Entry(Struct, frozen=True):
+class SeriesEntry(Struct, frozen=True):
     """One of a series of a record. position: 0, 1, 2, ... in order of appending; id: unique in its series."""
 
     position: int
@@ -128,7 +128,7 @@ class Delete(Struct, frozen=True):
     states: frozenset[str] = frozenset()
 
 
-def is_plain(text: str) -> bool:
+def is_storable(text: str) -> bool:
     """Whether every database can hold it. An id from a client may be anything; such a one is simply nobody's."""
     try:
         text.encode()
@@ -140,22 +140,22 @@ def is_plain(text: str) -> bool:
 Change = Put | Replace | Append | Remove | Delete
 
 
-class Refused(Exception):
+class CommitConflict(Exception):
     """A commit met something else than it expected; none of its changes was made.
 
     change: the first that did not fit. found: the state of the record that was there; None where there was none.
     """
 
-    def __init__(self, change: Change, found: str | None) -> None:
-        super().__init__(f"{type(change).__name__} of {change.key.kind} {change.key.id}: found {found!r}")
-        self.change, self.found = change, found
+    def __init__(self, change: Change, found_state: str | None) -> None:
+        super().__init__(f"{type(change).__name__} of {change.key.kind} {change.key.id}: found {found_state!r}")
+        self.change, self.found_state = change, found_state
 
 
-class Chain(Struct, frozen=True):
+class RecordChain(Struct, frozen=True):
     """A record and those it continues, the first one first. whole: no ancestor is missing."""
 
     records: tuple[Record, ...]
-    whole: bool
+    is_complete: bool
 
 
 class Bounds(Struct, frozen=True):
@@ -195,7 +195,7 @@ class Store(Protocol):
 
     async def get(self, key: Key) -> Record | None: ...
 
-    async def chain(self, key: Key) -> Chain | None:
+    async def chain(self, key: Key) -> RecordChain | None:
         """None where the record itself is absent."""
         ...
 
@@ -207,13 +207,13 @@ class Store(Protocol):
 
     async def entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[SeriesEntry, ...]:
         """At most `limit` entries in order, beginning behind the position `after`; () where the record is absent."""
         ...
 
-    async def entry(self, key: Key, series: str, id: str) -> Entry | None: ...
+    async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
 
-    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+    async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
         """Records of all owners whose `run` is NOBODY's or that of a process that has died or closed. Settle or take
         them over by a Replace that names their version: of several processes one succeeds.
         """

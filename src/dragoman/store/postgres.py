@@ -17,7 +17,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
 from . import sql
 from .base import Bounds, Change, Record, StoreUnavailable
-from .reads import SqlReads
+from .sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class _Connection(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[object]: ...
 
 
-_MIGRATING = 0x64726167
+_MIGRATION_LOCK = 0x64726167
 """The advisory lock under which one process at a time brings the schema up to date."""
-_CONNECTIONS = 8
-_RETRIES = 5
+_MAX_CONNECTIONS = 8
+_MAX_ATTEMPTS = 5
 _TRANSIENT: Any = (_asyncpg.DeadlockDetectedError, _asyncpg.SerializationError)
 _FAILURES: Any = (
     _asyncpg.PostgresError,
@@ -50,7 +50,7 @@ _FAILURES: Any = (
 )
 
 
-class PostgresStore(SqlReads):
+class PostgresStore(SqlStore):
     """dsn: `postgresql://user:password@host/database`. timeout: seconds for a connection, and for a statement."""
 
     def __init__(
@@ -65,7 +65,7 @@ class PostgresStore(SqlReads):
         self._dsn, self._timeout = dsn, timeout
         self._run = "run_" + secrets.token_hex(16)
         self._pool: Any = None
-        self._alive: Any = None
+        self._lock_connection: Any = None
 
     @property
     def run(self) -> str:
@@ -80,96 +80,96 @@ class PostgresStore(SqlReads):
             raise
 
     async def _connect(self) -> None:
-        async with _translated():
+        async with _translate_errors():
             self._pool = await _asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=_CONNECTIONS, timeout=self._timeout, command_timeout=self._timeout
+                self._dsn, min_size=1, max_size=_MAX_CONNECTIONS, timeout=self._timeout, command_timeout=self._timeout
             )
-            await self._show_life()
+            await self._ensure_run_lock()
             async with self._pool.acquire() as connection, connection.transaction():
                 await _migrate(connection)
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
-        alive, self._alive = self._alive, None
+        lock_connection, self._lock_connection = self._lock_connection, None
         try:
-            async with _translated():
+            async with _translate_errors():
                 if pool is not None:
                     async with pool.acquire() as connection:
-                        await _drive(connection, sql.touch(self._taken_touches()))
+                        await _run_steps(connection, sql.touch(self._take_touches()))
                     await pool.close()
-                if alive is not None:
-                    await alive.close()
+                if lock_connection is not None:
+                    await lock_connection.close()
         except StoreUnavailable:
             # Only when something was last read is lost; the connections are gone, or go now.
-            for broken in filter(None, (pool, alive)):
-                broken.terminate()
+            for failed_connection in filter(None, (pool, lock_connection)):
+                failed_connection.terminate()
 
     async def commit(self, *changes: Change) -> None:
         now = self._now()
         await self._write(lambda: sql.commit(changes, self._bounds, now))
 
-    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        found: list[Record] = []
-        for run in await self._read(sql.runs()):
-            if len(found) < limit and run != self._run and not await self._is_alive(run):
-                found += await self._read(sql.of_run(run, kind, limit - len(found)))
-        return tuple(found)
+    async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+        abandoned: list[Record] = []
+        for run in await self._read(sql.list_runs()):
+            if len(abandoned) < limit and run != self._run and not await self._is_alive(run):
+                abandoned += await self._read(sql.list_run_records(run, kind, limit - len(abandoned)))
+        return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
-        async with _translated():
-            await self._show_life()
-        now, touches = self._now(), self._taken_touches()
+        async with _translate_errors():
+            await self._ensure_run_lock()
+        now, touches = self._now(), self._take_touches()
         await self._write(lambda: sql.touch(touches))
         return await self._write(lambda: sql.clean(limit, self._bounds, now))
 
-    async def _show_life(self) -> None:
+    async def _ensure_run_lock(self) -> None:
         """The lock goes with its connection: after a restart of the database it has to be taken again."""
-        if self._alive is None or self._alive.is_closed():
-            self._alive = await _asyncpg.connect(self._dsn, timeout=self._timeout)
-            await self._alive.execute("SELECT pg_advisory_lock($1)", _lock_of(self._run))
+        if self._lock_connection is None or self._lock_connection.is_closed():
+            self._lock_connection = await _asyncpg.connect(self._dsn, timeout=self._timeout)
+            await self._lock_connection.execute("SELECT pg_advisory_lock($1)", _compute_lock_id(self._run))
 
     async def _is_alive(self, run: str) -> bool:
-        async with _translated(), self._lent() as connection, connection.transaction():
+        async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
             # Taken for this transaction only. Two processes that ask at once may each take the other for that run:
             # then both will ask again.
-            return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _lock_of(run))
+            return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
 
     async def _read(self, steps: sql.Steps[T]) -> T:
-        async with _translated(), self._lent() as connection:
-            return await _drive(connection, steps)
+        async with _translate_errors(), self._acquire_connection() as connection:
+            return await _run_steps(connection, steps)
 
     async def _write(self, steps: Callable[[], sql.Steps[T]]) -> T:
         """Once more where another transaction crossed this one; the server has undone it then."""
-        async with _translated(), self._lent() as connection:
-            for left in reversed(range(_RETRIES)):
+        async with _translate_errors(), self._acquire_connection() as connection:
+            for retries_left in reversed(range(_MAX_ATTEMPTS)):
                 try:
                     async with connection.transaction():
-                        return await _drive(connection, steps())
+                        return await _run_steps(connection, steps())
                 except _TRANSIENT:
-                    if not left:
+                    if not retries_left:
                         raise
             raise AssertionError("the last try has raised")
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncGenerator[_Connection]:
+    async def _acquire_connection(self) -> AsyncGenerator[_Connection]:
         if self._pool is None:
             raise StoreUnavailable("The store is closed.")
         async with self._pool.acquire(timeout=self._timeout) as connection:
             yield connection
 
 
-async def _drive(connection: _Connection, steps: sql.Steps[T]) -> T:
+async def _run_steps(connection: _Connection, steps: sql.Steps[T]) -> T:
     """Answer the questions of `steps` until it is done."""
     try:
         statement, parameters = next(steps)
         while True:
             statement, parameters = steps.send(await connection.fetch(statement, *parameters))
-    except StopIteration as done:
-        return done.value
+    except StopIteration as stop:
+        return stop.value
 
 
 async def _migrate(connection: _Connection) -> None:
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
     await connection.execute("CREATE TABLE IF NOT EXISTS dragoman_schema (version INTEGER NOT NULL)")
     rows = await connection.fetch("SELECT coalesce(max(version), 0) FROM dragoman_schema")
     version: int = rows[0][0]
@@ -178,19 +178,19 @@ async def _migrate(connection: _Connection) -> None:
             f"The store was made by a newer version of this server (schema {version}; this one knows "
             f"{sql.SCHEMA_VERSION})."
         )
-    for statement in sql.migrations(version, postgres=True):
+    for statement in sql.list_migrations(version, postgres=True):
         await connection.execute(statement)
     if version < sql.SCHEMA_VERSION:
         await connection.execute("INSERT INTO dragoman_schema VALUES ($1)", sql.SCHEMA_VERSION)
 
 
-def _lock_of(run: str) -> int:
+def _compute_lock_id(run: str) -> int:
     """63 of the run's random bits."""
     return int(run.removeprefix("run_")[:16], 16) >> 1
 
 
 @asynccontextmanager
-async def _translated() -> AsyncGenerator[None]:
+async def _translate_errors() -> AsyncGenerator[None]:
     """The log gets PostgreSQL's own word, which may name hosts and users; the client a plain one."""
     try:
         yield

@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 from .base import (
     Append,
     Bounds,
-    Chain,
     Change,
+    CommitConflict,
     Delete,
-    Entry,
     Key,
     Put,
     Record,
-    Refused,
+    RecordChain,
     Remove,
     Replace,
+    SeriesEntry,
     StoreFull,
-    is_plain,
+    is_storable,
 )
 
 T = TypeVar("T")
@@ -61,11 +61,11 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
 SCHEMA_VERSION = len(_MIGRATIONS)
 
 
-def migrations(since: int, *, postgres: bool) -> list[str]:
+def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
     """Statements that bring a database of version `since` to SCHEMA_VERSION."""
-    statements = [statement for migration in _MIGRATIONS[since:] for statement in migration]
+    statements = [statement for migration in _MIGRATIONS[from_version:] for statement in migration]
     for word, sqlite, postgresql in _TYPES:
-        statements = [each.replace(word, postgresql if postgres else sqlite) for each in statements]
+        statements = [text.replace(word, postgresql if postgres else sqlite) for text in statements]
     return statements
 
 
@@ -74,7 +74,7 @@ _KEY = "owner = $1 AND kind = $2 AND id = $3"
 _LIVE = "(expires IS NULL OR expires > $4) AND (pinned = 1 OR run IS NOT NULL OR touched > $5)"
 
 _GET = f"SELECT {_RECORD} FROM dragoman_records WHERE {_KEY} AND {_LIVE}"
-_HOLD = f"""UPDATE dragoman_records SET touched = $4 WHERE {_KEY} AND {_LIVE}
+_LOCK_RECORD = f"""UPDATE dragoman_records SET touched = $4 WHERE {_KEY} AND {_LIVE}
     RETURNING position, state, version, length(body), pinned"""
 _INSERT = """INSERT INTO dragoman_records
     (owner, kind, id, version, created, state, body, parent, run, expires, pinned, touched, nbytes)
@@ -85,11 +85,11 @@ _REPLACE = """UPDATE dragoman_records SET state = $1, body = $2, run = $3, versi
     WHERE position = $5"""
 _GROW = "UPDATE dragoman_records SET nbytes = nbytes + $1 WHERE position = $2"
 _DELETE = "DELETE FROM dragoman_records WHERE position = $1"
-_LAST = "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE record = $1 AND series = $2"
+_LAST_POSITION = "SELECT coalesce(max(position), -1) FROM dragoman_entries WHERE record = $1 AND series = $2"
 _APPEND = """INSERT INTO dragoman_entries (record, series, position, id, body) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (record, series, id) DO NOTHING RETURNING position"""
 _REMOVE = "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING length(body)"
-_PINNED = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
+_PINNED_BYTES = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
 # A parent was put before its child: so there is no circle.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
         SELECT position, parent FROM dragoman_records WHERE {_KEY} AND {_LIVE}
@@ -101,27 +101,29 @@ _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
     FROM hop JOIN dragoman_records r ON r.position = hop.position ORDER BY r.position"""
 _PAGE = f"""SELECT id, {_RECORD} FROM dragoman_records WHERE owner = $1 AND kind = $2
     AND (expires IS NULL OR expires > $3) AND (pinned = 1 OR run IS NOT NULL OR touched > $4)"""
-_PAGES = {
+_PAGE_QUERIES = {
     True: f"{_PAGE} AND position < $5 ORDER BY position DESC LIMIT $6",
     False: f"{_PAGE} AND position > $5 ORDER BY position LIMIT $6",
 }
 _RECORD_OF = f"(SELECT position FROM dragoman_records WHERE {_KEY} AND {_LIVE})"
 _SERIES = f"SELECT position, body, id FROM dragoman_entries WHERE record = {_RECORD_OF} AND series = $6"
-_ENTRIES = {
+_ENTRY_QUERIES = {
     True: f"{_SERIES} AND position < $7 ORDER BY position DESC LIMIT $8",
     False: f"{_SERIES} AND position > $7 ORDER BY position LIMIT $8",
 }
 _ENTRY = f"{_SERIES} AND id = $7"
 _RUNS = "SELECT DISTINCT run FROM dragoman_records WHERE run IS NOT NULL"
-_OF_RUN = f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = $2 ORDER BY position LIMIT $3"
+_RECORDS_OF_RUN = (
+    f"SELECT owner, id, {_RECORD} FROM dragoman_records WHERE run = $1 AND kind = $2 ORDER BY position LIMIT $3"
+)
 _TOUCH = "UPDATE dragoman_records SET touched = $1 WHERE position = $2 AND touched < $1"
 _EXPIRED = """DELETE FROM dragoman_records WHERE position IN (SELECT position FROM dragoman_records
     WHERE expires <= $1 OR (pinned = 0 AND run IS NULL AND touched <= $2) LIMIT $3) RETURNING position"""
-_SIZE = "SELECT count(*), CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records"
+_TOTAL_SIZE = "SELECT count(*), CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records"
 _LEAST_USED = """SELECT position, nbytes FROM dragoman_records WHERE pinned = 0 AND run IS NULL
     ORDER BY touched, position LIMIT $1"""
 
-_NEWEST, _OLDEST = 2**62, -1
+_AFTER_LAST, _BEFORE_FIRST = 2**62, -1
 
 
 def commit(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
@@ -137,149 +139,149 @@ def commit(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]
             case Remove():
                 yield from _remove(change, bounds, now)
             case Delete():
-                position, *_ = yield from _hold(change, bounds, now, change.states)
+                position, *_ = yield from _lock_record(change, bounds, now, change.states)
                 yield _DELETE, (position,)
 
 
 def _put(change: Put, bounds: Bounds, now: float) -> Steps[None]:
-    key = _key(change.key)
+    key = _build_key_parameters(change.key)
     pinned = int(change.pinned)
     fields = (change.created, change.state, change.body, change.parent, change.run, change.expires, pinned)
     if not (yield _INSERT, (*key, *fields, now, len(change.body))):
         rows = yield _STATE, key
-        raise Refused(change, rows[0][0] if rows else None)
-    yield from _check_room(pinned, len(change.body), bounds)
+        raise CommitConflict(change, rows[0][0] if rows else None)
+    yield from _check_pinned_bytes(pinned, len(change.body), bounds)
 
 
-def _hold(change: Change, bounds: Bounds, now: float, states: frozenset[str]) -> Steps[Sequence[Any]]:
+def _lock_record(change: Change, bounds: Bounds, now: float, states: frozenset[str]) -> Steps[Sequence[Any]]:
     """Use the record, and keep others from changing it until the commit is over: by writing to it first."""
     key = change.key
-    rows = (yield _HOLD, (*_key(key), now, now - bounds.ttl)) if is_plain(key.id) else ()
+    rows = (yield _LOCK_RECORD, (*_build_key_parameters(key), now, now - bounds.ttl)) if is_storable(key.id) else ()
     if not rows:
-        raise Refused(change, None)
+        raise CommitConflict(change, None)
     state = rows[0][1]
     if states and state not in states:
-        raise Refused(change, state)
+        raise CommitConflict(change, state)
     return rows[0]
 
 
 def _replace(change: Replace, bounds: Bounds, now: float) -> Steps[None]:
-    position, state, version, size, pinned = yield from _hold(change, bounds, now, change.states)
+    position, state, version, size, pinned = yield from _lock_record(change, bounds, now, change.states)
     if change.version not in (None, version):
-        raise Refused(change, state)
-    grown = len(change.body) - size
-    yield _REPLACE, (change.state, change.body, change.run, grown, position)
-    yield from _check_room(pinned, grown, bounds)
+        raise CommitConflict(change, state)
+    added_bytes = len(change.body) - size
+    yield _REPLACE, (change.state, change.body, change.run, added_bytes, position)
+    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
 
 
 def _append(change: Append, bounds: Bounds, now: float) -> Steps[None]:
-    record, state, _, _, pinned = yield from _hold(change, bounds, now, change.states)
-    rows = yield _LAST, (record, change.series)
+    record, state, _, _, pinned = yield from _lock_record(change, bounds, now, change.states)
+    rows = yield _LAST_POSITION, (record, change.series)
     for position, item in enumerate(change.items, rows[0][0] + 1):
-        storable = item.id is None or is_plain(item.id)
+        storable = item.id is None or is_storable(item.id)
         if not storable or not (yield _APPEND, (record, change.series, position, item.id, item.body)):
-            raise Refused(change, state)
-    grown = sum(len(item.body) for item in change.items)
-    yield _GROW, (grown, record)
-    yield from _check_room(pinned, grown, bounds)
+            raise CommitConflict(change, state)
+    added_bytes = sum(len(item.body) for item in change.items)
+    yield _GROW, (added_bytes, record)
+    yield from _check_pinned_bytes(pinned, added_bytes, bounds)
 
 
 def _remove(change: Remove, bounds: Bounds, now: float) -> Steps[None]:
-    record, *_ = yield from _hold(change, bounds, now, frozenset())
-    rows = (yield _REMOVE, (record, change.series, change.id)) if is_plain(change.id) else ()
+    record, *_ = yield from _lock_record(change, bounds, now, frozenset())
+    rows = (yield _REMOVE, (record, change.series, change.id)) if is_storable(change.id) else ()
     if not rows:
-        raise Refused(change, None)
+        raise CommitConflict(change, None)
     yield _GROW, (-rows[0][0], record)
 
 
-def _check_room(pinned: int, grown: int, bounds: Bounds) -> Steps[None]:
-    if not pinned or grown <= 0:
+def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[None]:
+    if not pinned or added_bytes <= 0:
         return
-    rows = yield _PINNED, ()
+    rows = yield _PINNED_BYTES, ()
     if rows[0][0] > bounds.nbytes // 2:
         raise StoreFull("There is no room left for files and batches; delete some that are no longer needed.")
 
 
 def get(key: Key, bounds: Bounds, now: float) -> Steps[Record | None]:
-    rows = (yield _GET, _live(key, bounds, now)) if is_plain(key.id) else ()
-    return _record(key.owner, key.kind, (key.id, *rows[0])) if rows else None
+    rows = (yield _GET, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
+    return _build_record(key.owner, key.kind, (key.id, *rows[0])) if rows else None
 
 
-def chain(key: Key, bounds: Bounds, now: float) -> Steps[Chain | None]:
-    rows = (yield _CHAIN, _live(key, bounds, now)) if is_plain(key.id) else ()
-    records = tuple(_record(key.owner, key.kind, row) for row in rows)
-    return Chain(records, whole=records[0].parent is None) if records else None
+def chain(key: Key, bounds: Bounds, now: float) -> Steps[RecordChain | None]:
+    rows = (yield _CHAIN, _build_live_parameters(key, bounds, now)) if is_storable(key.id) else ()
+    records = tuple(_build_record(key.owner, key.kind, row) for row in rows)
+    return RecordChain(records, is_complete=records[0].parent is None) if records else None
 
 
 def page(
     owner: str, kind: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
 ) -> Steps[tuple[Record, ...]]:
-    cursor = _cursor(after, descending)
-    rows = yield _PAGES[descending], (owner, kind, now, now - bounds.ttl, cursor, max(0, limit))
-    return tuple(_record(owner, kind, row) for row in rows)
+    cursor = _resolve_cursor(after, descending)
+    rows = yield _PAGE_QUERIES[descending], (owner, kind, now, now - bounds.ttl, cursor, max(0, limit))
+    return tuple(_build_record(owner, kind, row) for row in rows)
 
 
 def entries(
     key: Key, series: str, after: int | None, limit: int, descending: bool, bounds: Bounds, now: float
-) -> Steps[tuple[Entry, ...]]:
-    asked = (*_live(key, bounds, now), series, _cursor(after, descending), max(0, limit))
-    rows = (yield _ENTRIES[descending], asked) if is_plain(key.id) else ()
-    return tuple(Entry(*row) for row in rows)
+) -> Steps[tuple[SeriesEntry, ...]]:
+    parameters = (*_build_live_parameters(key, bounds, now), series, _resolve_cursor(after, descending), max(0, limit))
+    rows = (yield _ENTRY_QUERIES[descending], parameters) if is_storable(key.id) else ()
+    return tuple(SeriesEntry(*row) for row in rows)
 
 
-def entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[Entry | None]:
-    known = is_plain(key.id) and is_plain(id)
-    rows = (yield _ENTRY, (*_live(key, bounds, now), series, id)) if known else ()
-    return Entry(*rows[0]) if rows else None
+def entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[SeriesEntry | None]:
+    is_valid = is_storable(key.id) and is_storable(id)
+    rows = (yield _ENTRY, (*_build_live_parameters(key, bounds, now), series, id)) if is_valid else ()
+    return SeriesEntry(*rows[0]) if rows else None
 
 
-def runs() -> Steps[list[str]]:
+def list_runs() -> Steps[list[str]]:
     """Every run that a record names."""
     rows = yield _RUNS, ()
     return [row[0] for row in rows]
 
 
-def of_run(run: str, kind: str, limit: int) -> Steps[list[Record]]:
-    rows = yield _OF_RUN, (run, kind, limit)
-    return [_record(row[0], kind, row[1:]) for row in rows]
+def list_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
+    rows = yield _RECORDS_OF_RUN, (run, kind, limit)
+    return [_build_record(row[0], kind, row[1:]) for row in rows]
 
 
 def touch(touches: Iterable[tuple[int, float]]) -> Steps[None]:
     """Remember when the records at these positions were last read. In order, so that two processes do not cross."""
-    for position, when in sorted(touches):
-        yield _TOUCH, (when, position)
+    for position, touched in sorted(touches):
+        yield _TOUCH, (touched, position)
 
 
 def clean(limit: int, bounds: Bounds, now: float) -> Steps[int]:
     """Remove what has expired, then the least recently used while there is too much; how many."""
-    gone = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
-    rows = yield _SIZE, ()
+    removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
+    rows = yield _TOTAL_SIZE, ()
     count, size = rows[0]
     if count <= bounds.records and size <= bounds.nbytes:
-        return gone
-    for position, nbytes in (yield _LEAST_USED, (max(0, limit - gone),)):
+        return removed
+    for position, nbytes in (yield _LEAST_USED, (max(0, limit - removed),)):
         if count <= bounds.records and size <= bounds.nbytes:
             break
         yield _DELETE, (position,)
-        count, size, gone = count - 1, size - nbytes, gone + 1
-    return gone
+        count, size, removed = count - 1, size - nbytes, removed + 1
+    return removed
 
 
-def _key(key: Key) -> tuple[str, str, str]:
+def _build_key_parameters(key: Key) -> tuple[str, str, str]:
     return key.owner, key.kind, key.id
 
 
-def _live(key: Key, bounds: Bounds, now: float) -> tuple[object, ...]:
-    return *_key(key), now, now - bounds.ttl
+def _build_live_parameters(key: Key, bounds: Bounds, now: float) -> tuple[object, ...]:
+    return *_build_key_parameters(key), now, now - bounds.ttl
 
 
-def _cursor(after: int | None, descending: bool) -> int:
-    if after is None:
-        return _NEWEST if descending else _OLDEST
-    return after
+def _resolve_cursor(cursor: int | None, descending: bool) -> int:
+    if cursor is None:
+        return _AFTER_LAST if descending else _BEFORE_FIRST
+    return cursor
 
 
-def _record(owner: str, kind: str, row: Sequence[Any]) -> Record:
+def _build_record(owner: str, kind: str, row: Sequence[Any]) -> Record:
     id, position, version, created, state, body, parent, run, expires, pinned = row
     return Record(
         Key(owner, kind, id), position, version, created, state, body, parent, run, expires, pinned=bool(pinned)

@@ -19,19 +19,19 @@ from typing import Literal, TypeVar
 
 from . import sql
 from .base import Bounds, Change, Record, StoreUnavailable
-from .reads import SqlReads
-from .runs import RunLock, is_alive
-from .writer import GroupWriter, drive, unavailable
+from .run_locks import RunLock, is_alive
+from .sql_store import SqlStore
+from .writer import GroupWriter, build_unavailable_error, run_steps
 
 T = TypeVar("T")
 Synchronous = Literal["FULL", "NORMAL"]
 
-_OLDEST_SQLITE = (3, 35, 0)
-_PAGES_GIVEN_BACK = 1024
+_MIN_SQLITE_VERSION = (3, 35, 0)
+_MAX_FREED_PAGES = 1024
 """Free pages that a cleaning takes off the file at most: a write should not wait long for it."""
 
 
-class SqliteStore(SqlReads):
+class SqliteStore(SqlStore):
     """synchronous: FULL survives a power cut; NORMAL survives the process only, and is faster.
 
     busy: seconds to wait for another process that is writing. now: Unix seconds.
@@ -43,12 +43,12 @@ class SqliteStore(SqlReads):
         bounds: Bounds | None = None,
         *,
         synchronous: Synchronous = "FULL",
-        busy: float = 10.0,
+        busy_timeout: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(bounds or Bounds(), now)
         self._path = path
-        self._synchronous, self._busy = synchronous, busy
+        self._synchronous, self._busy_timeout = synchronous, busy_timeout
         self._run = "run_" + secrets.token_hex(16)
         self._writer: GroupWriter | None = None
 
@@ -59,73 +59,75 @@ class SqliteStore(SqlReads):
     async def open(self) -> None:
         """Make the file where it is not there. Raises StoreUnavailable, also for the file of a newer version."""
         loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
-        self._reading = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
+        self._thread_state = threading.local()
+        self._reader_connections: list[sqlite3.Connection] = []
         try:
-            writing = await self._in_thread(self._prepare)
+            connection = await self._run_in_thread(self._prepare)
         except StoreUnavailable:
-            self._readers.shutdown(wait=False)
+            self._reader_pool.shutdown(wait=False)
             raise
-        self._writer = GroupWriter(writing, loop)
+        self._writer = GroupWriter(connection, loop)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        touches = self._taken_touches()
+        touches = self._take_touches()
         # Only when something was last read would be lost.
         with suppress(StoreUnavailable):
-            await writer.write(lambda connection: drive(connection, sql.touch(touches)))
+            await writer.write(lambda connection: run_steps(connection, sql.touch(touches)))
         await asyncio.to_thread(writer.stop)
-        await asyncio.to_thread(self._readers.shutdown)
-        for connection in self._connections:
+        await asyncio.to_thread(self._reader_pool.shutdown)
+        for connection in self._reader_connections:
             connection.close()
-        self._lock.release()
+        self._run_lock.release()
 
     async def commit(self, *changes: Change) -> None:
         steps = sql.commit(changes, self._bounds, self._now())
-        await self._write(lambda connection: drive(connection, steps))
+        await self._write(lambda connection: run_steps(connection, steps))
 
-    async def lapsed(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        found: list[Record] = []
-        for run in await self._read(sql.runs()):
-            if len(found) < limit and not await self._in_thread(lambda run=run: is_alive(self._runs, run)):
-                found += await self._read(sql.of_run(run, kind, limit - len(found)))
-        return tuple(found)
+    async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
+        abandoned: list[Record] = []
+        for run in await self._read(sql.list_runs()):
+            if len(abandoned) < limit and not await self._run_in_thread(
+                lambda run=run: is_alive(self._runs_directory, run)
+            ):
+                abandoned += await self._read(sql.list_run_records(run, kind, limit - len(abandoned)))
+        return tuple(abandoned)
 
     async def clean(self, limit: int = 256) -> int:
-        now, touches = self._now(), self._taken_touches()
+        now, touches = self._now(), self._take_touches()
 
         def write(connection: sqlite3.Connection) -> int:
-            drive(connection, sql.touch(touches))
-            gone = drive(connection, sql.clean(limit, self._bounds, now))
-            _shrink(connection)
+            run_steps(connection, sql.touch(touches))
+            removed = run_steps(connection, sql.clean(limit, self._bounds, now))
+            _free_pages(connection)
             return gone
 
         return await self._write(write)
 
     @property
-    def _runs(self) -> Path:
+    def _runs_directory(self) -> Path:
         return self._path.with_name(self._path.name + "-runs")
 
     def _prepare(self) -> sqlite3.Connection:
-        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        if sqlite3.sqlite_version_info < _MIN_SQLITE_VERSION:
             raise StoreUnavailable(f"The store needs SQLite 3.35 or newer; this Python has {sqlite3.sqlite_version}.")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Made before SQLite opens it, for it would take the process's umask; its side files take this mode over.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._lock = RunLock(self._runs, self._run)
+            self._run_lock = RunLock(self._runs_directory, self._run)
         except OSError as error:
             raise StoreUnavailable(f"The store {self._path} cannot be opened: {error.strerror}.") from error
         try:
-            return self._migrated()
+            return self._open_migrated()
         except BaseException:
-            self._lock.release()
+            self._run_lock.release()
             raise
 
-    def _migrated(self) -> sqlite3.Connection:
+    def _open_migrated(self) -> sqlite3.Connection:
         connection = self._connect()
         try:
             self._migrate(connection)
@@ -149,35 +151,37 @@ class SqliteStore(SqlReads):
                 f"The store {self._path} was made by a newer version of this server (schema {version}; "
                 f"this one knows {sql.SCHEMA_VERSION})."
             )
-        for statement in sql.migrations(version, postgres=False):
+        for statement in sql.list_migrations(version, postgres=False):
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {sql.SCHEMA_VERSION:d}")
         connection.execute("COMMIT")
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
+        )
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA secure_delete = FAST")
         return connection
 
     async def _read(self, steps: sql.Steps[T]) -> T:
-        return await self._in_thread(lambda: drive(self._reader(), steps))
+        return await self._run_in_thread(lambda: run_steps(self._get_reader(), steps))
 
-    def _reader(self) -> sqlite3.Connection:
+    def _get_reader(self) -> sqlite3.Connection:
         """This thread's own."""
-        connection: sqlite3.Connection | None = self._reading.__dict__.get("connection")
+        connection: sqlite3.Connection | None = self._thread_state.__dict__.get("connection")
         if connection is None:
-            connection = self._reading.connection = self._connect()
+            connection = self._thread_state.connection = self._connect()
             connection.execute("PRAGMA query_only = ON")
-            self._connections.append(connection)
+            self._reader_connections.append(connection)
         return connection
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+            return await asyncio.get_running_loop().run_in_executor(self._reader_pool, work)
         except sqlite3.Error as error:
-            raise unavailable(error) from error
+            raise build_unavailable_error(error) from error
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._writer is None:
@@ -185,8 +189,8 @@ class SqliteStore(SqlReads):
         return await self._writer.write(work)
 
 
-def _shrink(connection: sqlite3.Connection) -> None:
-    free: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    for _ in range(min(free, _PAGES_GIVEN_BACK)):
+def _free_pages(connection: sqlite3.Connection) -> None:
+    free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
+    for _ in range(min(free_pages, _MAX_FREED_PAGES)):
         # Python's driver makes one step of it, whatever number it is given: one page.
         connection.execute("PRAGMA incremental_vacuum")

@@ -17,28 +17,28 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_GROUP = 256
+_MAX_GROUP = 256
 """Most commits that share one write to the disk."""
 
 
-def drive(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     """Answer the questions of `steps` until it is done."""
     try:
         statement, parameters = next(steps)
         while True:
             rows = connection.execute(statement.replace("$", "?"), parameters).fetchall()
             statement, parameters = steps.send(rows)
-    except StopIteration as done:
-        return done.value
+    except StopIteration as stop:
+        return stop.value
 
 
-def unavailable(error: sqlite3.Error) -> StoreUnavailable:
+def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
     """The log gets SQLite's own word; it names no path and no content, so that the client may have it too."""
     log.error("the store failed: %s", error)
     return StoreUnavailable(f"The store cannot be used now: {error}.")
 
 
-class _Job:
+class _WriteJob:
     """A write and what became of it, which is told once it is on the disk."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
@@ -58,7 +58,7 @@ class _Job:
             connection.execute("ROLLBACK TO job")
         connection.execute("RELEASE job")
 
-    def tell(self) -> None:
+    def resolve(self) -> None:
         if self._future.done():
             return
         if self.error is not None:
@@ -72,14 +72,14 @@ class GroupWriter:
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection, self._loop = connection, loop
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
+        self._queue: queue.SimpleQueue[_WriteJob | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` returns. Raises what it raises, or StoreUnavailable; nothing of it is kept then."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Job(work, future))
+        self._queue.put(_WriteJob(work, future))
         return await future
 
     def stop(self) -> None:
@@ -88,19 +88,19 @@ class GroupWriter:
         self._thread.join()
         self._connection.close()
 
-    def _work(self) -> None:
-        closing = False
-        while not closing:
+    def _run(self) -> None:
+        is_closing = False
+        while not is_closing:
             group = [self._queue.get()]
-            while len(group) < _GROUP and not self._queue.empty():
+            while len(group) < _MAX_GROUP and not self._queue.empty():
                 group.append(self._queue.get())
             jobs = [job for job in group if job is not None]
-            closing = len(jobs) < len(group)
+            is_closing = len(jobs) < len(group)
             if jobs:
-                self._write(jobs)
-                self._loop.call_soon_threadsafe(_tell, jobs)
+                self._write_group(jobs)
+                self._loop.call_soon_threadsafe(_resolve_jobs, jobs)
 
-    def _write(self, jobs: list[_Job]) -> None:
+    def _write_group(self, jobs: list[_WriteJob]) -> None:
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -110,11 +110,11 @@ class GroupWriter:
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            failure = unavailable(error)
+            failure = build_unavailable_error(error)
             for job in jobs:
                 job.error = StoreUnavailable(failure.message)
 
 
-def _tell(jobs: list[_Job]) -> None:
+def _resolve_jobs(jobs: list[_WriteJob]) -> None:
     for job in jobs:
-        job.tell()
+        job.resolve()

@@ -10,8 +10,8 @@ import pytest
 from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Part
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.anthropic import CountCall, anthropic_error, read_count_tokens, read_messages
-from dragoman.dialects.base import Call, ReaderOptions
+from dragoman.dialects.anthropic import CountCall, read_count_tokens, read_messages, render_anthropic_error
+from dragoman.dialects.base import GenerationCall, ReaderOptions
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
@@ -20,7 +20,7 @@ HELLO: list[Json] = [{"role": "user", "content": "hello"}]
 WEATHER: Json = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 
 
-def messages(options: ReaderOptions = OPTIONS, /, **fields: object) -> Call:
+def messages(options: ReaderOptions = OPTIONS, /, **fields: object) -> GenerationCall:
     return read_messages(msgspec.json.encode({"max_tokens": 100, "messages": HELLO, **fields}), options)
 
 
@@ -52,7 +52,7 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
 
 def told(**fields: object) -> str:
     """The message that the client reads."""
-    error = msgspec.json.decode(anthropic_error(refusal(**fields)))
+    error = msgspec.json.decode(render_anthropic_error(refusal(**fields)))
     return error["error"]["message"]
 
 

@@ -12,10 +12,10 @@ import httpx2
 from dragoman.core.errors import RequestError
 from dragoman.core.events import Event
 from dragoman.core.message import Message
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
-from dragoman.dialects.anthropic import anthropic_error, anthropic_status, read_messages
-from dragoman.dialects.base import Call, Header
+from dragoman.dialects.anthropic import map_anthropic_status, read_messages, render_anthropic_error
+from dragoman.dialects.base import GenerationCall, Header
 
 from ...laws.anthropic_sdk import as_stream, client
 from .asking import OPTIONS
@@ -36,17 +36,19 @@ class Served:
         try:
             call = read_messages(request.content, OPTIONS)
         except RequestError as error:
-            return httpx2.Response(anthropic_status(error), content=anthropic_error(error, "req_1"))
+            return httpx2.Response(map_anthropic_status(error), content=render_anthropic_error(error, "req_1"))
         return self._written(call)
 
-    def _written(self, call: Call) -> httpx2.Response:
+    def _written(self, call: GenerationCall) -> httpx2.Response:
         prompt = call.requests[0].prompt
         assert isinstance(prompt, Conversation)
         writer = call.writer(Header(f"msg_{len(self.bodies)}", 1, "tiny"))
         events = self._script(prompt.messages)
         if call.stream:
             return as_stream(b"".join(writer.feed(event) for event in events) + writer.end)
-        folded = Fold()
+        folded = ReplyBuilder()
         for event in events:
             folded.feed(event)
-        return httpx2.Response(200, content=writer.full(folded.reply()), headers={"content-type": "application/json"})
+        return httpx2.Response(
+            200, content=writer.render_full(folded.build()), headers={"content-type": "application/json"}
+        )

@@ -25,7 +25,7 @@ from dragoman.core.events import (
 )
 from dragoman.core.message import Message, Reasoning, Role, Text
 from dragoman.dialects.base import Profile
-from dragoman.dialects.models import ModelCard, model_list, model_object
+from dragoman.dialects.models import ModelCard, render_model, render_model_list
 
 from ...laws.anthropic_sdk import AnthropicSdk, client
 from ..asking import HEADER, streamed
@@ -86,19 +86,23 @@ def test_client_02_formats_are_parsed_by_the_sdk():
 @pytest.mark.parametrize("card", [ModelCard("org/tiny", 1700000000, max_model_len=1024), ModelCard("x", 1)])
 @pytest.mark.parametrize("profile", Profile)
 def test_client_02_models_are_read_strictly(card: ModelCard, profile: Profile):
-    model = ModelInfo.model_validate_json(model_object(card, profile), strict=True)
+    model = ModelInfo.model_validate_json(render_model(card, profile), strict=True)
     assert (model.id, model.created_at.timestamp(), model.max_input_tokens) == (
         card.id,
         card.created,
         card.max_model_len,
     )
-    sdk = client(lambda _: httpx2.Response(200, content=model_list([card], profile)))
+    sdk = client(lambda _: httpx2.Response(200, content=render_model_list([card], profile)))
     assert [listed.id for listed in sdk.models.list()] == [card.id]
 
 
 def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
     writer = messages(stream=True).writer(HEADER)
-    stream = writer.feed(Started(1)) + writer.feed(TextDelta(0, "x")) + writer.error(EngineError("The engine stopped."))
+    stream = (
+        writer.feed(Started(1))
+        + writer.feed(TextDelta(0, "x"))
+        + writer.render_error(EngineError("The engine stopped."))
+    )
     check_stream(stream)
     with pytest.raises(anthropic.APIStatusError, match=r"The engine stopped\."):
         AnthropicSdk().message(stream)
@@ -106,7 +110,7 @@ def test_client_05_an_error_in_mid_stream_reaches_the_user_of_the_sdk():
 
 def test_client_05_an_error_may_be_the_first_event():
     writer = messages(stream=True).writer(HEADER)
-    check_stream(writer.keepalive + writer.error(EngineError("x")))
+    check_stream(writer.keepalive + writer.render_error(EngineError("x")))
 
 
 def test_client_07_nothing_is_sent_that_the_vendor_does_not_send():

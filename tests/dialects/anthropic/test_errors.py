@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.conformance.anthropic import check_error
 from dragoman.core.errors import (
+    AuthenticationError,
     BodyTooLarge,
     Conflict,
     ContextTooLong,
@@ -18,33 +19,32 @@ from dragoman.core.errors import (
     EngineTimeout,
     MethodNotAllowed,
     ModelNotFound,
-    NotAuthenticated,
-    NotPermitted,
     Overloaded,
+    PermissionDenied,
     RateLimited,
     RequestError,
-    UnsupportedMedia,
+    UnsupportedMediaType,
 )
-from dragoman.dialects.anthropic import ThreadUnsupported, anthropic_error, anthropic_status
+from dragoman.dialects.anthropic import ThreadUnsupported, map_anthropic_status, render_anthropic_error
 
 from ...laws.anthropic_sdk import client
 
 
 def message(error: DragomanError) -> str:
-    return json.loads(anthropic_error(error))["error"]["message"]
+    return json.loads(render_anthropic_error(error))["error"]["message"]
 
 
 @pytest.mark.parametrize(
     ("error", "status", "kind", "raised"),
     [
         (RequestError("x"), 400, "invalid_request_error", anthropic.BadRequestError),
-        (NotAuthenticated("x"), 401, "authentication_error", anthropic.AuthenticationError),
-        (NotPermitted("x"), 403, "permission_error", anthropic.PermissionDeniedError),
+        (AuthenticationError("x"), 401, "authentication_error", anthropic.AuthenticationError),
+        (PermissionDenied("x"), 403, "permission_error", anthropic.PermissionDeniedError),
         (ModelNotFound("x"), 404, "not_found_error", anthropic.NotFoundError),
         (MethodNotAllowed("x"), 405, "invalid_request_error", anthropic.APIStatusError),
         (Conflict("x"), 409, "conflict_error", anthropic.ConflictError),
         (BodyTooLarge("x"), 413, "request_too_large", anthropic.APIStatusError),
-        (UnsupportedMedia("x"), 415, "invalid_request_error", anthropic.APIStatusError),
+        (UnsupportedMediaType("x"), 415, "invalid_request_error", anthropic.APIStatusError),
         (RateLimited("x"), 429, "rate_limit_error", anthropic.RateLimitError),
         (EngineError("x"), 500, "api_error", anthropic.InternalServerError),
         (Overloaded("x"), 529, "overloaded_error", anthropic.InternalServerError),
@@ -54,17 +54,17 @@ def message(error: DragomanError) -> str:
 def test_every_error_has_its_type_and_the_sdk_its_exception(
     error: DragomanError, status: int, kind: str, raised: type[anthropic.APIStatusError]
 ):
-    body = anthropic_error(error, "req_1")
+    body = render_anthropic_error(error, "req_1")
     assert json.loads(body) == {"type": "error", "error": {"type": kind, "message": "x"}, "request_id": "req_1"}
     check_error(json.loads(body))
-    sdk = client(lambda _: httpx2.Response(anthropic_status(error), content=body, headers={"request-id": "req_1"}))
+    sdk = client(lambda _: httpx2.Response(map_anthropic_status(error), content=body, headers={"request-id": "req_1"}))
     with pytest.raises(raised) as caught:
         sdk.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "x"}])
     assert (caught.value.status_code, caught.value.request_id) == (status, "req_1")
 
 
 def test_without_a_request_there_is_no_id():
-    assert "request_id" not in json.loads(anthropic_error(EngineError("x")))
+    assert "request_id" not in json.loads(render_anthropic_error(EngineError("x")))
 
 
 @pytest.mark.parametrize(
@@ -96,12 +96,12 @@ def test_a_prompt_that_is_too_long_is_recognised(limit: int, prompt: int, told: 
 
 
 def test_a_refused_thread_makes_the_sdk_go_on_without():
-    error = json.loads(anthropic_error(ThreadUnsupported()))["error"]
+    error = json.loads(render_anthropic_error(ThreadUnsupported()))["error"]
     assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-    assert anthropic_status(ThreadUnsupported()) == 400
+    assert map_anthropic_status(ThreadUnsupported()) == 400
 
 
 def test_messages_are_bounded_and_printable():
-    assert len(anthropic_error(RequestError("x" * 100_000))) < 3_000
+    assert len(render_anthropic_error(RequestError("x" * 100_000))) < 3_000
     assert "?" in message(RequestError("\ud800"))
-    assert b"\xe2\x80\xa8" not in anthropic_error(RequestError("\u2028"))
+    assert b"\xe2\x80\xa8" not in render_anthropic_error(RequestError("\u2028"))

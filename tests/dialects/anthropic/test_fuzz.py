@@ -13,11 +13,17 @@ from hypothesis.strategies import DrawFn
 
 from dragoman.conformance.anthropic import check_error
 from dragoman.core.errors import RequestError
-from dragoman.dialects.anthropic import anthropic_error, read_count_tokens, read_messages
-from dragoman.dialects.anthropic.blocks import CHANGES, HOSTED_CALLS, HOSTED_RESULTS, PASSED_OVER, SHOWN
+from dragoman.dialects.anthropic import read_count_tokens, read_messages, render_anthropic_error
+from dragoman.dialects.anthropic.content_blocks import (
+    HOSTED_CALLS,
+    HOSTED_RESULTS,
+    IGNORED_TYPES,
+    TOOL_CHANGES,
+    VISIBLE_TYPES,
+)
 from dragoman.dialects.anthropic.parameters import MESSAGES
-from dragoman.dialects.anthropic.tool_input import INVALID
-from dragoman.dialects.anthropic.wire import ContentBlock, Source, ToolChange, WireTool
+from dragoman.dialects.anthropic.tool_input import INVALID_JSON_KEY
+from dragoman.dialects.anthropic.wire import AnthropicWireTool, BlockSource, ToolChange, WireContentBlock
 from dragoman.dialects.base import ReaderOptions
 
 from ...pictures import PIXEL_URL
@@ -27,26 +33,26 @@ Reader = Callable[[bytes, ReaderOptions], object]
 READERS: list[Reader] = [read_messages, read_count_tokens]
 OPTIONS = ReaderOptions(default_model="m")
 BLOCKS = (
-    *SHOWN,
+    *VISIBLE_TYPES,
     "thinking",
     "tool_use",
     "tool_result",
     "compaction",
-    *CHANGES,
+    *TOOL_CHANGES,
     *HOSTED_CALLS,
     *HOSTED_RESULTS[:2],
-    *PASSED_OVER,
+    *IGNORED_TYPES,
 )
 TOOLS = ("custom", "bash_20250124", "computer_20251124", "text_editor_20250728", "web_search_20250305")
 WORDS = (*BLOCKS, *TOOLS, "user", "assistant", "system", "base64", "url", "file", "content", "image/png", "text/plain")
 MODES = ("enabled", "adaptive", "between_tools", "any", "tool", "tool_reference", "json_schema", "next_user_message")
 URLS = (PIXEL_URL, "data:image/png;base64,AA==", "data:;base64,!", "http://x", "file:///etc/passwd", "AA==")
 KEYS = sorted(
-    {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep", INVALID}
-    | set(ContentBlock.__struct_fields__)
-    | set(Source.__struct_fields__)
+    {"role", "clear_at", "effort", "format", "schema", "budget_tokens", "display", "edits", "keep", INVALID_JSON_KEY}
+    | set(WireContentBlock.__struct_fields__)
+    | set(BlockSource.__struct_fields__)
     | set(ToolChange.__struct_fields__)
-    | set(WireTool.__struct_fields__)
+    | set(AnthropicWireTool.__struct_fields__)
 )  # fmt: skip
 NAMES = sorted(row.name for row in MESSAGES.rows)
 scalars = (
@@ -101,7 +107,7 @@ def read(reader: Reader, body: bytes) -> None:
         return
     assert refusal.status == 400
     assert 0 < len(refusal.message) < 2_000
-    check_error(json.loads(anthropic_error(refusal, "req_1")))
+    check_error(json.loads(render_anthropic_error(refusal, "req_1")))
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -6,33 +6,33 @@ import pytest
 
 from dragoman.core.errors import Unsupported
 from dragoman.dialects.anthropic.parameters import COUNT_TOKENS, MESSAGES
-from dragoman.dialects.anthropic.wire import MessagesBody, Prompting
-from dragoman.dialects.support import Status, Support
+from dragoman.dialects.anthropic.wire import MessagesBody, MessagesPromptFields
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from .asking import count, messages, refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
-OTHERS = [row for row in MESSAGES.rows if row.status is not Status.HONOURED]
-COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not Status.HONOURED]
+OTHERS = [row for row in MESSAGES.rows if row.status is not SupportStatus.HONOURED]
+COUNTED = [row for row in COUNT_TOKENS.rows if row.status is not SupportStatus.HONOURED]
 
 
 def test_what_the_structs_have_is_what_is_honoured():
-    honoured = {row.name for row in MESSAGES.rows if row.status is Status.HONOURED}
-    assert honoured == set(MessagesBody.__struct_fields__) | set(Prompting.__struct_fields__)
-    honoured = {row.name for row in COUNT_TOKENS.rows if row.status is Status.HONOURED}
-    assert honoured == set(Prompting.__struct_fields__)
+    honoured = {row.name for row in MESSAGES.rows if row.status is SupportStatus.HONOURED}
+    assert honoured == set(MessagesBody.__struct_fields__) | set(MessagesPromptFields.__struct_fields__)
+    honoured = {row.name for row in COUNT_TOKENS.rows if row.status is SupportStatus.HONOURED}
+    assert honoured == set(MessagesPromptFields.__struct_fields__)
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
-def test_a_row_says_what_happens(row: Support):
+def test_a_row_says_what_happens(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert messages(**{row.name: harmless}).warnings == ()
     match row.status:
-        case Status.REFUSED:
+        case SupportStatus.REFUSED:
             error = refusal(**{row.name: STRANGE})
             assert isinstance(error, Unsupported)
             assert error.param == row.name
-        case Status.WARNED:
+        case SupportStatus.WARNED:
             (warning,) = messages(**{row.name: STRANGE}).warnings
             assert warning.startswith(f"{row.name}: ")
         case _:
@@ -41,7 +41,7 @@ def test_a_row_says_what_happens(row: Support):
 
 
 @pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.name)
-def test_nothing_else_changes_a_count(row: Support):
+def test_nothing_else_changes_a_count(row: ParameterSupport):
     counted = count(**{row.name: STRANGE})
     assert (counted.warnings, counted.unknown) == ((), ())
     assert counted.conversation == count().conversation

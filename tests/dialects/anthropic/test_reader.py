@@ -18,18 +18,18 @@ from dragoman.core.events import (
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolChoice
 from dragoman.core.request import (
     ClearReasoning,
-    ClearResults,
+    ClearToolResults,
     Conversation,
     Edit,
     Extras,
+    GenerationLimits,
     JsonSchema,
-    Limits,
     ReasoningOptions,
     Regex,
     SamplingOptions,
     TemplateOptions,
 )
-from dragoman.dialects.anthropic import ThreadUnsupported, count_tokens_answer, read_messages
+from dragoman.dialects.anthropic import ThreadUnsupported, read_messages, render_count_tokens
 from dragoman.dialects.base import ReaderOptions
 
 from ..asking import streamed
@@ -45,7 +45,7 @@ def test_the_smallest_body():
     call = messages()
     assert (call.stream, call.id_prefix, call.warnings, call.unknown) == (False, "msg_", (), ())
     assert call.requests[0].model == "tiny"
-    assert call.requests[0].limits == Limits(max_tokens=100)
+    assert call.requests[0].limits == GenerationLimits(max_tokens=100)
     assert conversation().messages == (Message(Role.USER, (Text("hello"),)),)
 
 
@@ -56,7 +56,7 @@ def test_sampling():
 
 def test_where_an_answer_ends():
     limits = request(max_tokens=5, stop_sequences=["a", "b"], min_tokens=2, ignore_eos=True).limits
-    assert limits == Limits(5, 2, ("a", "b"), ignore_eos=True)
+    assert limits == GenerationLimits(5, 2, ("a", "b"), ignore_eos=True)
     assert refusal(stop_sequences=["a"] * 17).param == "stop_sequences"
     assert refusal(stop_sequences=[""]).param == "stop_sequences"
     assert refusal(max_tokens=1, min_tokens=2).param == "min_tokens"
@@ -216,7 +216,7 @@ def test_the_writer_knows_whether_thoughts_are_shown(display: str | None, shown:
 
 def test_thoughts_are_signed_where_there_is_a_key():
     body = msgspec.json.encode({"max_tokens": 5, "messages": HELLO})
-    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing=Wax()))
+    call = read_messages(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
     assert '"signature":"HM."' in streamed(call, Started(1), ReasoningDelta(0, "Hm."), TextDelta(0, "x"))
 
 
@@ -236,7 +236,7 @@ ALL = frozenset({"search", "read"})
 @pytest.mark.parametrize(
     ("edit", "read"),
     [
-        (USES, (ClearResults(100_000, keep=3),)),
+        (USES, (ClearToolResults(100_000, keep=3),)),
         (
             {
                 **USES,
@@ -246,13 +246,13 @@ ALL = frozenset({"search", "read"})
                 "exclude_tools": ["search", "read"],
                 "clear_tool_inputs": True,
             },
-            (ClearResults(30_000, at_least=5_000, exclude=ALL, inputs=None),),
+            (ClearToolResults(30_000, at_least=5_000, exclude=ALL, inputs=None),),
         ),
         (
             {**USES, "trigger": {"type": "tool_uses", "value": 5}, "clear_tool_inputs": ["search", "read"]},
-            (ClearResults(100_000, above_uses=5, keep=3, inputs=ALL),),
+            (ClearToolResults(100_000, above_uses=5, keep=3, inputs=ALL),),
         ),
-        ({**USES, "clear_tool_inputs": False, "exclude_tools": None}, (ClearResults(100_000, keep=3),)),
+        ({**USES, "clear_tool_inputs": False, "exclude_tools": None}, (ClearToolResults(100_000, keep=3),)),
         (TURNS, (ClearReasoning(1),)),
         ({**TURNS, "keep": {"type": "thinking_turns", "value": 2}}, (ClearReasoning(2),)),
         ({**TURNS, "keep": "all"}, ()),
@@ -344,7 +344,7 @@ def _text(schema: object) -> str:
 
 def test_counting_takes_a_whole_request_too():
     assert count(max_tokens=5, temperature=1, stream=True, mcp_servers=[NOTHING], surprise=1).unknown == ("surprise",)
-    assert count_tokens_answer(42) == b'{"input_tokens":42}'
+    assert render_count_tokens(42) == b'{"input_tokens":42}'
 
 
 def test_counting_a_part_of_a_thread_would_be_wrong():

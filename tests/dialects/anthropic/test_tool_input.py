@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.dialects.anthropic.tool_input import MAX_DEPTH, ToolInput
+from dragoman.dialects.anthropic.tool_input import MAX_DEPTH, ToolInputStreamer
 
 
 def pieces(*texts: str, cut: bool = False) -> tuple[list[str], str]:
     """What each piece lets out, then the end; and the whole."""
-    taken = ToolInput()
-    out = [*(taken.feed(text) for text in texts), taken.end(cut=cut)]
+    taken = ToolInputStreamer()
+    out = [*(taken.feed(text) for text in texts), taken.end(is_cut_off=cut)]
     return out, taken.value
 
 

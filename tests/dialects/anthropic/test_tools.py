@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dragoman.core.message import FunctionTool, ToolChoice
-from dragoman.dialects.anthropic.wire import WireTool
+from dragoman.dialects.anthropic.wire import AnthropicWireTool
 
 from .asking import HELLO, NOTHING, WEATHER, Json, conversation, messages, refusal, told
 
@@ -106,7 +106,7 @@ def test_of_several_callers_one_may_be_the_model():
         ({"type": "auto"}, ToolChoice()),
         ({"type": "any"}, ToolChoice("required")),
         ({"type": "none"}, ToolChoice("none")),
-        (named("weather"), ToolChoice("required", ("weather",), named=True)),
+        (named("weather"), ToolChoice("required", ("weather",), is_named=True)),
     ],
 )
 def test_the_choice(choice: object, meant: ToolChoice):
@@ -176,4 +176,4 @@ def test_tools_of_another_server_cannot_be_added():
 
 def test_the_wire_shape_has_no_field_for_deferring():
     """It would have to mean something then."""
-    assert "defer_loading" not in WireTool.__struct_fields__
+    assert "defer_loading" not in AnthropicWireTool.__struct_fields__

@@ -21,7 +21,7 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import Reasoning, Role, Text, ToolResult
-from dragoman.dialects.anthropic import anthropic_error
+from dragoman.dialects.anthropic import render_anthropic_error
 
 from ...laws.anthropic_sdk import AnthropicSdk
 from ..asking import streamed, whole
@@ -124,6 +124,6 @@ def test_trap_22_counting_counts_the_system_prompt_and_the_tools():
 
 def test_no_error_of_a_reader_looks_like_another_vendors():
     """vLLM's global handlers use its own envelope under /v1/messages."""
-    body = json.loads(anthropic_error(refusal(messages=5), "req_1"))
+    body = json.loads(render_anthropic_error(refusal(messages=5), "req_1"))
     assert set(body) == {"type", "error", "request_id"}
     assert set(body["error"]) == {"type", "message"}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.core.embed import Embeddings, Texts
+from dragoman.core.embeddings import Embeddings, TextInputs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.embeddings import EmbedCall, embeddings_answer, read_embeddings
+from dragoman.dialects.embeddings import EmbedCall, read_embeddings, render_embeddings
 from dragoman.dialects.embeddings.parameters import EMBEDDINGS
 from dragoman.dialects.embeddings.wire import EmbeddingsBody
-from dragoman.dialects.support import Status, Support
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..asking import OPTIONS
 
@@ -87,7 +87,7 @@ def test_a_missing_input_is_named():
 
 def test_every_field_is_honoured_and_null_says_nothing():
     nothing = dict.fromkeys(EmbeddingsBody.__struct_fields__, None) | {"input": "x"}
-    assert embeddings(**nothing) == EmbedCall("tiny", Texts(("x",)))
+    assert embeddings(**nothing) == EmbedCall("tiny", TextInputs(("x",)))
     asked = embeddings(
         model="other",
         user="u",
@@ -98,24 +98,24 @@ def test_every_field_is_honoured_and_null_says_nothing():
         truncation_side="left",
         add_special_tokens=False,
     )
-    assert asked == EmbedCall("other", Texts(("x",), -1, True, False), 8, False, True)
+    assert asked == EmbedCall("other", TextInputs(("x",), -1, True, False), 8, False, True)
     assert embeddings(use_activation=False).normalize is False
 
 
 def test_the_table_has_a_row_for_each_published_field_and_each_of_ours():
     rows = {row.name for row in EMBEDDINGS.rows}
     assert set(PUBLISHED.split()) <= rows
-    honoured = {row.name for row in EMBEDDINGS.rows if row.status is Status.HONOURED}
+    honoured = {row.name for row in EMBEDDINGS.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(EmbeddingsBody.__struct_fields__)
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in EMBEDDINGS.rows if row.status is not Status.HONOURED], ids=lambda row: row.name
+    "row", [row for row in EMBEDDINGS.rows if row.status is not SupportStatus.HONOURED], ids=lambda row: row.name
 )
-def test_a_row_says_what_happens(row: Support):
+def test_a_row_says_what_happens(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert embeddings(**{row.name: harmless}).warnings == ()
-    if row.status is Status.REFUSED:
+    if row.status is SupportStatus.REFUSED:
         error = refusal(**{row.name: {"x": 1}})
         assert isinstance(error, Unsupported)
         assert error.param == row.name
@@ -127,8 +127,8 @@ def test_a_row_says_what_happens(row: Support):
 def test_base64_and_numbers_are_the_same_to_the_bit(numbers: list[float]):
     vector = struct.pack(f"<{len(numbers)}f", *numbers)
     made = Embeddings((vector,), len(numbers), 3)
-    written = json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
-    text = json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
+    written = json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=False))["data"][0]["embedding"]
+    text = json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=True))["data"][0]["embedding"]
     assert struct.pack(f"<{len(written)}f", *written) == base64.b64decode(text) == vector
 
 
@@ -139,7 +139,7 @@ def test_the_answer_is_openais_and_in_its_profile_vllms():
         {"index": 1, "object": "embedding", "embedding": [0.0, 2.0]},
     ]
     plain = {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 9, "total_tokens": 9}}
-    assert json.loads(embeddings_answer(made, HEADER, Profile.OPENAI, as_base64=False)) == plain
+    assert json.loads(render_embeddings(made, HEADER, Profile.OPENAI, as_base64=False)) == plain
     usage = {"prompt_tokens": 9, "total_tokens": 9, "completion_tokens": 0, "prompt_tokens_details": None}
     vllm = {**plain, "usage": usage, "id": "embd-1", "created": 7}
-    assert json.loads(embeddings_answer(made, HEADER, Profile.VLLM, as_base64=False)) == vllm
+    assert json.loads(render_embeddings(made, HEADER, Profile.VLLM, as_base64=False)) == vllm

@@ -21,20 +21,20 @@ from dragoman.core.events import (
     Token,
     Usage,
 )
-from dragoman.core.reply import Fold
-from dragoman.core.request import GenerateRequest, Limits, Regex, SamplingOptions
-from dragoman.dialects.base import Call, Header
-from dragoman.dialects.generate import GenerateView, GenerateWriter, read_generate
+from dragoman.core.reply import ReplyBuilder
+from dragoman.core.request import GenerateRequest, GenerationLimits, Regex, SamplingOptions
+from dragoman.dialects.base import GenerationCall, Header
+from dragoman.dialects.generate import GenerateRenderOptions, GenerateWriter, read_generate
 from dragoman.dialects.generate.parameters import GENERATE, SAMPLING_PARAMS
-from dragoman.dialects.generate.wire import GenerateBody, SamplingParams
-from dragoman.dialects.support import Status, Support
+from dragoman.dialects.generate.wire import GenerateBody, VllmSamplingParams
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 
 from ..asking import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 
 
-def generate(params: object = None, **fields: object) -> Call:
+def generate(params: object = None, **fields: object) -> GenerationCall:
     body = {"token_ids": [5, 6], "sampling_params": params, **fields}
     return read_generate(msgspec.json.encode(body), OPTIONS)
 
@@ -44,9 +44,9 @@ def request(params: object = None, **fields: object) -> GenerateRequest:
 
 
 def test_tokens_alone_get_vllms_defaults():
-    assert request() == GenerateRequest("tiny", (5, 6), limits=Limits(max_tokens=16))
+    assert request() == GenerateRequest("tiny", (5, 6), limits=GenerationLimits(max_tokens=16))
     assert request({}) == request()
-    assert request(dict.fromkeys(SamplingParams.__struct_fields__, None)) == request()
+    assert request(dict.fromkeys(VllmSamplingParams.__struct_fields__, None)) == request()
 
 
 def test_sampling_params_are_what_they_are_in_vllm():
@@ -71,7 +71,7 @@ def test_sampling_params_are_what_they_are_in_vllm():
         kv_transfer_params={"x": 1},
     )
     assert asked.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
-    assert asked.limits == Limits(min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True)
+    assert asked.limits == GenerationLimits(min_tokens=2, stop=("END",), stop_token_ids=(9,), ignore_eos=True)
     assert (asked.choices, asked.logprobs, asked.prompt_logprobs) == (2, 1, 0)
     assert asked.constraint == Regex("a+")
     assert (asked.model, asked.priority, asked.cache_salt) == ("other", -3, "s")
@@ -108,22 +108,22 @@ def test_missing_tokens_are_named_and_unknown_fields_too():
 
 
 def test_what_the_structs_have_is_what_is_honoured():
-    for rules, body in ((GENERATE, GenerateBody), (SAMPLING_PARAMS, SamplingParams)):
-        honoured = {row.name for row in rules.rows if row.status is Status.HONOURED}
+    for rules, body in ((GENERATE, GenerateBody), (SAMPLING_PARAMS, VllmSamplingParams)):
+        honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*GENERATE.rows, *SAMPLING_PARAMS.rows) if row.status is not Status.HONOURED]
+OTHERS = [row for row in (*GENERATE.rows, *SAMPLING_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: Support):
-    def ask(value: object) -> Call:
+def test_a_row_says_what_happens(row: ParameterSupport):
+    def ask(value: object) -> GenerationCall:
         return generate({row.name: value}) if row.dialect == "sampling_params" else generate(**{row.name: value})
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
-    if row.status is Status.REFUSED:
+    if row.status is SupportStatus.REFUSED:
         with pytest.raises(Unsupported):
             ask({"x": 1})
     else:
@@ -143,16 +143,16 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def whole(view: GenerateView) -> Any:
-    fold = Fold()
+def whole(view: GenerateRenderOptions) -> Any:
+    fold = ReplyBuilder()
     for event in EVENTS:
         fold.feed(event)
-    return json.loads(GenerateWriter(HEADER, view).full(fold.reply()))
+    return json.loads(GenerateWriter(HEADER, view).render_full(fold.build()))
 
 
 def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
     """TRL 1.16 and renderers 0.1.12 read `token`, vLLM's own type has `token_id`."""
-    answer = whole(GenerateView(logprobs=2, prompt_logprobs=0))
+    answer = whole(GenerateRenderOptions(logprobs=2, prompt_logprobs=0))
     (choice,) = answer["choices"]
     assert choice["token_ids"] == [7, 2]
     first = choice["logprobs"]["content"][0]
@@ -168,13 +168,13 @@ def test_a_logprob_names_its_token_as_vllm_does_and_as_its_clients_read_it():
 
 
 def test_what_was_not_asked_for_is_null():
-    answer = whole(GenerateView())
+    answer = whole(GenerateRenderOptions())
     assert answer["choices"][0]["logprobs"] is None
     assert answer["prompt_logprobs"] is None
 
 
 def test_the_stream_comes_to_the_whole():
-    view = GenerateView(logprobs=1, include_usage=True)
+    view = GenerateRenderOptions(logprobs=1, include_usage=True)
     writer = GenerateWriter(HEADER, view)
     sent = b"".join(map(writer.feed, EVENTS)) + writer.end
     *lines, done = [line.removeprefix("data: ") for line in sent.decode().split("\n\n") if line]

@@ -12,16 +12,16 @@ from dragoman.conformance.responses import check_stream
 from dragoman.core.errors import RequestError
 from dragoman.core.events import Event
 from dragoman.core.message import Message
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
-from dragoman.dialects.base import Call, Header, ReaderOptions
-from dragoman.dialects.responses import ResponsesCall, read_responses, rows
+from dragoman.dialects.base import GenerationCall, Header, ReaderOptions
+from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
 
 from ..wax import Wax
 
 Json = dict[str, Any]
 OPTIONS = ReaderOptions(default_model="tiny")
-SEALED = ReaderOptions(default_model="tiny", sealing=Wax())
+SEALED = ReaderOptions(default_model="tiny", sealing_key=Wax())
 HEADER = Header("resp_1", 1700000000, "tiny")
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 AGENTS: Json = {
@@ -39,7 +39,7 @@ def responses(options: ReaderOptions = OPTIONS, /, **fields: object) -> Response
     return read_responses(msgspec.json.encode({"input": "hello", **fields}), options)
 
 
-def call(**fields: object) -> Call:
+def call(**fields: object) -> GenerationCall:
     return responses(**fields).call
 
 
@@ -59,7 +59,7 @@ def turns(*items: object, **fields: object) -> tuple[Message, ...]:
 
 def input_rows(*items: object, options: ReaderOptions = OPTIONS, **fields: object) -> list[Json]:
     """The items as `/input_items` has them."""
-    return [json.loads(row) for _, row in rows(responses(options, input=items, **fields).input, "resp_1")]
+    return [json.loads(row) for _, row in assign_ids(responses(options, input=items, **fields).input, "resp_1")]
 
 
 def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestError:
@@ -68,14 +68,14 @@ def refusal(options: ReaderOptions = OPTIONS, /, **fields: object) -> RequestErr
     return caught.value
 
 
-def events(call: Call, *said: Event) -> list[Json]:
+def events(call: GenerationCall, *said: Event) -> list[Json]:
     """The events of a finished stream, which keeps the grammar."""
     writer = call.writer(HEADER)
     return check_stream(b"".join(writer.feed(event) for event in said) + writer.end)
 
 
-def whole(call: Call, *said: Event) -> Json:
-    folded = Fold()
+def whole(call: GenerationCall, *said: Event) -> Json:
+    folded = ReplyBuilder()
     for event in said:
         folded.feed(event)
-    return json.loads(call.writer(HEADER).full(folded.reply()))
+    return json.loads(call.writer(HEADER).render_full(folded.build()))

@@ -25,10 +25,10 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation, JsonSchema
 from dragoman.dialects.base import Profile
-from dragoman.dialects.errors import openai_error
+from dragoman.dialects.errors import render_openai_error
 from dragoman.dialects.responses import read_responses
 
 from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, request, turns
@@ -83,7 +83,7 @@ class Served:
         try:
             call = read_responses(http.read(), OPTIONS).call
         except RequestError as error:
-            return httpx2.Response(error.status, content=openai_error(error, Profile.OPENAI))
+            return httpx2.Response(error.status, content=render_openai_error(error, Profile.OPENAI))
         prompt = call.requests[0].prompt
         assert isinstance(prompt, Conversation)
         self.asked.append(prompt)
@@ -92,10 +92,12 @@ class Served:
         if call.stream:
             body = b"".join(map(writer.feed, events)) + writer.end
             return httpx2.Response(200, content=body, headers={"content-type": "text/event-stream"})
-        fold = Fold()
+        fold = ReplyBuilder()
         for event in events:
             fold.feed(event)
-        return httpx2.Response(200, content=writer.full(fold.reply()), headers={"content-type": "application/json"})
+        return httpx2.Response(
+            200, content=writer.render_full(fold.build()), headers={"content-type": "application/json"}
+        )
 
 
 def reporter(prompt: Conversation) -> tuple[Event, ...]:

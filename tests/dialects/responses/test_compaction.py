@@ -19,10 +19,10 @@ from dragoman.core.events import (
     Usage,
 )
 from dragoman.core.message import Message, Role, Text
-from dragoman.core.reply import Fold
+from dragoman.core.reply import ReplyBuilder
 from dragoman.core.request import Conversation
-from dragoman.dialects.responses import ResponsesCall, read_responses, rows
-from dragoman.dialects.responses.summary import SUMMARY, WISH
+from dragoman.dialects.responses import ResponsesCall, assign_ids, read_responses
+from dragoman.dialects.responses.summary_prompt import SUMMARY_PREFIX, SUMMARY_REQUEST
 
 from .asking import HEADER, SEALED, events, refusal, responses, whole
 
@@ -62,7 +62,7 @@ def asked_by_trigger() -> ResponsesCall:
 )
 def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
     conversation, request = prompt(asked), asked.call.requests[0]
-    assert conversation.messages[-1] == WISH
+    assert conversation.messages[-1] == SUMMARY_REQUEST
     assert [message.role for message in conversation.messages] == ["user", "assistant", "tool", "user"]
     assert (conversation.tool_choice.mode, conversation.drop_oldest, request.constraint) == ("none", True, None)
     assert request.limits.max_tokens
@@ -70,9 +70,9 @@ def test_the_model_is_asked_for_a_summary_in_free_text(asked: ResponsesCall):
 
 def test_what_a_store_adds_comes_before_the_wish():
     asked = asked_by_trigger()
-    items = [row for _, row in rows(asked.input, "resp_1")]
-    assert asked.over(items).call.requests == asked.call.requests
-    assert prompt(asked.over([b'{"role":"user","content":"before"}', *items])).messages[-1] == WISH
+    items = [row for _, row in assign_ids(asked.input, "resp_1")]
+    assert asked.with_items(items).call.requests == asked.call.requests
+    assert prompt(asked.with_items([b'{"role":"user","content":"before"}', *items])).messages[-1] == SUMMARY_REQUEST
 
 
 @pytest.mark.parametrize("said", [SAID, SILENT], ids=("said", "silent"))
@@ -92,10 +92,14 @@ def test_a_trigger_answers_with_one_compaction_streamed_and_whole(said: tuple[Ev
 
 def test_the_endpoint_answers_with_what_users_said_and_the_compaction():
     asked = compact(input=[USER, CALL, RESULT, {"role": "assistant", "content": "Yes."}, USER])
-    fold = Fold()
+    fold = ReplyBuilder()
     for event in SAID:
         fold.feed(event)
-    found = json.loads(asked.compacted(HEADER, [row for _, row in rows(asked.input, "resp_1")]).full(fold.reply()))
+    found = json.loads(
+        asked.create_compacted_writer(HEADER, [row for _, row in assign_ids(asked.input, "resp_1")]).render_full(
+            fold.build()
+        )
+    )
     assert list(found) == ["id", "object", "created_at", "output", "usage"]
     assert found["object"] == "response.compaction"
     assert [(item["type"], item.get("role")) for item in found["output"]] == [
@@ -112,7 +116,7 @@ def test_a_compaction_stands_for_what_the_assistant_and_its_tools_said_before_it
     assert prompt(asked).messages == (
         Message(Role.SYSTEM, (Text("Be brief."),)),
         Message(Role.USER, (Text("Do it."),)),
-        Message(Role.ASSISTANT, (Text(SUMMARY + "It was done."),)),
+        Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + "It was done."),)),
         Message(Role.USER, (Text("And?"),)),
     )
 

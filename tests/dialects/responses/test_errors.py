@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.core.errors import ContextTooLong, RequestError, Unsupported
 from dragoman.dialects.base import Profile
-from dragoman.dialects.responses import responses_error
+from dragoman.dialects.responses import render_responses_error
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from dragoman.dialects.responses import responses_error
     ],
 )
 def test_fields_have_their_names_here(param: str | None, shown: str | None):
-    told = json.loads(responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
+    told = json.loads(render_responses_error(RequestError(f"Invalid value for '{param}': no.", param=param)))["error"]
     assert (told["param"], told["message"]) == (shown, f"Invalid value for '{shown}': no.")
 
 
 def test_the_rest_of_an_error_stays():
-    told = json.loads(responses_error(Unsupported("x", param="messages")))["error"]
+    told = json.loads(render_responses_error(Unsupported("x", param="messages")))["error"]
     assert (told["code"], told["type"]) == ("unsupported_parameter", "invalid_request_error")
     full = ContextTooLong(limit=4, prompt=5, param="messages")
-    assert json.loads(responses_error(full))["error"]["code"] == "context_length_exceeded"
-    assert json.loads(responses_error(full, Profile.VLLM))["error"]["code"] == 400
+    assert json.loads(render_responses_error(full))["error"]["code"] == "context_length_exceeded"
+    assert json.loads(render_responses_error(full, Profile.VLLM))["error"]["code"] == 400

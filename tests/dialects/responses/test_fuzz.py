@@ -11,27 +11,39 @@ from hypothesis.strategies import DrawFn
 
 from dragoman.core.errors import RequestError
 from dragoman.dialects.base import Header, Profile, ReaderOptions
-from dragoman.dialects.errors import openai_error
-from dragoman.dialects.responses import read_responses, rows
-from dragoman.dialects.responses.items import HOSTED, PARTS, READ, REFERENCES, TRIGGER
+from dragoman.dialects.errors import render_openai_error
+from dragoman.dialects.responses import assign_ids, read_responses
+from dragoman.dialects.responses.items import COMPACTION_TRIGGER, HOSTED_TYPES, PART_TYPES, READ_TYPES, REFERENCE_TYPES
 from dragoman.dialects.responses.parameters import RESPONSES
-from dragoman.dialects.responses.wire import ContentPart, NamedTool, WireItem, WireTool
+from dragoman.dialects.responses.wire import ResponsesContentPart, ResponsesNamedTool, ResponsesWireTool, WireItem
 
 from ...pictures import PIXEL_URL
 from ..wax import Wax
 
 Json = dict[str, Any]
-SEALED = ReaderOptions(default_model="m", sealing=Wax())
-KINDS = (*READ, *REFERENCES, *HOSTED[:6])
+SEALED = ReaderOptions(default_model="m", sealing_key=Wax())
+KINDS = (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES[:6])
 TOOLS = ("function", "custom", "namespace", "web_search", "allowed_tools")
-WORDS = (*KINDS, *PARTS, *TOOLS, "user", "assistant", "developer", "auto", "none", "required", "completed", "grammar")
+WORDS = (
+    *KINDS,
+    *PART_TYPES,
+    *TOOLS,
+    "user",
+    "assistant",
+    "developer",
+    "auto",
+    "none",
+    "required",
+    "completed",
+    "grammar",
+)
 URLS = (PIXEL_URL, "data:;base64,!", "http://x", "file:///etc/passwd", "AA==", "json_schema")
 KEYS = sorted(
     {"effort", "summary", "format", "schema", "verbosity", "syntax", "definition", "mode", "url", "stdout", "id"}
-    | set(ContentPart.__struct_fields__)
+    | set(ResponsesContentPart.__struct_fields__)
     | set(WireItem.__struct_fields__)
-    | set(WireTool.__struct_fields__)
-    | set(NamedTool.__struct_fields__)
+    | set(ResponsesWireTool.__struct_fields__)
+    | set(ResponsesNamedTool.__struct_fields__)
 )
 NAMES = sorted(row.name for row in RESPONSES.rows)
 scalars = (
@@ -49,7 +61,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 texts = st.text(st.characters(), max_size=6)
 parts: st.SearchStrategy[Any] = st.fixed_dictionaries(
-    {"type": st.sampled_from(PARTS), "text": texts},
+    {"type": st.sampled_from(PART_TYPES), "text": texts},
     optional={key: texts for key in ("refusal", "image_url", "file_id")},
 )
 LIKELY: dict[str, st.SearchStrategy[Any]] = {
@@ -101,10 +113,10 @@ good_parts: st.SearchStrategy[Any] = st.sampled_from(
         {"type": "input_file", "file_data": "AA==", "filename": "a.pdf"},
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     )
-) | st.fixed_dictionaries({"type": st.sampled_from(PARTS[:6]), "text": said, "refusal": said})
+) | st.fixed_dictionaries({"type": st.sampled_from(PART_TYPES[:6]), "text": said, "refusal": said})
 good_items: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {
-        "type": st.sampled_from([kind for kind in KINDS if kind != TRIGGER]),
+        "type": st.sampled_from([kind for kind in KINDS if kind != COMPACTION_TRIGGER]),
         "role": st.sampled_from(("user", "assistant", "assistant", "system", "developer")),
         "content": said | st.lists(good_parts, max_size=2),
         "output": said | st.lists(good_parts, max_size=2),
@@ -129,10 +141,10 @@ good_bodies: st.SearchStrategy[Any] = st.fixed_dictionaries(
 @given(good_bodies)
 def test_what_a_store_keeps_of_the_input_is_the_same_conversation(body: Json):
     asked = read_responses(json.dumps(body).encode(), SEALED)
-    kept = rows(asked.input, "resp_1")
+    kept = assign_ids(asked.input, "resp_1")
     again = read_responses(b'{"input":[%s]}' % b",".join(row for _, row in kept), SEALED)
     assert len(kept) == len(asked.input) == len(body["input"])
-    assert asked.over([row for _, row in kept]).call.requests == asked.call.requests
+    assert asked.with_items([row for _, row in kept]).call.requests == asked.call.requests
     assert again.input == tuple(
         type(item)(item.type, id, item.rest) for item, (id, _) in zip(asked.input, kept, strict=True)
     )
@@ -145,10 +157,10 @@ def read(body: bytes) -> None:
     except RequestError as error:
         _check(error)
         return
-    for id, row in rows(asked.input, "resp_1"):
+    for id, row in assign_ids(asked.input, "resp_1"):
         assert json.loads(row)["id"] == id
-    kept = [row for _, row in rows(asked.input, "resp_1")]
-    assert asked.over(kept).call.requests == asked.call.requests
+    kept = [row for _, row in assign_ids(asked.input, "resp_1")]
+    assert asked.with_items(kept).call.requests == asked.call.requests
     begun = asked.call.writer(Header("resp_1", 1, "m")).keepalive.decode()
     for event in begun.split("\n\n")[:-1]:
         assert len(event.splitlines()) == 2
@@ -158,7 +170,7 @@ def read(body: bytes) -> None:
 def _check(error: RequestError) -> None:
     assert error.status == 400
     assert 0 < len(error.message) < 2_000
-    openai_error(error, Profile.OPENAI).decode()
+    render_openai_error(error, Profile.OPENAI).decode()
 
 
 @given(body=st.binary(max_size=200))

@@ -15,18 +15,18 @@ from dragoman.core.message import (
     Audio,
     File,
     Image,
-    Inline,
+    InlineMedia,
     Message,
     Reasoning,
     Refusal,
-    Remote,
+    RemoteMedia,
     Role,
-    Stored,
     Text,
     ToolCall,
     ToolResult,
+    UploadedMedia,
 )
-from dragoman.dialects.sealing import Check
+from dragoman.dialects.sealing import VerificationMode
 
 from ...pictures import PIXEL, PIXEL_URL
 from ..wax import Wax
@@ -90,14 +90,14 @@ def test_parts_of_every_kind():
             ],
         }
     )[0].parts
-    assert image == Image(Inline(PIXEL, "image/png"), "auto")
-    assert remote == Image(Remote("https://x/y.png"), "high")
-    assert stored == Image(Stored("file-1"), "auto")
-    assert old == Image(Remote("https://x"), "low")
-    assert file == File(Stored("file-1"))
-    assert data == File(Inline(b"\0", "application/pdf"), "a.pdf")
-    assert link == File(Remote("https://x/a.pdf"))
-    assert audio == Audio(Inline(b"\0", "audio/wav"), "wav")
+    assert image == Image(InlineMedia(PIXEL, "image/png"), "auto")
+    assert remote == Image(RemoteMedia("https://x/y.png"), "high")
+    assert stored == Image(UploadedMedia("file-1"), "auto")
+    assert old == Image(RemoteMedia("https://x"), "low")
+    assert file == File(UploadedMedia("file-1"))
+    assert data == File(InlineMedia(b"\0", "application/pdf"), "a.pdf")
+    assert link == File(RemoteMedia("https://x/a.pdf"))
+    assert audio == Audio(InlineMedia(b"\0", "audio/wav"), "wav")
 
 
 def test_a_refusal_of_the_assistant_stays_one():
@@ -154,8 +154,8 @@ def test_reasoning_that_nobody_can_read_is_left_out_with_a_warning():
 def test_a_key_reads_reasoning_before_everything_else():
     body = b'{"input":[{"type":"reasoning","summary":[{"type":"summary_text","text":"s"}],"encrypted_content":"%s"}]}'
     for sealed, thought in ((b"reasoning:mine", "mine"), (b"foreign", "s"), (b"compaction:mine", "s")):
-        asked = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing=Wax()))
-        (message,) = asked.read([row for row in [b'{"id":"1",%s}' % asked.input[0].rest]])
+        asked = read_responses(body % sealed, msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
+        (message,) = asked.read_items([row for row in [b'{"id":"1",%s}' % asked.input[0].rest]])
         assert message.parts == (Reasoning(thought),)
 
 
@@ -164,9 +164,9 @@ def test_a_strict_server_names_the_item_whose_reasoning_is_foreign(shown: list[o
     item = {"type": "reasoning", "summary": shown, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
     with pytest.raises(RequestError, match="not made here") as refused:
-        read_responses(body, msgspec.structs.replace(OPTIONS, sealing=Wax(Check.STRICT)))
+        read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax(VerificationMode.STRICT)))
     assert refused.value.param == "input[1].encrypted_content"
-    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing=Wax())).call.warnings
+    (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax())).call.warnings
     assert warning.endswith("replaced by what is shown" if shown else "left out")
 
 

@@ -6,14 +6,14 @@ import pytest
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from dragoman.core.errors import Unsupported
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
 from dragoman.dialects.responses.parameters import RESPONSES
 from dragoman.dialects.responses.wire import ResponsesBody
-from dragoman.dialects.support import Status, Support
 
 from .asking import call, refusal
 
 STRANGE = {"x": "no value that any field would take for harmless"}
-OTHERS = [row for row in RESPONSES.rows if row.status is not Status.HONOURED]
+OTHERS = [row for row in RESPONSES.rows if row.status is not SupportStatus.HONOURED]
 # From vLLM 0.33: what its ResponsesRequest has beyond OpenAI's fields.
 VLLM = """logit_bias include_reasoning top_k min_p skip_special_tokens spaces_between_special_tokens
 include_stop_str_in_output presence_penalty frequency_penalty watermarking request_id session_id media_io_kwargs
@@ -25,7 +25,7 @@ NEW = {"access_programs", "image"}
 
 
 def test_what_the_struct_has_is_what_is_honoured():
-    honoured = {row.name for row in RESPONSES.rows if row.status is Status.HONOURED}
+    honoured = {row.name for row in RESPONSES.rows if row.status is SupportStatus.HONOURED}
     assert honoured == set(ResponsesBody.__struct_fields__)
 
 
@@ -41,15 +41,15 @@ def test_every_field_of_the_sdk_and_of_vllm_has_a_row():
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: row.name)
-def test_a_row_says_what_happens(row: Support):
+def test_a_row_says_what_happens(row: ParameterSupport):
     for harmless in (None, *row.harmless):
         assert call(**{row.name: harmless}).warnings == ()
     match row.status:
-        case Status.REFUSED:
+        case SupportStatus.REFUSED:
             error = refusal(**{row.name: STRANGE})
             assert isinstance(error, Unsupported)
             assert error.param == row.name
-        case Status.WARNED:
+        case SupportStatus.WARNED:
             (warning,) = call(**{row.name: STRANGE}).warnings
             assert warning.startswith(f"{row.name}: ")
         case _:

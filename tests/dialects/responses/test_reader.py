@@ -20,9 +20,9 @@ from dragoman.core.events import (
     TextDelta,
     Usage,
 )
-from dragoman.core.request import Choices, JsonObject, JsonSchema, ReasoningOptions
+from dragoman.core.request import JsonObject, JsonSchema, ReasoningOptions, StringChoices
 from dragoman.dialects.base import ReaderOptions
-from dragoman.dialects.responses import Echo, read_responses, rows
+from dragoman.dialects.responses import Echo, assign_ids, read_responses
 
 from ..wax import Wax
 from .asking import AGENTS, HEADER, OPTIONS, WEATHER, call, conversation, events, refusal, request, responses, whole
@@ -69,7 +69,7 @@ def test_formats_of_the_text():
     assert request(text={"format": {"type": "json_object"}}).constraint == JsonObject()
     wanted = JsonSchema(msgspec.json.encode(SCHEMA).decode(), strict=True, name="answer")
     assert request(text={"format": FORMAT}).constraint == wanted
-    assert request(structured_outputs={"choice": ["a", "b"]}).constraint == Choices(("a", "b"))
+    assert request(structured_outputs={"choice": ["a", "b"]}).constraint == StringChoices(("a", "b"))
     assert refusal(text={"format": {"type": "json_schema", "name": "x"}}).param == "text.format.schema"
     assert refusal(text={"format": {"type": "xml"}}).param == "text.format.type"
     assert refusal(text={"format": FORMAT}, guided_regex="a").param == "guided_regex"
@@ -98,7 +98,7 @@ def test_hidden_reasoning_is_no_item():
 
 def test_a_thought_is_sealed_where_that_was_asked_for_and_there_is_a_key():
     body: dict[str, Any] = {"input": "x", "include": ["reasoning.encrypted_content"]}
-    asked = read_responses(json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing=Wax()))
+    asked = read_responses(json.dumps(body).encode(), msgspec.structs.replace(OPTIONS, sealing_key=Wax()))
     assert whole(asked.call, *THOUGHT)["output"][0]["encrypted_content"] == "reasoning:hm"
     assert asked.call.warnings == ()
     (warning,) = call(include=body["include"]).warnings
@@ -209,14 +209,14 @@ def test_what_is_asked_of_a_store_is_told():
 def test_state_is_told_and_may_be_put_before_the_input():
     asked = responses(previous_response_id="resp_0", instructions="new", input=[{"role": "user", "content": "b"}])
     assert (asked.previous_response_id, asked.conversation, asked.background) == ("resp_0", None, False)
-    own = [row for _, row in rows(asked.input, "resp_1")]
+    own = [row for _, row in assign_ids(asked.input, "resp_1")]
     earlier = [b'{"id":"msg_0","type":"message","role":"user","content":[{"type":"input_text","text":"a"}]}']
     together = responses(instructions="new", input=[{"role": "user", "content": text} for text in "ab"])
-    assert asked.over([*earlier, *own]).call.requests == together.call.requests
+    assert asked.with_items([*earlier, *own]).call.requests == together.call.requests
 
 
 def test_what_is_echoed_may_be_changed():
-    asked = responses().echoing(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
+    asked = responses().with_echo(Echo(rest=responses().echo.rest, store=False, previous_response_id="resp_0"))
     shown = whole(asked.call, *SAID)
     assert (shown["store"], shown["previous_response_id"], shown["id"]) == (False, "resp_0", "resp_1")
 

@@ -85,13 +85,13 @@ def test_tools_are_echoed_with_all_of_their_keys_and_hosted_ones_are_not():
         ("auto", ToolChoice()),
         ("none", ToolChoice("none")),
         ("required", ToolChoice("required")),
-        ({"type": "function", "name": "weather"}, ToolChoice("required", ("weather",), named=True)),
-        ({"type": "custom", "name": "run"}, ToolChoice("required", ("run",), named=True)),
+        ({"type": "function", "name": "weather"}, ToolChoice("required", ("weather",), is_named=True)),
+        ({"type": "custom", "name": "run"}, ToolChoice("required", ("run",), is_named=True)),
         (
             {"type": "function", "name": "close_agent", "namespace": "multi_agent_v1"},
-            ToolChoice("required", (CLOSE,), named=True),
+            ToolChoice("required", (CLOSE,), is_named=True),
         ),
-        ({"type": "function", "name": "close_agent"}, ToolChoice("required", (CLOSE,), named=True)),
+        ({"type": "function", "name": "close_agent"}, ToolChoice("required", (CLOSE,), is_named=True)),
         (
             {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]},
             ToolChoice("required", ("weather",)),

@@ -158,7 +158,7 @@ def test_nothing_but_comments_follows_the_last_event():
 def test_trap_26_the_first_event_is_created(early: bool):
     """litellm#9545. Also where the first thing to say is that the server is still busy, or that it failed."""
     writer = call().writer(HEADER)
-    told = check_stream((writer.keepalive if early else b"") + writer.error(EngineError("broken")))
+    told = check_stream((writer.keepalive if early else b"") + writer.render_error(EngineError("broken")))
     assert types(told)[:2] == ["created", "in_progress"]
     assert types(told)[-2:] == ["error", "failed"]
 
@@ -173,20 +173,20 @@ def test_trap_27_a_silence_is_filled_with_an_event_and_not_with_a_comment():
 def test_trap_30_a_full_context_is_told_by_the_code_that_agents_compact_at():
     """earendil-works/pi#5930, harbor#996."""
     writer = call().writer(HEADER)
-    told = check_stream(writer.error(ContextTooLong(limit=10, prompt=20)))
+    told = check_stream(writer.render_error(ContextTooLong(limit=10, prompt=20)))
     assert told[-1]["response"]["error"]["code"] == "context_length_exceeded"
     assert told[-2]["code"] == told[-2]["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_rate_limit_has_the_code_at_which_agents_wait():
-    told = check_stream(call().writer(HEADER).error(RateLimited("Slow down.")))
+    told = check_stream(call().writer(HEADER).render_error(RateLimited("Slow down.")))
     assert told[-1]["response"]["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
 
 
 def test_a_failure_is_both_an_error_and_a_failed_response():
     """Measured: some clients show the one, some the other. The official SDK raises; both events are of its types."""
     writer = call().writer(HEADER)
-    sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.error(EngineError("broken"))
+    sent = b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
     error, failed = check_stream(sent)[-2:]
     assert error["message"] == error["error"]["message"] == failed["response"]["error"]["message"] == "broken"
     any_event: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -199,7 +199,9 @@ def test_a_failure_is_both_an_error_and_a_failed_response():
 def test_a_call_that_was_not_finished_is_never_done_when_the_answer_fails():
     """Codex runs a tool as soon as its item is done."""
     writer = call().writer(HEADER)
-    told = check_stream(b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.error(EngineError("broken")))
+    told = check_stream(
+        b"".join(writer.feed(event) for event in ANSWER[:6]) + writer.render_error(EngineError("broken"))
+    )
     assert types(told).count("output_item.done") == 2
     assert told[-1]["response"]["output"][-1]["status"] == "incomplete"
 
@@ -207,7 +209,7 @@ def test_a_call_that_was_not_finished_is_never_done_when_the_answer_fails():
 def test_the_stream_ends_with_done_as_open_responses_wants_it():
     writer = call().writer(HEADER)
     assert writer.end == b"data: [DONE]\n\n"
-    assert writer.error(EngineError("x")).endswith(b"data: [DONE]\n\n")
+    assert writer.render_error(EngineError("x")).endswith(b"data: [DONE]\n\n")
 
 
 def test_every_event_has_its_name_on_a_line_before_it():

@@ -7,13 +7,13 @@ import json
 import msgspec
 import pytest
 
-from dragoman.core.embed import PairTexts, Scores
+from dragoman.core.embeddings import RelevanceScores, TextPairs
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.dialects.base import Header, Profile
-from dragoman.dialects.scoring import RerankCall, ScoreCall, read_rerank, read_score, rerank_answer, score_answer
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.scoring import RerankCall, ScoreCall, read_rerank, read_score, render_rerank, render_scores
 from dragoman.dialects.scoring.parameters import RERANK, SCORE
 from dragoman.dialects.scoring.wire import RerankBody, ScoreBody
-from dragoman.dialects.support import Status, Support
 
 from ..asking import OPTIONS
 
@@ -30,7 +30,7 @@ def score(**fields: object) -> ScoreCall:
 
 
 def test_what_cohere_jina_and_vllm_clients_send_is_understood():
-    assert rerank() == RerankCall("tiny", PairTexts(("q",), ("a", "b")), None, True)
+    assert rerank() == RerankCall("tiny", TextPairs(("q",), ("a", "b")), None, True)
     asked = rerank(
         model="m",
         documents=["a", {"text": "b"}],
@@ -41,7 +41,7 @@ def test_what_cohere_jina_and_vllm_clients_send_is_understood():
         truncate_prompt_tokens=-1,
         use_activation=False,
     )
-    assert asked == RerankCall("m", PairTexts(("q",), ("a", "b"), 3, 5, -1, False), 1, False)
+    assert asked == RerankCall("m", TextPairs(("q",), ("a", "b"), 3, 5, -1, False), 1, False)
     nothing = dict.fromkeys(RerankBody.__struct_fields__, None) | {"query": "q", "documents": ["a", "b"]}
     assert rerank(**nothing) == rerank()
 
@@ -51,9 +51,9 @@ def test_what_cohere_jina_and_vllm_clients_send_is_understood():
 )
 def test_the_two_sides_have_four_pairs_of_names(names: tuple[str, str]):
     first, second = names
-    assert score(**{first: "a", second: ["b", "c"]}).texts.pairs() == (("a", "b"), ("a", "c"))
-    assert score(**{first: ["a", "b"], second: ["c", "d"]}).texts.pairs() == (("a", "c"), ("b", "d"))
-    assert score(**{first: "a", second: "b"}).texts.pairs() == (("a", "b"),)
+    assert score(**{first: "a", second: ["b", "c"]}).texts.expand_pairs() == (("a", "b"), ("a", "c"))
+    assert score(**{first: ["a", "b"], second: ["c", "d"]}).texts.expand_pairs() == (("a", "c"), ("b", "d"))
+    assert score(**{first: "a", second: "b"}).texts.expand_pairs() == (("a", "b"),)
 
 
 @pytest.mark.parametrize(
@@ -97,21 +97,21 @@ def test_what_cannot_be_ranked_is_refused_by_name(fields: dict[str, object], par
 
 def test_what_the_structs_have_is_what_is_honoured():
     for rules, body in ((RERANK, RerankBody), (SCORE, ScoreBody)):
-        honoured = {row.name for row in rules.rows if row.status is Status.HONOURED}
+        honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*RERANK.rows, *SCORE.rows) if row.status is not Status.HONOURED]
+OTHERS = [row for row in (*RERANK.rows, *SCORE.rows) if row.status is not SupportStatus.HONOURED]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: Support):
+def test_a_row_says_what_happens(row: ParameterSupport):
     def ask(value: object) -> RerankCall | ScoreCall:
         return rerank(**{row.name: value}) if row.dialect == "rerank" else score(**SIDES, **{row.name: value})
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
-    if row.status is Status.REFUSED:
+    if row.status is SupportStatus.REFUSED:
         with pytest.raises(Unsupported) as caught:
             ask({"x": 1})
         assert caught.value.param == row.name
@@ -120,8 +120,8 @@ def test_a_row_says_what_happens(row: Support):
 
 
 def test_the_best_come_first_and_of_equals_the_earlier_one():
-    made = Scores((0.5, 0.75, 0.5, -1.0), 12)
-    ranked = json.loads(rerank_answer(made, HEADER, ("a", "b", "c", "d"), 3))
+    made = RelevanceScores((0.5, 0.75, 0.5, -1.0), 12)
+    ranked = json.loads(render_rerank(made, HEADER, ("a", "b", "c", "d"), 3))
     assert ranked == {
         "id": "x-1",
         "model": "m",
@@ -132,12 +132,12 @@ def test_the_best_come_first_and_of_equals_the_earlier_one():
             {"index": 2, "relevance_score": 0.5, "document": {"text": "c", "multi_modal": None}},
         ],
     }
-    bare = json.loads(rerank_answer(made, HEADER, None, None))
+    bare = json.loads(render_rerank(made, HEADER, None, None))
     assert bare["results"][3] == {"index": 3, "relevance_score": -1.0}
 
 
 def test_scores_come_in_the_order_of_the_pairs():
-    scored = json.loads(score_answer(Scores((0.5, 0.25), 12), HEADER, Profile.OPENAI))
+    scored = json.loads(render_scores(RelevanceScores((0.5, 0.25), 12), HEADER, Profile.OPENAI))
     assert scored == {
         "id": "x-1",
         "object": "list",

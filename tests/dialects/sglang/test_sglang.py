@@ -22,19 +22,26 @@ from dragoman.core.events import (
     Usage,
     WeightSpan,
 )
-from dragoman.core.request import ContextFree, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from dragoman.dialects.base import Call, Header
-from dragoman.dialects.sglang import SglangView, SglangWriter, read_sglang
+from dragoman.core.request import (
+    ContextFreeGrammar,
+    GenerateRequest,
+    GenerationLimits,
+    JsonSchema,
+    Regex,
+    SamplingOptions,
+)
+from dragoman.dialects.base import GenerationCall, Header
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.sglang import SglangRenderOptions, SglangWriter, read_sglang
 from dragoman.dialects.sglang.parameters import SGLANG, SGLANG_PARAMS
-from dragoman.dialects.sglang.wire import SamplingParams, SglangBody
-from dragoman.dialects.support import Status, Support
+from dragoman.dialects.sglang.wire import SglangBody, SglangSamplingParams
 
 from ..asking import OPTIONS
 
 HEADER = Header("gen-1", 7, "m")
 
 
-def generate(params: object = None, **fields: object) -> Call:
+def generate(params: object = None, **fields: object) -> GenerationCall:
     body = {"input_ids": [5, 6], "sampling_params": params, **fields}
     return read_sglang(msgspec.json.encode(body), OPTIONS)
 
@@ -44,10 +51,10 @@ def request(params: object = None, **fields: object) -> GenerateRequest:
 
 
 def test_a_prompt_alone_gets_sglangs_defaults():
-    assert request() == GenerateRequest("tiny", (5, 6), limits=Limits(max_tokens=128))
+    assert request() == GenerateRequest("tiny", (5, 6), limits=GenerationLimits(max_tokens=128))
     assert request({}) == request()
-    nulls = dict.fromkeys(SamplingParams.__struct_fields__, None)
-    assert request(nulls).limits == Limits(), "no limit at all, where it says null"
+    nulls = dict.fromkeys(SglangSamplingParams.__struct_fields__, None)
+    assert request(nulls).limits == GenerationLimits(), "no limit at all, where it says null"
 
 
 def test_a_model_that_is_missing_is_named_where_it_would_stand():
@@ -79,7 +86,9 @@ def test_sampling_params_are_what_they_are_in_sglang():
         lora_path="sql",
     )
     assert asked.sampling == SamplingOptions(temperature=0.5, top_k=0, seed=3)
-    assert asked.limits == Limits(max_tokens=9, min_tokens=2, stop=("END",), stop_token_ids=(9,), include_stop=True)
+    assert asked.limits == GenerationLimits(
+        max_tokens=9, min_tokens=2, stop=("END",), stop_token_ids=(9,), include_stop=True
+    )
     assert (asked.choices, asked.logprobs, asked.prompt_logprobs) == (2, 2, 2)
     assert (asked.constraint, asked.special_tokens_in_text) == (Regex("a+"), True)
     assert (asked.model, asked.priority, asked.cache_salt) == ("sql", -3, "s")
@@ -97,7 +106,7 @@ def test_logprobs_are_of_the_answer_alone_unless_the_prompt_is_asked_for():
     [
         ({"json_schema": '{"type":"object"}'}, JsonSchema('{"type":"object"}')),
         ({"json_schema": {"type": "object"}}, JsonSchema('{"type":"object"}')),
-        ({"ebnf": 'root ::= "a"'}, ContextFree('root ::= "a"', "gbnf")),
+        ({"ebnf": 'root ::= "a"'}, ContextFreeGrammar('root ::= "a"', "gbnf")),
     ],
 )
 def test_constraints(params: dict[str, object], constraint: object):
@@ -136,26 +145,26 @@ def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dic
 
 
 def test_what_the_structs_have_is_what_is_honoured():
-    for rules, body in ((SGLANG, SglangBody), (SGLANG_PARAMS, SamplingParams)):
-        honoured = {row.name for row in rules.rows if row.status is Status.HONOURED}
+    for rules, body in ((SGLANG, SglangBody), (SGLANG_PARAMS, SglangSamplingParams)):
+        honoured = {row.name for row in rules.rows if row.status is SupportStatus.HONOURED}
         assert honoured == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*SGLANG.rows, *SGLANG_PARAMS.rows) if row.status is not Status.HONOURED]
+OTHERS = [row for row in (*SGLANG.rows, *SGLANG_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: Support):
-    def ask(value: object) -> Call:
+def test_a_row_says_what_happens(row: ParameterSupport):
+    def ask(value: object) -> GenerationCall:
         return generate({row.name: value}) if row.dialect == "sglang_params" else generate(**{row.name: value})
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
     match row.status:
-        case Status.REFUSED:
+        case SupportStatus.REFUSED:
             with pytest.raises(Unsupported):
                 ask({"x": 1})
-        case Status.WARNED:
+        case SupportStatus.WARNED:
             assert ask({"x": 1}).warnings
         case _:
             assert ask({"x": 1}).unknown == ()
@@ -174,14 +183,14 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def streamed(view: SglangView) -> list[Any]:
+def streamed(view: SglangRenderOptions) -> list[Any]:
     writer = SglangWriter(HEADER, view)
     said = b"".join(writer.feed(event) for event in EVENTS)
     return [json.loads(line[6:]) for line in said.decode().splitlines() if line]
 
 
 def test_an_event_is_the_whole_answer_so_far():
-    first, last = streamed(SglangView())
+    first, last = streamed(SglangRenderOptions())
     assert (first["text"], first["output_ids"], first["meta_info"]["finish_reason"]) == ("Hi", [7], None)
     assert last == {
         "text": "Hi",
@@ -203,14 +212,14 @@ def test_an_event_is_the_whole_answer_so_far():
 
 
 def test_logprobs_are_triples():
-    *_, last = streamed(SglangView(logprobs=1, texts=True, start=0, prompt_ids=True))
+    *_, last = streamed(SglangRenderOptions(logprobs=1, token_texts=True, logprob_start=0, prompt_token_ids=True))
     meta = last["meta_info"]
     assert last["prompt_token_ids"] == [5, 6]
     assert meta["output_token_logprobs"] == [[-0.5, 7, "Hi"], [-0.25, 2, "</s>"]]
     assert meta["output_top_logprobs"] == [[[-0.5, 7, "Hi"]], [[-0.25, 2, "</s>"]]]
     assert meta["input_token_logprobs"] == [[None, 5, "a"], [-2.0, 6, "b"]]
     assert meta["input_top_logprobs"] == [None, [[-1.0, 9, "c"]]]
-    plain = streamed(SglangView(logprobs=0))[-1]["meta_info"]
+    plain = streamed(SglangRenderOptions(logprobs=0))[-1]["meta_info"]
     assert (plain["output_token_logprobs"][0], plain["input_token_logprobs"]) == ([-0.5, 7, None], [])
     assert "output_top_logprobs" not in plain
 

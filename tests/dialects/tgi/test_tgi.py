@@ -20,20 +20,27 @@ from dragoman.core.events import (
     Token,
     Usage,
 )
-from dragoman.core.request import ContextFree, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from dragoman.dialects.base import Call
-from dragoman.dialects.support import Status, Support
-from dragoman.dialects.tgi import TgiView, TgiWriter, read_tgi, speaks_tgi, tgi_error, tgi_status
+from dragoman.core.request import (
+    ContextFreeGrammar,
+    GenerateRequest,
+    GenerationLimits,
+    JsonSchema,
+    Regex,
+    SamplingOptions,
+)
+from dragoman.dialects.base import GenerationCall
+from dragoman.dialects.parameter_table import ParameterSupport, SupportStatus
+from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter, is_tgi_body, map_tgi_status, read_tgi, render_tgi_error
 from dragoman.dialects.tgi.parameters import TGI, TGI_PARAMS
-from dragoman.dialects.tgi.wire import Parameters, TgiBody
+from dragoman.dialects.tgi.wire import TgiBody, TgiParameters
 
 from ..asking import OPTIONS
 
 GREEDY = SamplingOptions(temperature=0.0)
-ENDING = Limits(include_stop=True)
+ENDING = GenerationLimits(include_stop=True)
 
 
-def generate(params: object = None, /, **fields: object) -> Call:
+def generate(params: object = None, /, **fields: object) -> GenerationCall:
     return read_tgi(msgspec.json.encode({"inputs": "hello", "parameters": params, **fields}), OPTIONS)
 
 
@@ -43,7 +50,7 @@ def request(params: object = None, /, **fields: object) -> GenerateRequest:
 
 def test_a_prompt_alone_is_answered_greedily_to_the_end():
     assert request() == GenerateRequest("tiny", "hello", sampling=GREEDY, limits=ENDING)
-    assert request({}) == request(dict.fromkeys(Parameters.__struct_fields__)) == request()
+    assert request({}) == request(dict.fromkeys(TgiParameters.__struct_fields__)) == request()
 
 
 @pytest.mark.parametrize("params", [{"do_sample": True}, {"top_k": 5}, {"top_p": 0.5}, {"temperature": 0.5}])
@@ -75,7 +82,7 @@ def test_parameters_are_what_they_are_in_tgi():
     assert asked.sampling == SamplingOptions(
         temperature=0.5, top_p=0.5, top_k=3, repetition_penalty=1.2, frequency_penalty=0.5, seed=7
     )
-    assert asked.limits == Limits(max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4)
+    assert asked.limits == GenerationLimits(max_tokens=9, stop=("END",), include_stop=True, truncate_prompt=4)
     assert (asked.model, asked.choices, asked.best_of) == ("sql", 1, 2)
     assert (asked.logprobs, asked.prompt_logprobs, asked.return_prompt) == (2, 0, True)
     assert not asked.add_special_tokens
@@ -94,7 +101,7 @@ def test_lightllms_words_are_understood():
         inputs=[5, 6],
     )
     assert (asked.prompt, asked.choices, asked.best_of, asked.logprobs) == ((5, 6), 2, None, 0)
-    assert asked.limits == Limits(min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True)
+    assert asked.limits == GenerationLimits(min_tokens=2, stop=("END",), include_stop=True, ignore_eos=True)
     other = request({"allowed_token_ids": [5], "presence_penalty": 1, "skip_special_tokens": False, "top_k": -1})
     assert other.sampling == SamplingOptions(top_k=0, presence_penalty=1.0, allowed_token_ids=(5,))
     assert other.special_tokens_in_text
@@ -112,7 +119,7 @@ def test_lightllms_words_are_understood():
         ({"grammar": {"type": "regex", "value": "a+"}}, Regex("a+")),
         ({"regular_constraint": "a+"}, Regex("a+")),
         ({"guided_json": {"type": "object"}}, JsonSchema('{"type":"object"}')),
-        ({"guided_grammar": 'root ::= "a"'}, ContextFree('root ::= "a"', "gbnf")),
+        ({"guided_grammar": 'root ::= "a"'}, ContextFreeGrammar('root ::= "a"', "gbnf")),
     ],
 )
 def test_constraints(params: dict[str, object], constraint: object):
@@ -153,25 +160,25 @@ def test_what_cannot_be_is_refused_by_its_whole_name(params: object, fields: dic
     with pytest.raises(RequestError) as caught:
         generate(params, **fields)
     assert caught.value.param == param
-    assert param in json.loads(tgi_error(caught.value))["error"]
+    assert param in json.loads(render_tgi_error(caught.value))["error"]
 
 
 def test_what_the_structs_have_is_what_is_honoured():
-    for rules, body in ((TGI, TgiBody), (TGI_PARAMS, Parameters)):
-        assert {row.name for row in rules.rows if row.status is Status.HONOURED} == set(body.__struct_fields__)
+    for rules, body in ((TGI, TgiBody), (TGI_PARAMS, TgiParameters)):
+        assert {row.name for row in rules.rows if row.status is SupportStatus.HONOURED} == set(body.__struct_fields__)
 
 
-OTHERS = [row for row in (*TGI.rows, *TGI_PARAMS.rows) if row.status is not Status.HONOURED]
+OTHERS = [row for row in (*TGI.rows, *TGI_PARAMS.rows) if row.status is not SupportStatus.HONOURED]
 
 
 @pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row.dialect}-{row.name}")
-def test_a_row_says_what_happens(row: Support):
-    def ask(value: object) -> Call:
+def test_a_row_says_what_happens(row: ParameterSupport):
+    def ask(value: object) -> GenerationCall:
         return generate({row.name: value}) if row.dialect == "tgi_params" else generate(**{row.name: value})
 
     for harmless in (None, *row.harmless):
         assert ask(harmless).warnings == ()
-    if row.status is Status.REFUSED:
+    if row.status is SupportStatus.REFUSED:
         with pytest.raises(Unsupported):
             ask({"x": 1})
     else:
@@ -193,17 +200,17 @@ def test_what_nobody_knows_is_told_by_its_whole_name():
     ],
 )
 def test_a_body_with_inputs_is_theirs(body: bytes, is_theirs: bool):
-    assert speaks_tgi(body) is is_theirs
+    assert is_tgi_body(body) is is_theirs
 
 
 HI = Token(7, "Hi", -0.5, (Alternative(7, "Hi", -0.5), Alternative(8, "Ho", -1.5)), rank=1)
 YOU = Token(9, " you", -1.5)
 EOS = Token(2, "</s>", -0.25, special=True)
 BEGIN: tuple[Event, ...] = (Started(3), TextDelta(0, "Hi", (HI,)))
-DETAILED = TgiView(details=True, scored=True, seed=5)
+DETAILED = TgiRenderOptions(details=True, logprobs=True, seed=5)
 
 
-def fed(view: TgiView, *events: Event) -> list[list[Any]]:
+def fed(view: TgiRenderOptions, *events: Event) -> list[list[Any]]:
     """What each event made."""
     writer = TgiWriter(view)
     made = [writer.feed(event).decode() for event in events]
@@ -225,12 +232,12 @@ def test_the_last_token_tells_the_end():
 @pytest.mark.parametrize(
     ("view", "reason", "stop", "told"),
     [
-        (TgiView(details=True, limit=2), FinishReason.LENGTH, None, "length"),
-        (TgiView(details=True, stops=("ou",)), FinishReason.STOP, "ou", "stop_sequence"),
+        (TgiRenderOptions(details=True, max_tokens=2), FinishReason.LENGTH, None, "length"),
+        (TgiRenderOptions(details=True, stops=("ou",)), FinishReason.STOP, "ou", "stop_sequence"),
     ],
 )
 def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
-    view: TgiView, reason: FinishReason, stop: str | None, told: str
+    view: TgiRenderOptions, reason: FinishReason, stop: str | None, told: str
 ):
     end = (ChoiceFinished(0, reason, stop), Finished(Usage(3, 2)))
     *_, waits, _, (last,) = fed(view, *BEGIN, TextDelta(0, " you", (YOU,)), *end)
@@ -240,23 +247,23 @@ def test_where_nothing_can_follow_a_token_it_waits_for_the_end(
 
 
 def test_an_end_that_nobody_foresaw_has_an_event_without_a_token():
-    *_, (last,) = fed(TgiView(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
+    *_, (last,) = fed(TgiRenderOptions(), *BEGIN, ChoiceFinished(0, FinishReason.ABORT), Finished(Usage(3, 1)))
     assert (last["token"]["id"], last["token"]["text"], last["generated_text"]) == (None, "", "Hi")
     assert last["finish_reason"] == "length"
 
 
 def test_where_no_tokens_are_told_the_usage_tells_their_number():
     events = (Started(3), TextDelta(0, "Hi"), ChoiceFinished(0, FinishReason.STOP), Finished(Usage(3, 4)))
-    _, (text,), _, (last,) = fed(TgiView(details=True), *events)
+    _, (text,), _, (last,) = fed(TgiRenderOptions(details=True), *events)
     assert (text["token"]["id"], text["token"]["text"], text["token"]["special"]) == (None, "Hi", False)
     assert (last["generated_text"], last["details"]["generated_tokens"]) == ("Hi", 4)
 
 
 def test_tokens_that_come_at_once_share_their_text():
-    both = fed(TgiView(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
+    both = fed(TgiRenderOptions(), Started(3), TextDelta(0, "Hi you", (HI, YOU)))[1]
     assert [each["token"]["text"] for each in both] == ["Hi", " you"]
     halves = (Token(5, "\ufffd", raw=b"\xc3"), Token(6, "\ufffd", raw=b"\xa9"))
-    one = fed(TgiView(), Started(3), TextDelta(0, "é", halves))[1]
+    one = fed(TgiRenderOptions(), Started(3), TextDelta(0, "é", halves))[1]
     assert [(each["token"]["id"], each["token"]["text"]) for each in one] == [(5, ""), (6, "é")]
 
 
@@ -271,6 +278,6 @@ def test_tokens_that_come_at_once_share_their_text():
     ],
 )
 def test_errors_are_tgis(error: DragomanError, status: int, kind: str):
-    body = json.loads(tgi_error(error))
-    assert tgi_status(error) == status
+    body = json.loads(render_tgi_error(error))
+    assert map_tgi_status(error) == status
     assert body == {"error": f"{error.param}: no" if error.param else "no", "error_type": kind}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.arrays.products import CANDIDATES, Trials, largest_block, multiply
+from dragoman.engines.arrays.products import CANDIDATES, BlockSizes, find_largest_block, multiply
 
 Floats = NDArray[np.float32]
 
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(5)
 @pytest.mark.parametrize(("inner", "outer"), [(32, 48), (128, 256), (128, 704), (352, 128), (688, 256)])
 def test_a_row_is_the_same_among_any_number_of_rows(inner: int, outer: int) -> None:
     matrix = RNG.standard_normal((inner, outer), np.float32)
-    block = Trials().block(matrix, 8)
+    block = BlockSizes().find_block_size(matrix, 8)
     rows = RNG.standard_normal((160, inner), np.float32)
     together = multiply(rows, matrix, block)
     for start, stop in [(0, 8), (8, 16), (16, 40), (40, 136), (0, 152), (24, 160)]:
@@ -40,8 +40,8 @@ def test_the_trial_finds_rows_that_depend_on_their_position() -> None:
         product[12:] = np.nextafter(product[12:], np.float32(np.inf))
         return product
 
-    assert largest_block(as_on_avx2, 16, 16, 8) == 8
-    assert largest_block(as_on_avx2, 16, 16, 4) == 8
+    assert find_largest_block(as_on_avx2, 16, 16, 8) == 8
+    assert find_largest_block(as_on_avx2, 16, 16, 4) == 8
 
 
 def test_the_trial_finds_rows_that_depend_on_their_number() -> None:
@@ -49,14 +49,14 @@ def test_the_trial_finds_rows_that_depend_on_their_number() -> None:
         product = rows * np.float32(3)
         return product if len(rows) > 8 else np.nextafter(product, np.float32(np.inf))
 
-    assert largest_block(small_is_different, 16, 16, 8) == 8
+    assert find_largest_block(small_is_different, 16, 16, 8) == 8
 
 
 def test_the_trial_ends_at_single_rows() -> None:
     def never_twice_the_same(rows: Floats) -> Floats:
         return rows + np.arange(len(rows), dtype=np.float32)[:, None]
 
-    assert largest_block(never_twice_the_same, 16, 16, 8) == 1
+    assert find_largest_block(never_twice_the_same, 16, 16, 8) == 1
 
 
 def test_a_trial_that_would_take_too_long_is_not_made() -> None:
@@ -66,6 +66,6 @@ def test_a_trial_that_would_take_too_long_is_not_made() -> None:
         counts.append(len(rows))
         return rows
 
-    assert largest_block(product, 16, 1 << 22, 8) == 32
-    assert largest_block(product, 16, 1 << 40, 8) == 8
+    assert find_largest_block(product, 16, 1 << 22, 8) == 32
+    assert find_largest_block(product, 16, 1 << 40, 8) == 8
     assert max(counts) == 32

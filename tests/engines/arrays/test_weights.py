@@ -36,7 +36,7 @@ def test_tensors_may_be_spread_over_files(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model-2.safetensors", {"b": NUMBERS})
     tensors = Tensors(tmp_path)
     assert np.array_equal(tensors.take("a", 2, 3), tensors.take("b", 2, 3))
-    tensors.close()
+    tensors.check_all_used()
 
 
 def test_what_is_missing_left_over_or_of_another_shape_is_named(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_is_missing_left_over_or_of_another_shape_is_named(tmp_path: Path) 
     with pytest.raises(EngineError, match="shape"):
         tensors.take("b", 3, 2)
     with pytest.raises(EngineError, match=r"extra\.bias"):
-        tensors.close()
+        tensors.check_all_used()
 
 
 def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_another_dtype_may_lie_beside_the_weights_but_not_be_one(tmp_path: Path)
         Tensors(tmp_path).take("a", 3)
     tensors = Tensors(tmp_path)
     tensors.drop("a")
-    tensors.close()
+    tensors.check_all_used()

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from dragoman.core.vision import ShownImage
-from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, block_hash, root_hash, shown_in
+from dragoman.core.vision import PromptImage
+from dragoman.engines.batching.blocks import NULL_BLOCK, BlockPool, encode_image_key, hash_block, hash_root
 
 SIZE = 12
 
 
 def name(number: int) -> bytes:
-    return block_hash(b"", [number])
+    return hash_block(b"", [number])
 
 
 class Pool(RuleBasedStateMachine):
@@ -34,9 +34,9 @@ class Pool(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def allocate(self, count: int) -> None:
-        if count > self.pool.free:
+        if count > self.pool.num_free:
             return
-        plain = self.pool.free - len(self.queue)
+        plain = self.pool.num_free - len(self.queue)
         taken = self.pool.allocate(count)
         assert not any(self.held(block) for block in taken), "a held block was given away"
         evicted = [block for block in taken if block in self.names]
@@ -66,23 +66,25 @@ class Pool(RuleBasedStateMachine):
     def share(self, data: st.DataObject) -> None:
         block = data.draw(st.sampled_from(sorted(self.names)))
         assert self.pool.find([self.names[block]]) == [block]
-        assert self.pool.idle([block]) == (not self.held(block))
-        self.pool.hold([block])
+        assert self.pool.count_free([block]) == (not self.held(block))
+        self.pool.acquire([block])
         if block in self.queue:
             self.queue.remove(block)
         self.users.append([block])
 
     @rule()
     def clear(self) -> None:
-        self.pool.clear()
+        self.pool.reset()
         self.users, self.names, self.queue = [], {}, []
 
     @invariant()
     def every_block_is_either_free_or_held(self) -> None:
         held = {block for user in self.users for block in user}
         assert NULL_BLOCK not in held
-        assert self.pool.free == SIZE - len(held) == SIZE - self.pool.size + self.pool.idle(range(1, SIZE + 1))
-        assert self.pool.idle(held) == 0
+        assert (
+            self.pool.num_free == SIZE - len(held) == SIZE - self.pool.size + self.pool.count_free(range(1, SIZE + 1))
+        )
+        assert self.pool.count_free(held) == 0
 
     @invariant()
     def what_is_cached_is_found_and_nothing_else(self) -> None:
@@ -119,27 +121,27 @@ def test_too_many_blocks_cannot_be_had() -> None:
 
 
 def test_a_hash_names_the_tokens_all_before_them_the_salt_and_the_adapter() -> None:
-    chain = block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
-    assert chain == block_hash(block_hash(root_hash(""), [1, 2]), [3, 4])
+    chain = hash_block(hash_block(hash_root(""), [1, 2]), [3, 4])
+    assert chain == hash_block(hash_block(hash_root(""), [1, 2]), [3, 4])
     others = [
-        block_hash(block_hash(root_hash("salt"), [1, 2]), [3, 4]),
-        block_hash(block_hash(root_hash(""), [1, 5]), [3, 4]),
-        block_hash(block_hash(root_hash(""), [1, 2]), [4, 3]),
-        block_hash(root_hash(""), [3, 4]),
-        block_hash(block_hash(root_hash("", adapter=1), [1, 2]), [3, 4]),
-        block_hash(block_hash(root_hash("", adapter=2), [1, 2]), [3, 4]),
+        hash_block(hash_block(hash_root("salt"), [1, 2]), [3, 4]),
+        hash_block(hash_block(hash_root(""), [1, 5]), [3, 4]),
+        hash_block(hash_block(hash_root(""), [1, 2]), [4, 3]),
+        hash_block(hash_root(""), [3, 4]),
+        hash_block(hash_block(hash_root("", adapter=1), [1, 2]), [3, 4]),
+        hash_block(hash_block(hash_root("", adapter=2), [1, 2]), [3, 4]),
     ]
     assert len({chain, *others}) == 7
-    assert root_hash("\ud800") != root_hash("")
+    assert hash_root("\ud800") != hash_root("")
 
 
 def test_a_hash_names_the_images_that_the_tokens_stand_for() -> None:
-    def named(*images: ShownImage, begin: int = 16, end: int = 32) -> bytes:
-        return block_hash(root_hash(""), [7] * 16, shown_in(images, begin, end))
+    def named(*images: PromptImage, begin: int = 16, end: int = 32) -> bytes:
+        return hash_block(hash_root(""), [7] * 16, encode_image_key(images, begin, end))
 
-    one, other = ShownImage(20, 28, b"1" * 16, None), ShownImage(20, 28, b"2" * 16, None)
-    before, behind = ShownImage(0, 16, b"3" * 16, None), ShownImage(32, 40, b"3" * 16, None)
+    one, other = PromptImage(20, 28, b"1" * 16, None), PromptImage(20, 28, b"2" * 16, None)
+    before, behind = PromptImage(0, 16, b"3" * 16, None), PromptImage(32, 40, b"3" * 16, None)
     assert named(one) == named(one, before, behind)
     assert named(one, begin=16) != named(replace(one, begin=21), begin=16)
-    assert named() == named(before, behind) == block_hash(root_hash(""), [7] * 16)
+    assert named() == named(before, behind) == hash_block(hash_root(""), [7] * 16)
     assert len({named(), named(one), named(other), named(replace(one, end=24), replace(other, begin=24))}) == 4

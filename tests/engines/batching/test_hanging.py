@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
-from dragoman.engines.batching import BatchingEngine, EngineConfig, seeded
+from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.tiny.runner import PagedLlama
 
@@ -47,7 +47,7 @@ class Stuck(Only):
 def hanging(model: Llama) -> tuple[BatchingEngine, Clock]:
     clock = Clock()
     config = EngineConfig(512, 2048, stall_after=60.0, step_timeout=300.0)
-    return BatchingEngine(PagedLlama(model), config, seeded, clock), clock
+    return BatchingEngine(PagedLlama(model), config, build_rng, clock), clock
 
 
 async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> None:
@@ -81,12 +81,12 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
 async def test_a_pause_is_no_hanging(small: Llama) -> None:
     engine, clock = hanging(small)
     await engine.start()
-    await engine.steering.pause("keep")
+    await engine.control.pause("keep")
     client = Client(engine)
     told = client.send(ASK)
     clock.now += 1000
     assert engine.health().ready
-    await engine.steering.resume()
+    await engine.control.resume()
     await client.ends(told)
     assert told.tokens == alone(small, ASK).tokens
     await engine.stop()

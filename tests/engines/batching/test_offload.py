@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.core.engine import TokenRequest
-from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, fingerprint, seeded
+from dragoman.engines.batching import BlockFiles, EngineConfig, SchedulerConfig, build_rng, compute_fingerprint
 from dragoman.engines.tiny.engine import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
@@ -88,9 +88,9 @@ def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path
     told_by(small, tmp_path, ASK)
     with files(tmp_path) as kept:
         bench = Bench(small, files=kept)
-        assert bench.stepper.scheduler.cached_tokens(PROMPT, "") == 80
-        bench.stepper.scheduler.forget()
-        assert bench.stepper.scheduler.cached_tokens(PROMPT, "") == 0
+        assert bench.stepper.scheduler.count_cached_tokens(PROMPT, "") == 80
+        bench.stepper.scheduler.clear_cache()
+        assert bench.stepper.scheduler.count_cached_tokens(PROMPT, "") == 0
         told = bench.add(ASK)
         bench.finish()
         assert told.cached == [0]
@@ -99,9 +99,9 @@ def test_nothing_is_found_after_the_cache_was_reset(small: Llama, tmp_path: Path
 
 def test_what_is_still_being_written_when_the_cache_is_reset_is_not_found(tmp_path: Path) -> None:
     with files(tmp_path) as kept:
-        kept.store(b"a", 1)
+        kept.enqueue(b"a", 1)
         # So much that it is surely still under way.
-        kept.spill(lambda _: 1, lambda _: bytes(64 << 20), 1)
+        kept.offload(lambda _: 1, lambda _: bytes(64 << 20), 1)
         kept.clear()
     assert not kept.contains(b"a")
     assert names(tmp_path) == []
@@ -125,7 +125,7 @@ def test_a_disk_that_takes_nothing_costs_nobody_an_answer(
         bench = Bench(small, files=kept)
         told = bench.add(ASK)
         bench.finish()
-        bench.stepper.spill(1000)
+        bench.stepper.offload(1000)
     assert told.answer == alone(small, ASK).answer
     assert "not kept" in caplog.text
 
@@ -156,9 +156,9 @@ def test_what_comes_back_from_files_is_what_left_the_pool(
             ask = TokenRequest(id=str(place), prompt=PREFIXES[prefix][:length], max_tokens=4, sampling=GREEDY)
             told.append((ask, bench.add(ask)))
             bench.step(steps)
-            bench.stepper.spill(spills)
+            bench.stepper.offload(spills)
         bench.finish()
-        bench.stepper.spill(1000)
+        bench.stepper.offload(1000)
     assert all(one.answer == alone(small, ask).answer for ask, one in told)
     for prefix in PREFIXES:
         ask = TokenRequest(id="again", prompt=prefix, max_tokens=4, sampling=GREEDY)
@@ -169,7 +169,7 @@ async def test_an_engine_that_stops_keeps_all_that_it_computed(small: Llama, tmp
     config = EngineConfig(max_model_len=256, num_kv_tokens=1024)
     cached: list[int] = []
     for _ in range(2):
-        engine = TinyEngine(small, config, seeded, files=BlockFiles(tmp_path, ROOM))
+        engine = TinyEngine(small, config, build_rng, files=BlockFiles(tmp_path, ROOM))
         for _ in range(2):
             # The same engine can be started again, as after a failure.
             async with started(engine) as client:
@@ -180,8 +180,8 @@ async def test_an_engine_that_stops_keeps_all_that_it_computed(small: Llama, tmp
 def test_a_change_of_the_model_or_of_what_computes_it_has_another_name(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"1")
-    name = fingerprint([file], "engine 1", "float32")
-    assert name == fingerprint([file], "engine 1", "float32")
-    assert name != fingerprint([file], "engine 2", "float32")
+    name = compute_fingerprint([file], "engine 1", "float32")
+    assert name == compute_fingerprint([file], "engine 1", "float32")
+    assert name != compute_fingerprint([file], "engine 2", "float32")
     file.write_bytes(b"22")
-    assert name != fingerprint([file], "engine 1", "float32")
+    assert name != compute_fingerprint([file], "engine 1", "float32")

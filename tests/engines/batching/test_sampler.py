@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dragoman.core.engine import TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching.sampler import NOTHING, sample
+from dragoman.engines.batching.sampler import NO_TOKEN, sample
 from dragoman.engines.batching.sampling import SamplingState
 
 VOCAB = 24
@@ -177,14 +177,14 @@ def test_where_nothing_is_allowed_nothing_is_chosen(temperature: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=3, top_p=0.5, min_p=0.1, repetition_penalty=1.2)
     other = state(Sampling(temperature=0))
     logits = rows([1.0] * VOCAB, [*[0.0] * 4, 9.0, *[0.0] * (VOCAB - 5)])
-    assert sample(logits, [state(sampling), other], [b"", None]) == [NOTHING, 4]
-    assert sample(logits, [state(replace(sampling, allowed_token_ids=())), other], [None, None]) == [NOTHING, 4]
+    assert sample(logits, [state(sampling), other], [b"", None]) == [NO_TOKEN, 4]
+    assert sample(logits, [state(replace(sampling, allowed_token_ids=())), other], [None, None]) == [NO_TOKEN, 4]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_numbers_that_are_none_are_survived(temperature: float) -> None:
     sampling = Sampling(temperature=temperature)
-    assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NOTHING]
+    assert sample(rows([math.nan] * VOCAB), [state(sampling)], [None]) == [NO_TOKEN]
     certain = replace(sampling, logit_bias=((4, math.inf), (5, 1e300), (6, -math.inf)))
     assert sample(rows([0.0] * VOCAB), [state(certain, chance=0.0)], [None]) == [4]
 
@@ -201,4 +201,4 @@ def test_greedy_sequences_draw_nothing() -> None:
         raise AssertionError("chance was asked for")
 
     request = TokenRequest(id="a", prompt=PROMPT, max_tokens=1, sampling=Sampling(temperature=0, seed=3))
-    assert SamplingState(request, VOCAB, never).plain
+    assert SamplingState(request, VOCAB, never).is_plain

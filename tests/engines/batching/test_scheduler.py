@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.core.engine import TokenRequest
-from dragoman.engines.batching import BLOCK_SIZE, SchedulerConfig, seeded
+from dragoman.engines.batching import BLOCK_SIZE, SchedulerConfig, build_rng
 from dragoman.engines.batching.blocks import BlockPool
 from dragoman.engines.batching.scheduler import Chunk, Scheduler
 from dragoman.engines.batching.sequence import Sequence
@@ -30,7 +30,7 @@ class Plan:
         key = len(self.sequences)
         prompt = tuple(range(first, first + length))
         request = TokenRequest(id=str(key), prompt=prompt, max_tokens=answer, priority=priority, cache_salt=salt)
-        self.sequences.append(Sequence(key, request, vocab=8, max_model_len=MOST, draws=seeded))
+        self.sequences.append(Sequence(key, request, vocab=8, max_model_len=MOST, rng_factory=build_rng))
         self.scheduler.add(self.sequences[-1])
         return self.sequences[-1]
 
@@ -176,7 +176,7 @@ def test_what_a_failed_step_wrote_is_not_found() -> None:
     plan.add(40)
     plan.scheduler.schedule()
     assert len(plan.scheduler.reset()) == 1
-    assert plan.pool.free == plan.pool.size
+    assert plan.pool.num_free == plan.pool.size
     again = plan.add(40)
     plan.step()
     assert again.cached_tokens == 0
@@ -210,7 +210,7 @@ def test_whatever_arrives_and_leaves_everyone_is_served(
         plan.step()
         steps += 1
         assert steps < 5000, "the queue is wedged"
-    assert plan.pool.free == plan.pool.size
+    assert plan.pool.num_free == plan.pool.size
     for sequence in plan.sequences:
         if sequence.key not in gone:
             assert sequence.num_tokens == min(sequence.num_prompt_tokens + sequence.request.max_tokens, MOST)

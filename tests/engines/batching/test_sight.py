@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from dragoman.core.engine import Failed, Feature, TokenRequest
 from dragoman.core.errors import Unsupported
-from dragoman.core.vision import ShownImage
-from dragoman.engines.batching import BatchingEngine, EngineConfig, seeded
+from dragoman.core.vision import PromptImage
+from dragoman.engines.batching import BatchingEngine, EngineConfig, build_rng
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.tiny.runner import PagedLlama
 
 from ..harness import GREEDY, Bench, alone, started
 
-RED, BLUE = ShownImage(20, 36, b"r" * 16, None), ShownImage(20, 36, b"b" * 16, None)
+RED, BLUE = PromptImage(20, 36, b"r" * 16, None), PromptImage(20, 36, b"b" * 16, None)
 ASK = TokenRequest(id="a", prompt=tuple(range(3, 67)), max_tokens=4, sampling=GREEDY)
 
 
@@ -26,14 +26,14 @@ class Eyes:
     def __init__(self) -> None:
         self.seen: list[bytes] = []
 
-    def look(self, images: Sequence[ShownImage]) -> None:
+    def look(self, images: Sequence[PromptImage]) -> None:
         self.seen += [image.digest for image in images]
         if images[0].digest != RED.digest:
             raise MemoryError
 
 
 def engine(model: Llama, sight: Eyes | None) -> BatchingEngine:
-    return BatchingEngine(PagedLlama(model), EngineConfig(512, 2048), seeded, sight=sight)
+    return BatchingEngine(PagedLlama(model), EngineConfig(512, 2048), build_rng, vision_runner=sight)
 
 
 def test_the_same_ids_with_another_image_are_another_prompt(small: Llama) -> None:

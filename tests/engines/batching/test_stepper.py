@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import Ended, Failed, Sampled, Scheduled, ThoughtLimit, TokenRequest
+from dragoman.core.engine import Ended, Failed, ReasoningBudget, Sampled, Scheduled, TokenRequest
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
 from dragoman.engines.batching import SchedulerConfig
@@ -148,7 +148,7 @@ def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(small: Llama, 
     prompt = (*PROMPT, *said.tokens)
     ask = TokenRequest(id="b", prompt=prompt, max_tokens=1, prompt_logprobs=4)
     told = alone(small, ask, SchedulerConfig(max_num_batched_tokens=budget))
-    scores = told.prompt[0].scores
+    scores = told.prompt[0].logprobs
     assert len(scores) == len(prompt)
     assert scores[0] is None
     assert list(scores[40:]) == said.scores
@@ -156,7 +156,7 @@ def test_a_prompt_scores_as_its_tokens_did_when_they_were_sampled(small: Llama, 
 
 def test_a_prompt_of_one_token_has_nothing_to_score(small: Llama) -> None:
     told = alone(small, TokenRequest(id="b", prompt=(5,), max_tokens=1, prompt_logprobs=2))
-    assert told.prompt[0].scores == (None,)
+    assert told.prompt[0].logprobs == (None,)
 
 
 def test_the_cache_is_not_read_for_prompt_logprobs(small: Llama) -> None:
@@ -192,12 +192,12 @@ def test_preempted_sequences_say_what_they_would_have_said(small: Llama) -> None
         assert len(one.cached) == 1
 
 
-LIMIT = ThoughtLimit(tokens=5, begin=(90,), end=(91,), close=(92, 91), open=True)
+LIMIT = ReasoningBudget(max_tokens=5, begin_ids=(90,), end_ids=(91,), forced_ids=(92, 91), is_open=True)
 
 
 def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
     sampling = replace(GREEDY, logit_bias=((91, -100.0), (92, -100.0)))
-    told = alone(small, replace(ASK, sampling=sampling, thought=LIMIT, logprobs=2))
+    told = alone(small, replace(ASK, sampling=sampling, reasoning_budget=LIMIT, logprobs=2))
     assert told.tokens[5:7] == [92, 91]
     assert not {91, 92}.intersection(told.tokens[:5])
     assert told.scores[5] is not None
@@ -206,14 +206,14 @@ def test_a_thought_is_closed_when_its_budget_is_used(small: Llama) -> None:
 
 def test_a_close_that_the_grammar_refuses_is_not_forced(small: Llama) -> None:
     free = [set(range(80))] * 6
-    told = alone(small, replace(ASK, thought=LIMIT, matcher=Only([*free, {92}, {91}, {3}])))
+    told = alone(small, replace(ASK, reasoning_budget=LIMIT, matcher=Only([*free, {92}, {91}, {3}])))
     assert told.tokens[5] < 80
     assert told.tokens[6:] == [92, 91]
     assert told.end == Ended("a", LENGTH)
 
 
 def test_a_stop_token_that_is_forced_does_not_end_an_answer_before_min_tokens(small: Llama) -> None:
-    ask = replace(ASK, thought=replace(LIMIT, tokens=0), stop_token_ids=frozenset({91}))
+    ask = replace(ASK, reasoning_budget=replace(LIMIT, max_tokens=0), stop_token_ids=frozenset({91}))
     assert alone(small, ask).tokens == [92, 91]
     longer = alone(small, replace(ask, min_tokens=2)).tokens
     assert longer[:2] == [92, 91]

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.core.embed import EmbedRequest, Pair, Pooling, ScoreRequest
+from dragoman.core.embeddings import EmbedRequest, Pooling, ScoreRequest, TokenizedPair
 from dragoman.core.errors import EngineError, RequestError, Unsupported
 from dragoman.engines.encoder import BertEmbedder, BertScorer, load
-from dragoman.engines.encoder.engine import pooled
+from dragoman.engines.encoder.engine import pool_states
 
 from .directories import PLAIN, SCORER, WORDS, Shape, write_encoder, write_modules
 
@@ -60,7 +60,7 @@ async def test_vectors_have_length_1_unless_they_are_asked_for_raw(tmp_path: Pat
 
 async def test_a_directory_without_the_module_does_not_normalise(tmp_path: Path):
     async with running(write_encoder(tmp_path, normalize=False)) as engine:
-        assert not engine.traits.normalized
+        assert not engine.embedding_info.normalized
         vector = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1]))).vectors[0])
     assert abs(float(np.linalg.norm(vector)) - 1) > 1e-3
 
@@ -72,15 +72,15 @@ async def test_a_shortened_vector_is_the_beginning_of_the_whole_one(tmp_path: Pa
         short = numbers((await engine.embed(EmbedRequest("m", TEXTS[:1], dimensions=8))).vectors[0])
     assert np.allclose(short, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
     with pytest.raises(RequestError, match="8, 16"):
-        engine.traits.check(12)
+        engine.embedding_info.check_dimensions(12)
 
 
 def test_only_a_model_that_was_trained_for_it_is_shortened(tmp_path: Path):
     engine = load(write_encoder(tmp_path))
     assert isinstance(engine, BertEmbedder)
-    engine.traits.check(PLAIN.hidden)
+    engine.embedding_info.check_dimensions(PLAIN.hidden)
     with pytest.raises(Unsupported, match="matryoshka"):
-        engine.traits.check(8)
+        engine.embedding_info.check_dimensions(8)
 
 
 STATES = np.array([[1, -4], [3, 2], [2, 8]], np.float32)
@@ -97,7 +97,7 @@ STATES = np.array([[1, -4], [3, 2], [2, 8]], np.float32)
     ],
 )
 def test_each_pooling_is_what_it_is_called(pooling: Pooling, expected: list[float]):
-    assert np.allclose(pooled(STATES, pooling), expected)
+    assert np.allclose(pool_states(STATES, pooling), expected)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_each_pooling_is_what_it_is_called(pooling: Pooling, expected: list[floa
 def test_the_directory_says_how_to_pool(tmp_path: Path, mode: str, pooling: Pooling):
     engine = load(write_encoder(tmp_path, pooling=mode))
     assert isinstance(engine, BertEmbedder)
-    assert (engine.traits.pooling, engine.traits.max_tokens) == (pooling, 24)
+    assert (engine.embedding_info.pooling, engine.embedding_info.max_tokens) == (pooling, 24)
 
 
 def test_a_bare_directory_is_mean_pooled_normalised_and_as_long_as_its_positions(tmp_path: Path):
     engine = load(write_encoder(tmp_path, pooling=None))
     assert isinstance(engine, BertEmbedder)
-    traits = engine.traits
+    traits = engine.embedding_info
     assert (traits.pooling, traits.normalized, traits.max_tokens) == (Pooling.MEAN, True, 64)
 
 
@@ -169,7 +169,7 @@ async def test_scores_pass_the_function_that_the_directory_names(
     engine = load(write_encoder(tmp_path, SCORER, more=said))
     assert isinstance(engine, BertScorer)
     await engine.start()
-    pairs = (Pair(TEXTS[2], 9), Pair(TEXTS[2], 12))
+    pairs = (TokenizedPair(TEXTS[2], 9), TokenizedPair(TEXTS[2], 12))
     own = (await engine.score(ScoreRequest("m", pairs))).scores
     raw = (await engine.score(ScoreRequest("m", pairs, activation=False))).scores
     alone = (await engine.score(ScoreRequest("m", pairs[1:]))).scores

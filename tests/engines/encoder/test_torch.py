@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.core.embed import EmbedRequest, Pair, ScoreRequest
+from dragoman.core.embeddings import EmbedRequest, ScoreRequest, TokenizedPair
 from dragoman.engines.encoder import BertEmbedder, BertScorer, load
 
 from .directories import WORDS, Shape, write_encoder
@@ -44,12 +44,12 @@ async def test_scores_are_those_of_transformers(tmp_path: Path, family: str):
     engine = load(tmp_path)
     assert isinstance(engine, BertScorer)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float32)
-    pairs = tuple(Pair(ids, len(ids) // 2) for ids in TEXTS)
+    pairs = tuple(TokenizedPair(ids, len(ids) // 2) for ids in TEXTS)
     await engine.start()
     made = await engine.score(ScoreRequest("m", pairs))
     await engine.stop()
     for pair, score in zip(pairs, made.scores, strict=True):
-        types = [int(place >= pair.second and family == "bert") for place in range(len(pair.ids))]
+        types = [int(place >= pair.second_start and family == "bert") for place in range(len(pair.ids))]
         with torch.no_grad():
             logit = model(torch.tensor([pair.ids]), token_type_ids=torch.tensor([types])).logits[0, 0]
         assert abs(torch.sigmoid(logit).item() - score) < 1e-5

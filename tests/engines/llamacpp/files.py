@@ -32,7 +32,7 @@ def write_embedded(
     """
     gguf: Any = import_module("gguf")
 
-    directory = tiny.embedded()
+    directory = tiny.find_bundled_model()
     config = json.loads((directory / "config.json").read_text())
     writer = gguf.GGUFWriter(file, "llama", split_max_tensors=split)
     writer.add_context_length(config["max_position_embeddings"])
@@ -204,7 +204,7 @@ def write_projector(file: Path, *, patches: int = 2) -> Path:
     gguf: Any = import_module("gguf")
 
     width, inner, side, layers = 16, 32, 8, 2
-    hidden = json.loads((tiny.embedded() / "config.json").read_text())["hidden_size"]
+    hidden = json.loads((tiny.find_bundled_model() / "config.json").read_text())["hidden_size"]
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(file, "clip")
     writer.add_clip_has_vision_encoder(True)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.llamacpp import ends, read_metadata
-from dragoman.engines.llamacpp.gguf import Metadata
+from dragoman.engines.llamacpp import find_end_tokens, read_metadata
+from dragoman.engines.llamacpp.gguf import GgufMetadata
 
 U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
 
@@ -51,10 +51,14 @@ def written(path: Path, data: bytes) -> Path:
 
 def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
     found = read_metadata(written(tmp_path / "m.gguf", gguf(ENTRIES)))
-    assert (found.architecture, found.number(found.own("context_length")), found.flag("a.flag")) == ("llama", 64, True)
-    assert (found.numbers("a.numbers"), found.values["a.float"]) == ((7, 8, 9), 0.5)
-    assert (found.texts("tokenizer.ggml.tokens"), found.vocab_size) == (("a", "<|im_end|>", "京"), 3)
-    assert (found.text("a.flag"), found.number("a.flag"), found.text("no.such")) == (None, None, None)
+    assert (
+        found.architecture,
+        found.get_number(found.build_architecture_key("context_length")),
+        found.get_flag("a.flag"),
+    ) == ("llama", 64, True)
+    assert (found.get_numbers("a.numbers"), found.values["a.float"]) == ((7, 8, 9), 0.5)
+    assert (found.get_texts("tokenizer.ggml.tokens"), found.vocab_size) == (("a", "<|im_end|>", "京"), 3)
+    assert (found.get_text("a.flag"), found.get_number("a.flag"), found.get_text("no.such")) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +100,13 @@ def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
         read_metadata(second)
 
 
-def metadata(**values: int | tuple[str, ...]) -> Metadata:
-    return Metadata(Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()})
+def metadata(**values: int | tuple[str, ...]) -> GgufMetadata:
+    return GgufMetadata(Path("m.gguf"), {f"tokenizer.ggml.{name}": value for name, value in values.items()})
 
 
 def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> None:
-    assert ends(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>"))) == {1, 7, 9}
+    assert find_end_tokens(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>"))) == {1, 7, 9}
     harmony = metadata(eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"))
-    assert ends(harmony) == {0, 1, 3}
+    assert find_end_tokens(harmony) == {0, 1, 3}
     with pytest.raises(EngineError, match="no token that ends"):
-        ends(metadata(tokens=("a",)))
+        find_end_tokens(metadata(tokens=("a",)))

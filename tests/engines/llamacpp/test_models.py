@@ -18,17 +18,17 @@ import pytest
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
 from dragoman.core.message import FunctionTool, ToolChoice
-from dragoman.core.request import GenerateRequest, Limits, Sampling, SamplingOptions
+from dragoman.core.request import GenerateRequest, GenerationLimits, Sampling, SamplingOptions
 from dragoman.engines import tiny
 from dragoman.engines.batching import EngineLimits
-from dragoman.engines.llamacpp import LlamaCppOptions, load, parts, read_metadata
+from dragoman.engines.llamacpp import LlamaCppOptions, find_parts, load, read_metadata
 from dragoman.engines.llamacpp.client import tokenize
 from dragoman.engines.llamacpp.engine import LlamaCppEngine
-from dragoman.engines.llamacpp.load import compare
-from dragoman.engines.llamacpp.process import Launch, Process
+from dragoman.engines.llamacpp.load import check_tokenizer
+from dragoman.engines.llamacpp.process import LaunchSettings, LlamaCppProcess
 from dragoman.engines.tiny.model import Llama, read_model
 from dragoman.launch import build_models
-from dragoman.launch.llamacpp import gguf_tokenizer
+from dragoman.launch.llamacpp import build_gguf_tokenizer
 from dragoman.prompts.tokenizer import load_tokenizer
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -46,12 +46,12 @@ pytestmark = pytest.mark.llamacpp
 NEAR = 0.01
 """Where the best two logprobs of numpy are closer than this, either may win. llama.cpp's are within a tenth of it."""
 
-TOKENIZER = load_tokenizer(tiny.embedded())
+TOKENIZER = load_tokenizer(tiny.find_bundled_model())
 
 
 @pytest.fixture(scope="module")
 def packaged() -> Llama:
-    return read_model(tiny.embedded())
+    return read_model(tiny.find_bundled_model())
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ async def serving(
     said = {"max_model_len": 1024, "max_num_seqs": 32, **limits}
     sizes = EngineLimits(**said)  # pyright: ignore[reportArgumentType]
     metadata = read_metadata(file)
-    engine = load(metadata, gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1), clock).engine
+    engine = load(metadata, build_gguf_tokenizer(metadata), sizes, LlamaCppOptions("float32", threads=1), clock).engine
     await engine.start()
     try:
         yield Client(engine)
@@ -168,7 +168,7 @@ async def test_a_matcher_that_fails_takes_nobody_with_it(file: Path) -> None:
 def test_a_cache_that_holds_no_longest_context_is_refused(file: Path) -> None:
     metadata = read_metadata(file)
     with pytest.raises(EngineError, match="KV cache"):
-        load(metadata, gguf_tokenizer(metadata), EngineLimits(max_model_len=512, num_kv_tokens=256))
+        load(metadata, build_gguf_tokenizer(metadata), EngineLimits(max_model_len=512, num_kv_tokens=256))
 
 
 async def test_tokens_that_are_no_whole_character_are_told_too(file: Path) -> None:
@@ -274,14 +274,14 @@ def test_what_llamacpp_cannot_load_is_told_in_one_line(file: Path, tmp_path: Pat
     with pytest.raises(
         EngineError, match=r"llama.cpp cannot load .*broken.gguf: .*(within|bounds|corrupted|size)"
     ) as error:
-        load(metadata, gguf_tokenizer(metadata), EngineLimits())
+        load(metadata, build_gguf_tokenizer(metadata), EngineLimits())
     assert "\n" not in error.value.message
 
 
 async def test_a_model_in_several_files_says_the_same(file: Path, tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=talk("Tell me a story."), max_tokens=8, sampling=GREEDY)
     first = write_embedded(tmp_path / "tiny.gguf", split=20)
-    assert len(parts(first)) > 1
+    assert len(find_parts(first)) > 1
     async with serving(first) as several, serving(file) as one:
         assert (await several.ask(ask)).tokens == (await one.ask(ask)).tokens
 
@@ -303,9 +303,9 @@ async def test_a_process_that_hangs_is_noticed(file: Path) -> None:
 
 
 def test_a_vocabulary_that_llamacpp_reads_in_another_way_is_refused() -> None:
-    compare(TOKENIZER, lambda text: TOKENIZER.encode(text, special=False), "here")
+    check_tokenizer(TOKENIZER, lambda text: TOKENIZER.encode(text, special=False), "here")
     with pytest.raises(EngineError, match="other tokens"):
-        compare(TOKENIZER, lambda text: [*TOKENIZER.encode(text, special=False), 5], "here")
+        check_tokenizer(TOKENIZER, lambda text: [*TOKENIZER.encode(text, special=False), 5], "here")
 
 
 async def test_an_aborted_sequence_makes_room_at_once(file: Path) -> None:
@@ -334,21 +334,21 @@ async def test_calls_are_made_also_where_llamacpp_takes_their_marks_for_text(tmp
     required = msgspec.structs.replace(prompt, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     for seed in range(3):
         hot = SamplingOptions(temperature=2.0, seed=seed)
-        asked = GenerateRequest(subject.model.name, required, sampling=hot, limits=Limits(max_tokens=100))
-        (call,) = (await subject.reply(asked)).choices[0].calls()
+        asked = GenerateRequest(subject.model.name, required, sampling=hot, limits=GenerationLimits(max_tokens=100))
+        (call,) = (await subject.reply(asked)).choices[0].list_calls()
         assert call.name == "get_weather"
         assert json.loads(call.arguments) in ({}, {"city": "Rome"})
     free = GenerateRequest(
-        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=Limits(max_tokens=100)
+        subject.model.name, prompt, sampling=SamplingOptions(temperature=0.0), limits=GenerationLimits(max_tokens=100)
     )
-    assert {call.name for call in (await subject.reply(free)).choices[0].calls()} == {"get_weather"}
+    assert {call.name for call in (await subject.reply(free)).choices[0].list_calls()} == {"get_weather"}
     await models.stop()
 
 
 def test_a_vocabulary_of_sentencepiece_is_read_as_llamacpp_reads_it(tmp_path: Path) -> None:
     file = write_embedded(tmp_path / "spm.gguf", vocabulary=add_sentencepiece)
-    tokenizer = gguf_tokenizer(read_metadata(file))
-    process = Process(Launch(str(file), context=256, sequences=1, batch=256, ubatch=256))
+    tokenizer = build_gguf_tokenizer(read_metadata(file))
+    process = LlamaCppProcess(LaunchSettings(str(file), context=256, sequences=1, batch=256, ubatch=256))
     process.start()
     try:
         texts = ["return writer.add_token_list(names)", "  def  f():\n\t東京 😀", "a", " ", "x" * 50, "Größe  ½"]

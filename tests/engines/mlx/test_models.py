@@ -16,7 +16,7 @@ from dragoman.core.errors import EngineError
 from dragoman.engines import tiny
 from dragoman.engines.batching import SchedulerConfig
 from dragoman.engines.mlx.backend import caches, mx
-from dragoman.engines.mlx.engine import page
+from dragoman.engines.mlx.engine import build_paged_model
 from dragoman.engines.mlx.model import load_network
 from dragoman.engines.tiny.model import Llama
 
@@ -71,7 +71,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
     alike = network(kind)
     expected = [generated(alike, prompt, 12) for prompt in prompts]
-    model, bytes_per_token = page(alike, vocab=96, max_positions=512)
+    model, bytes_per_token = build_paged_model(alike, vocab=96, max_positions=512)
     assert bytes_per_token > 0
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
     told = [
@@ -84,7 +84,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
 
 def test_a_model_with_state_beside_its_keys_and_values_is_refused() -> None:
     with pytest.raises(EngineError, match="cannot be batched"):
-        page(
+        build_paged_model(
             network(
                 "mamba2",
                 num_heads=4,
@@ -117,22 +117,22 @@ def test_the_check_finds_a_model_that_minds_where_its_keys_lie() -> None:
             return logits + ids.shape[1]
 
     with pytest.raises(EngineError, match="does not say the same"):
-        page(Minds(), vocab=96, max_positions=512)
+        build_paged_model(Minds(), vocab=96, max_positions=512)
 
 
 def test_the_embedded_model_says_the_same_in_mlx(packaged: Llama) -> None:
-    loaded, _ = load_network(tiny.embedded(), dtype="float32", trust_remote_code=False)
-    model, _ = page(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
+    loaded, _ = load_network(tiny.find_bundled_model(), dtype="float32", trust_remote_code=False)
+    model, _ = build_paged_model(loaded, vocab=packaged.config.vocab, max_positions=packaged.config.max_positions)
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 200).tolist())
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=30, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
     ours, theirs = alone(packaged, ask), alone(model, ask)
     assert theirs.tokens == ours.tokens
-    found = [score.logprob for score in theirs.prompt[0].scores if score]
-    assert found == pytest.approx([score.logprob for score in ours.prompt[0].scores if score], abs=1e-3)
+    found = [score.logprob for score in theirs.prompt[0].logprobs if score]
+    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-3)
 
 
 def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
-    model, _ = page(network("llama"), vocab=96, max_positions=512)
+    model, _ = build_paged_model(network("llama"), vocab=96, max_positions=512)
     bench = Bench(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first = bench.add(ask)
@@ -150,6 +150,6 @@ def test_a_new_process_finds_what_an_old_one_kept_in_files(dtype: Any, tmp_path:
     for _ in range(2):
         loaded = network("llama")
         loaded.set_dtype(dtype)
-        told.append(told_by(page(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
+        told.append(told_by(build_paged_model(loaded, vocab=96, max_positions=512)[0], tmp_path, ask))
     assert [one.cached for one in told] == [[0], [48]]
     assert told[1].tokens == told[0].tokens

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("mlx.core", reason="needs mlx")
 pytest.importorskip("mlx_lm", reason="needs mlx-lm")
 
-from dragoman.core.control import Sent, Stored
+from dragoman.core.control import WeightsInMemory, WeightsOnDisk
 from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import RequestError, Unsupported
 from dragoman.engines import mlx
@@ -32,11 +32,11 @@ async def test_it_says_what_the_new_weights_say_in_numpy(tmp_path: Path) -> None
     async with started(engine) as client:
         assert (await client.ask(ASK)).tokens != expected
         with pytest.raises(RequestError, match="no safetensors file"):
-            await engine.steering.update_weights(Sent((b"\x80\x04.",)))
-        await engine.steering.update_weights(Stored(str(tmp_path / "new")))
+            await engine.control.update_weights(WeightsInMemory((b"\x80\x04.",)))
+        await engine.control.update_weights(WeightsOnDisk(str(tmp_path / "new")))
         assert (await client.ask(ASK)).tokens == expected
-        await engine.steering.sleep(1)
-        await engine.steering.wake_up()
+        await engine.control.sleep(1)
+        await engine.control.wake_up()
         assert (await client.ask(ASK)).tokens == expected
         with pytest.raises(Unsupported):
-            await engine.steering.sleep(2)
+            await engine.control.sleep(2)

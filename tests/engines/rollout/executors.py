@@ -6,14 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.core.control import Sent, Weights
+from dragoman.core.control import Weights, WeightsInMemory
 from dragoman.core.engine import Capabilities, Feature
 from dragoman.engines import tiny
 from dragoman.engines.rollout import Candidate, RolloutSampling
 from dragoman.prompts.tokenizer import load_tokenizer
 
 WORDS = [
-    load_tokenizer(tiny.embedded()).encode(word, special=False)[0] for word in (" the", " cat", " sat", " on", " a")
+    load_tokenizer(tiny.find_bundled_model()).encode(word, special=False)[0]
+    for word in (" the", " cat", " sat", " on", " a")
 ]
 
 
@@ -32,7 +33,7 @@ class Dice:
 
     @property
     def tokenizer(self) -> str:
-        return str(tiny.embedded())
+        return str(tiny.find_bundled_model())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -63,7 +64,7 @@ class Trained(Dice):
         return Candidate(ids, (-1.0,) * len(ids), "length", prompt_token_ids=prompt)
 
     async def update_weights(self, weights: Weights, version: str | None) -> None:
-        if weights == Sent((b"bad",)):
+        if weights == WeightsInMemory((b"bad",)):
             raise ValueError("tensor `w` has another shape")
         self.weight_version = version or self.weight_version + "'"
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from dragoman.engines.rollout import Candidate, Executor, RolloutSampling
-from dragoman.launch.rollout import serve_executor
+from dragoman.launch.rollout import build_executor_model
 from dragoman.pipeline.models import Models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -25,7 +25,7 @@ BINARY = {"content-type": "application/octet-stream"}
 
 @asynccontextmanager
 async def serving(executor: Executor) -> AsyncGenerator[httpx2.AsyncClient]:
-    model = serve_executor(Settings(), SystemClock(), executor, own_name="dice", max_model_len=2048)
+    model = build_executor_model(Settings(), SystemClock(), executor, own_name="dice", max_model_len=2048)
     models = Models([model])
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))

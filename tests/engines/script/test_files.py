@@ -11,16 +11,16 @@ import yaml
 
 from dragoman.core.events import FinishReason
 from dragoman.engines.script import (
-    Call,
-    Counts,
-    Entry,
+    CallTool,
     Fail,
-    Match,
+    MatchRule,
     Refuse,
     Say,
     Script,
+    ScriptEntry,
     ScriptError,
     Think,
+    UsageOverride,
     Wait,
     files,
     load_script,
@@ -51,32 +51,32 @@ FULL = """\
   usage: {prompt: 1, cached: 0}
 """
 ENTRIES = (
-    Entry((Say("Hello!"),)),
-    Entry(
+    ScriptEntry((Say("Hello!"),)),
+    ScriptEntry(
         (
             Say(("Cut", "so")),
             Think("Hm"),
             Refuse("No"),
-            Call("f", '{"city": "Zürich"}', "call_9"),
-            Call("f", "{broken"),
-            Call("f", ("{", "}")),
-            Call("f", "{}"),
+            CallTool("f", '{"city": "Zürich"}', "call_9"),
+            CallTool("f", "{broken"),
+            CallTool("f", ("{", "}")),
+            CallTool("f", "{}"),
             Wait(0.5),
             Fail(503, "Later", "busy", None, 3.0),
         ),
-        Match(("weather",), "a", "*", "user", "m", "t"),
+        MatchRule(("weather",), "a", "*", "user", "m", "t"),
         times=2,
     ),
-    Entry(
+    ScriptEntry(
         (Say("x"),),
-        Match(("a", "b")),
+        MatchRule(("a", "b")),
         ((Say("y"),), (Say("z"),)),
         repeat=True,
         delay=1.0,
         pace=0.1,
         chunks="words",
         finish=FinishReason.LENGTH,
-        usage=Counts(prompt=1, cached=0),
+        usage=UsageOverride(prompt=1, cached=0),
     ),
 )
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.core.event_grammar import check_events
 from dragoman.core.events import Event
-from dragoman.core.grammar import check
 from dragoman.core.message import FunctionTool, Message, Role, Text, ToolResult
-from dragoman.core.reply import Fold, Reply
+from dragoman.core.reply import Reply, ReplyBuilder
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.engines.scripted import Script, ScriptedEngine
 
@@ -54,11 +54,11 @@ def chat(*messages: Message, tools: Sequence[str] = (), **options: Any) -> Gener
 
 async def events(engine: ScriptedEngine, request: GenerateRequest | None = None) -> list[Event]:
     """All events, which must be a legal stream."""
-    return list(check([event async for event in engine.generate(request or chat())]))
+    return list(check_events([event async for event in engine.generate(request or chat())]))
 
 
 async def ask(engine: ScriptedEngine, request: GenerateRequest | None = None) -> Reply:
-    fold = Fold()
+    fold = ReplyBuilder()
     for event in await events(engine, request):
         fold.feed(event)
-    return fold.reply()
+    return fold.build()

@@ -10,7 +10,7 @@ from dragoman.core.errors import EngineError, RequestError
 from dragoman.core.events import FinishReason
 from dragoman.core.message import Message, Part, Reasoning, Refusal, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import GenerateRequest
-from dragoman.engines.script.directives import AFTER_TOOL, NO_DIRECTIVE
+from dragoman.engines.script.directives import NO_DIRECTIVE, TOOL_RESULT_REPLY
 from dragoman.engines.scripted import Say, Script
 
 from .asking import Naps, ask, assistant, chat, engine, result, user
@@ -103,7 +103,7 @@ async def test_an_agents_loop_goes_turn_by_turn():
     assert await parts(task) == [("tool", "f", '{"n": 1}')]
     assert await parts(task, call, answer) == [("think", "Next"), ("tool", "g", "{}")]
     assert await parts(task, call, answer, assistant("thought"), call, answer) == [("say", "Finished")]
-    assert await parts(task, *[call, answer] * 3) == [("say", AFTER_TOOL)]
+    assert await parts(task, *[call, answer] * 3) == [("say", TOOL_RESULT_REPLY)]
 
 
 async def test_a_reminder_after_the_result_does_not_end_the_loop():
@@ -153,19 +153,19 @@ async def test_errors_delays_and_ends():
 
 async def test_directives_are_words_where_they_are_switched_off():
     reply = await ask(engine(Script.of(Say("scripted"))), chat(user("[[say directed]]")))
-    assert reply.choices[0].text() == "scripted"
+    assert reply.choices[0].join_text() == "scripted"
 
 
 async def test_a_script_answers_where_nobody_directs():
     playing = engine(Script.of(Say("scripted")), directives=True)
-    assert (await ask(playing, chat(user("[[say directed]]")))).choices[0].text() == "directed"
-    assert (await ask(playing, chat(user("hi")))).choices[0].text() == "scripted"
-    assert (await ask(playing, GenerateRequest("m", "hi"))).choices[0].text() == "scripted"
+    assert (await ask(playing, chat(user("[[say directed]]")))).choices[0].join_text() == "directed"
+    assert (await ask(playing, chat(user("hi")))).choices[0].join_text() == "scripted"
+    assert (await ask(playing, GenerateRequest("m", "hi"))).choices[0].join_text() == "scripted"
 
 
 async def test_a_plain_prompt_directs_as_a_user_would():
     prompt = "user:\n[[say directed]] [[then]] [[say later]]\n\nassistant:\n"
     reply = await ask(engine(directives=True), GenerateRequest("m", prompt))
-    assert reply.choices[0].text() == "directed"
+    assert reply.choices[0].join_text() == "directed"
     reply = await ask(engine(directives=True), GenerateRequest("m", "hi"))
-    assert reply.choices[0].text() == NO_DIRECTIVE
+    assert reply.choices[0].join_text() == NO_DIRECTIVE

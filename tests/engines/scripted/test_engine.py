@@ -12,7 +12,7 @@ from dragoman.core.engine import Engine
 from dragoman.core.errors import EngineError, NotFound, Overloaded, RateLimited, RequestError, Unsupported
 from dragoman.core.events import Finished, Started, TextDelta
 from dragoman.core.message import ToolChoice
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Script, ScriptedEngine, Wait
+from dragoman.engines.scripted import CallTool, Fail, Say, Script, ScriptedEngine, ScriptEntry, Wait
 
 from .asking import ask, chat, engine, user
 
@@ -56,13 +56,13 @@ async def test_an_error_later_in_a_reply_breaks_the_stream():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Entry((Say("x"), Fail(400))),
-        lambda: Entry((Fail(500), Say("x"))),
-        lambda: Entry((), more=((Fail(500), Say("x")),)),
-        lambda: Entry((), times=0),
-        lambda: Entry((), times=2, repeat=True),
-        lambda: Entry((), delay=-1.0),
-        lambda: Entry((), pace=float("nan")),
+        lambda: ScriptEntry((Say("x"), Fail(400))),
+        lambda: ScriptEntry((Fail(500), Say("x"))),
+        lambda: ScriptEntry((), more=((Fail(500), Say("x")),)),
+        lambda: ScriptEntry((), times=0),
+        lambda: ScriptEntry((), times=2, repeat=True),
+        lambda: ScriptEntry((), delay=-1.0),
+        lambda: ScriptEntry((), pace=float("nan")),
         lambda: Wait(1e9),
         lambda: Fail(200),
     ],
@@ -76,28 +76,28 @@ async def test_it_remembers_what_it_was_asked():
     playing = engine(HELLO, remember=2)
     for text in "abc":
         await ask(playing, chat(user(text)))
-    assert playing.calls == 3
-    assert list(playing.seen) == [chat(user("b")), chat(user("c"))]
+    assert playing.num_requests == 3
+    assert list(playing.requests) == [chat(user("b")), chat(user("c"))]
 
 
 async def test_leaving_early_is_counted_and_leaving_in_time_is_not():
     playing = engine(HELLO)
     async with aclosing(playing.generate(chat())) as events:
         await anext(events)
-        assert (playing.running, playing.health().running) == (1, 1)
-    assert (playing.closed_early, playing.running) == (1, 0)
+        assert (playing.num_running, playing.health().running) == (1, 1)
+    assert (playing.num_closed_early, playing.num_running) == (1, 0)
     async with aclosing(playing.generate(chat())) as events:
         async for event in events:
             if isinstance(event, Finished):
                 break
-    assert playing.closed_early == 1
+    assert playing.num_closed_early == 1
 
 
 async def test_a_refused_request_is_not_one_that_was_left():
     playing = engine(HELLO)
     with pytest.raises(Unsupported):
         await ask(playing, chat(tools=["f"], tool_choice=ToolChoice("required")))
-    assert (playing.calls, playing.closed_early, playing.running) == (1, 0, 0)
+    assert (playing.num_requests, playing.num_closed_early, playing.num_running) == (1, 0, 0)
 
 
 async def test_cancelling_a_silence_leaves_nothing_behind():
@@ -112,12 +112,12 @@ async def test_cancelling_a_silence_leaves_nothing_behind():
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (playing.closed_early, playing.running) == (1, 0)
+    assert (playing.num_closed_early, playing.num_running) == (1, 0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_stopping_ends_a_silence_with_an_error():
-    playing = engine(Script((Entry((Say("a"),), delay=60.0, repeat=True),)), sleep=_for_ever)
+    playing = engine(Script((ScriptEntry((Say("a"),), delay=60.0, repeat=True),)), sleep=_for_ever)
     await playing.start()
     task = asyncio.create_task(ask(playing))
     await asyncio.sleep(0)
@@ -157,8 +157,8 @@ async def test_a_long_answer_lets_others_in():
 
 
 async def test_ids_of_calls_can_be_chosen():
-    script = Script.of(Call("f"), Call("f", id="mine"))
-    calls = (await ask(engine(script, new_id=lambda: "made"), chat(tools=["f"]))).choices[0].calls()
+    script = Script.of(CallTool("f"), CallTool("f", id="mine"))
+    calls = (await ask(engine(script, new_id=lambda: "made"), chat(tools=["f"]))).choices[0].list_calls()
     assert [call.id for call in calls] == ["made", "mine"]
 
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.engine import Tokenizer
+from dragoman.core.event_grammar import check_events
 from dragoman.core.events import Started
-from dragoman.core.grammar import check
-from dragoman.core.reply import Fold
-from dragoman.core.request import Limits, ReasoningOptions
+from dragoman.core.reply import ReplyBuilder
+from dragoman.core.request import GenerationLimits, ReasoningOptions
 from dragoman.engines import tiny
 from dragoman.engines.script.script import Chunks, Part
-from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, Think, Wait
+from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptEntry, Think, Wait
 from dragoman.prompts.tokenizer import load_tokenizer
 
 from .asking import ask, chat, engine, events
@@ -25,13 +25,13 @@ PARTS = st.lists(
         st.builds(Say, PIECES),
         st.builds(Think, PIECES),
         st.builds(Refuse, PIECES),
-        st.builds(Call, st.just("f"), PIECES),
+        st.builds(CallTool, st.just("f"), PIECES),
         st.builds(Wait, st.floats(0, 1)),
     ),
     max_size=5,
 ).map(tuple)
 CHUNKS: st.SearchStrategy[Chunks] = st.sampled_from(["tokens", "words", "characters", "whole"])
-EMBEDDED = load_tokenizer(tiny.embedded())
+EMBEDDED = load_tokenizer(tiny.find_bundled_model())
 
 
 @given(
@@ -53,14 +53,14 @@ async def test_every_stream_is_legal_and_counts_its_tokens(
     request = chat(
         tools=["f"],
         choices=choices,
-        limits=Limits(max_tokens),
+        limits=GenerationLimits(max_tokens),
         reasoning=ReasoningOptions(budget=budget),
     )
-    playing = engine(Script((Entry(parts, chunks=chunks, pace=0.1),)), tokenizer=tokenizer)
-    fold, said = Fold(), await events(playing, request)
-    for event in check(said):
+    playing = engine(Script((ScriptEntry(parts, chunks=chunks, pace=0.1),)), tokenizer=tokenizer)
+    fold, said = ReplyBuilder(), await events(playing, request)
+    for event in check_events(said):
         fold.feed(event)
-    reply = fold.reply()
+    reply = fold.build()
     assert isinstance(said[0], Started)
     assert reply.usage.completion == sum(len(choice.tokens) for choice in reply.choices)
     for choice in reply.choices:
@@ -70,8 +70,8 @@ async def test_every_stream_is_legal_and_counts_its_tokens(
 
 @given(text=st.text("aé😀 \n<|im_end|></think>"), chunks=CHUNKS)
 async def test_the_tokens_of_a_text_are_those_of_its_vocabulary(text: str, chunks: Chunks):
-    playing = engine(Script((Entry((Say(text),), chunks=chunks),)), tokenizer=EMBEDDED)
+    playing = engine(Script((ScriptEntry((Say(text),), chunks=chunks),)), tokenizer=EMBEDDED)
     choice = (await ask(playing)).choices[0]
-    assert choice.text() == text
+    assert choice.join_text() == text
     assert [token.id for token in choice.tokens] == EMBEDDED.encode(text, special=False)
     assert b"".join(token.utf8 for token in choice.tokens).decode() == text

@@ -13,18 +13,18 @@ from dragoman.core.errors import RequestError
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import GenerateRequest
 from dragoman.engines.script.script import Subject
-from dragoman.engines.scripted import Entry, Match, Say, Script
+from dragoman.engines.scripted import MatchRule, Say, Script, ScriptEntry
 
 from .asking import ask, assistant, chat, engine, result, user
 
 
 async def said(script: Script, *requests: GenerateRequest) -> list[str]:
     playing = engine(script)
-    return [(await ask(playing, request)).choices[0].text() for request in requests]
+    return [(await ask(playing, request)).choices[0].join_text() for request in requests]
 
 
-def entry(text: str, match: Match | None = None, *, times: int | None = None, repeat: bool = False) -> Entry:
-    return Entry((Say(text),), match, times=times, repeat=repeat)
+def entry(text: str, match: MatchRule | None = None, *, times: int | None = None, repeat: bool = False) -> ScriptEntry:
+    return ScriptEntry((Say(text),), match, times=times, repeat=repeat)
 
 
 async def test_entries_without_a_match_are_used_in_order():
@@ -33,43 +33,43 @@ async def test_entries_without_a_match_are_used_in_order():
 
 
 async def test_entries_with_a_match_come_first_and_stay():
-    script = Script((entry("first"), entry("matched", Match(("weather",))), entry("second")))
+    script = Script((entry("first"), entry("matched", MatchRule(("weather",))), entry("second")))
     weather, other = chat(user("The weather?")), chat(user("hi"))
     assert await said(script, other, weather, other, weather) == ["first", "matched", "second", "matched"]
 
 
 async def test_a_match_may_be_used_up_too():
-    script = Script((entry("once", Match(("a",)), times=1), entry("then", Match(("a",)))))
+    script = Script((entry("once", MatchRule(("a",)), times=1), entry("then", MatchRule(("a",)))))
     assert await said(script, *[chat(user("a"))] * 3) == ["once", "then", "then"]
 
 
 @pytest.mark.parametrize(
     ("match", "fits"),
     [
-        (Match(("we", "Paris")), True),
-        (Match(("we", "Rome")), False),
-        (Match(equals="The weather in Paris?"), True),
-        (Match(equals="weather"), False),
-        (Match(glob="The*Paris?"), True),
-        (Match(glob="the*"), False),
-        (Match(glob="*"), True),
-        (Match(role="user"), True),
-        (Match(role="tool"), False),
-        (Match(model="m"), True),
-        (Match(model="gpt-*"), False),
-        (Match(tool="get_weather"), True),
-        (Match(tool="bash"), False),
-        (Match(("weather",), role="user", tool="bash"), False),
+        (MatchRule(("we", "Paris")), True),
+        (MatchRule(("we", "Rome")), False),
+        (MatchRule(equals="The weather in Paris?"), True),
+        (MatchRule(equals="weather"), False),
+        (MatchRule(glob="The*Paris?"), True),
+        (MatchRule(glob="the*"), False),
+        (MatchRule(glob="*"), True),
+        (MatchRule(role="user"), True),
+        (MatchRule(role="tool"), False),
+        (MatchRule(model="m"), True),
+        (MatchRule(model="gpt-*"), False),
+        (MatchRule(tool="get_weather"), True),
+        (MatchRule(tool="bash"), False),
+        (MatchRule(("weather",), role="user", tool="bash"), False),
     ],
 )
-async def test_everything_that_a_match_names_must_hold(match: Match, fits: bool):
+async def test_everything_that_a_match_names_must_hold(match: MatchRule, fits: bool):
     request = chat(user("The weather in Paris?"), tools=["get_weather"])
     script = Script((entry("yes", match), entry("no")))
     assert await said(script, request) == ["yes" if fits else "no"]
 
 
 async def test_the_last_word_of_the_user_or_a_tool_decides():
-    script = Script((entry("user", Match(("U",))), entry("tool", Match(("T",))), entry("else")))
+    script = Script((entry("user", MatchRule(("U",))), entry("tool", MatchRule(("T",))), entry("else")))
     system = Message(Role.SYSTEM, (Text("U T"),))
     assert await said(
         script,
@@ -80,7 +80,7 @@ async def test_the_last_word_of_the_user_or_a_tool_decides():
 
 
 async def test_a_plain_prompt_can_be_matched():
-    assert await said(Script((entry("yes", Match(("once",))),)), GenerateRequest("m", "once upon")) == ["yes"]
+    assert await said(Script((entry("yes", MatchRule(("once",))),)), GenerateRequest("m", "once upon")) == ["yes"]
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=10))
@@ -90,7 +90,7 @@ def test_a_glob_agrees_with_the_plain_definition(pattern: str, text: str):
             return pattern == text or bool(pattern and text and pattern[0] == text[0] and fits(pattern[1:], text[1:]))
         return any(fits(pattern[1:], text[at:]) for at in range(len(text) + 1))
 
-    assert Match(glob=pattern).accepts(subject(text)) == fits(pattern, text)
+    assert MatchRule(glob=pattern).accepts(subject(text)) == fits(pattern, text)
 
 
 def subject(text: str) -> Subject:
@@ -99,7 +99,7 @@ def subject(text: str) -> Subject:
 
 def test_a_hostile_glob_takes_linear_time():
     def cost(size: int) -> float:
-        match, text = Match(glob="*a" * 20 + "b"), subject("a" * size)
+        match, text = MatchRule(glob="*a" * 20 + "b"), subject("a" * size)
         start = time.process_time()
         for _ in range(50):
             match.accepts(text)
@@ -114,7 +114,7 @@ def test_a_hostile_glob_takes_linear_time():
     [
         (Script(), "is empty"),
         (Script((entry("x"),)), "call 2 finds no reply left.*repeat: true.*'hello"),
-        (Script((entry("x", Match(("bye",))),)), "No entry of the script matches"),
+        (Script((entry("x", MatchRule(("bye",))),)), "No entry of the script matches"),
     ],
 )
 async def test_nothing_left_to_say_is_told(script: Script, why: str):

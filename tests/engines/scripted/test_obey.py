@@ -9,16 +9,16 @@ import pytest
 from dragoman.core.errors import EngineError, Unsupported
 from dragoman.core.message import CustomTool, FunctionTool, ToolChoice
 from dragoman.core.request import (
-    Choices,
-    ContextFree,
+    ContextFreeGrammar,
     Conversation,
     GenerateRequest,
     JsonObject,
     JsonSchema,
     Regex,
+    StringChoices,
 )
 from dragoman.engines.script.script import Part
-from dragoman.engines.scripted import Call, Fail, Refuse, Say, Script, Think
+from dragoman.engines.scripted import CallTool, Fail, Refuse, Say, Script, Think
 
 from .asking import ask, chat, engine, user
 
@@ -38,16 +38,16 @@ LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x")
 @pytest.mark.parametrize(
     ("parts", "request_", "why"),
     [
-        ([Call("g")], chat(tools=["f"]), "'g'; declared are: f"),
-        ([Call("f")], chat(), "declared are: none"),
-        ([Call("f")], chat(tools=["f"], tool_choice=ToolChoice("none")), "tool_choice does not allow"),
-        ([Call("f")], chat(tools=["f", "g"], tool_choice=ToolChoice(names=("g",))), "tool_choice does not allow"),
+        ([CallTool("g")], chat(tools=["f"]), "'g'; declared are: f"),
+        ([CallTool("f")], chat(), "declared are: none"),
+        ([CallTool("f")], chat(tools=["f"], tool_choice=ToolChoice("none")), "tool_choice does not allow"),
+        ([CallTool("f")], chat(tools=["f", "g"], tool_choice=ToolChoice(names=("g",))), "tool_choice does not allow"),
         ([Say("x")], chat(tools=["f"], tool_choice=ToolChoice("required")), "makes none"),
-        ([Call("f"), Call("f")], chat(tools=["f"], parallel_tool_calls=False), "2 tool calls at once"),
-        ([Call("f")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "does not follow the schema"),
-        ([Call("f", "{")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "must be JSON"),
-        ([Call("c", "abc")], GenerateRequest("m", LETTERS), "does not follow the schema"),
-        ([Call("f")], GenerateRequest("m", "plain"), "plain prompt"),
+        ([CallTool("f"), CallTool("f")], chat(tools=["f"], parallel_tool_calls=False), "2 tool calls at once"),
+        ([CallTool("f")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "does not follow the schema"),
+        ([CallTool("f", "{")], GenerateRequest("m", Conversation((user("hi"),), (STRICT,))), "must be JSON"),
+        ([CallTool("c", "abc")], GenerateRequest("m", LETTERS), "does not follow the schema"),
+        ([CallTool("f")], GenerateRequest("m", "plain"), "plain prompt"),
         ([Say("no")], chat(constraint=JsonObject()), "must be JSON"),
         ([Say("[]")], chat(constraint=JsonObject()), "does not follow"),
         ([Say('{"a": NaN}')], chat(constraint=JsonObject()), "NaN is not JSON"),
@@ -68,9 +68,9 @@ LETTERS = Conversation((user("hi"),), (CustomTool("c", None, "regex", "[ab]+|x")
         ([Say('"x"')], chat(constraint=JsonSchema(doubling(40))), "too large"),
         ([Say(f"[{'1,' * 100_000}1]")], chat(constraint=JsonSchema(doubling(5))), "too large"),
         ([Say('"x"')], chat(constraint=JsonSchema(doubling(14))), "does not follow the schema.$"),
-        ([Say("perhaps")], chat(constraint=Choices(("yes", "no"))), "none of the choices"),
+        ([Say("perhaps")], chat(constraint=StringChoices(("yes", "no"))), "none of the choices"),
         ([Say("a")], chat(constraint=Regex("a")), "no regular expression"),
-        ([Say("a")], chat(constraint=ContextFree("a")), "no grammar"),
+        ([Say("a")], chat(constraint=ContextFreeGrammar("a")), "no grammar"),
     ],
 )
 async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], request_: GenerateRequest, why: str):
@@ -81,20 +81,20 @@ async def test_a_reply_that_breaks_the_request_is_refused(parts: list[Part], req
 @pytest.mark.parametrize(
     ("parts", "request_"),
     [
-        ([Call("f", '{"a": 1}')], GenerateRequest("m", Conversation((user("hi"),), (STRICT,)))),
-        ([Call("f", "{broken")], chat(tools=["f"])),
-        ([Call("c", "abba")], GenerateRequest("m", LETTERS)),
-        ([Call("f"), Call("f")], chat(tools=["f"])),
+        ([CallTool("f", '{"a": 1}')], GenerateRequest("m", Conversation((user("hi"),), (STRICT,)))),
+        ([CallTool("f", "{broken")], chat(tools=["f"])),
+        ([CallTool("c", "abba")], GenerateRequest("m", LETTERS)),
+        ([CallTool("f"), CallTool("f")], chat(tools=["f"])),
         ([Think("hm"), Say('{"a"'), Say(": 1}")], chat(constraint=JsonObject())),
         ([Say('{"a": "x"}')], chat(constraint=JsonSchema('{"properties": {"a": {"type": "string"}}}'))),
-        ([Say("yes")], chat(constraint=Choices(("yes", "no")))),
+        ([Say("yes")], chat(constraint=StringChoices(("yes", "no")))),
         (
             [Say("[1, 2, 3]")],
             chat(constraint=JsonSchema('{"items": {"$ref": "#/x/a~1b%20c/0"}, "x": {"a/b c": [{}]}}')),
         ),
         ([Say("1")], chat(constraint=JsonSchema(doubling(5)))),
         ([Refuse("No.")], chat(constraint=JsonObject())),
-        ([Call("f")], chat(tools=["f"], constraint=JsonObject())),
+        ([CallTool("f")], chat(tools=["f"], constraint=JsonObject())),
     ],
 )
 async def test_a_reply_that_follows_the_request_is_said(parts: list[Part], request_: GenerateRequest):

@@ -8,21 +8,21 @@ from collections.abc import MutableSequence
 from dragoman.engines.simulator.blocks import (
     NULL_BLOCK,
     AllBlocksCleared,
-    BlockPool,
+    BlockCached,
     BlockRemoved,
-    BlockStored,
     CacheEvent,
+    SimulatedBlockPool,
 )
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.hashing import TokenContents
-from dragoman.engines.simulator.scheduler import Scheduler, Step
-from dragoman.engines.simulator.sequence import Sequence, Status
+from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
 
 def sequence(
     id: str, prompt: list[int], max_tokens: int, block_size: int = 4, priority: int = 0, arrival: float = 0.0
-) -> Sequence:
-    return Sequence(
+) -> SimulatedSequence:
+    return SimulatedSequence(
         id,
         num_prompt_tokens=len(prompt),
         max_tokens=max_tokens,
@@ -32,12 +32,12 @@ def sequence(
     )
 
 
-def known_tokens(sequence: Sequence) -> MutableSequence[int]:
+def known_tokens(sequence: SimulatedSequence) -> MutableSequence[int]:
     assert isinstance(sequence.contents, TokenContents)
     return sequence.contents.tokens
 
 
-def sample(sequence: Sequence) -> None:
+def sample(sequence: SimulatedSequence) -> None:
     """A number that nobody else uses at this place."""
     known_tokens(sequence).append(1000 * (1 + sum(map(ord, sequence.id))) + sequence.num_output_tokens)
 
@@ -45,11 +45,11 @@ def sample(sequence: Sequence) -> None:
 class Driver:
     """depth: steps in flight, 2 for asynchronous scheduling."""
 
-    def __init__(self, config: SchedulerConfig, depth: int) -> None:
+    def __init__(self, config: SimulatedSchedulerConfig, depth: int) -> None:
         self.config = config
-        self.pool = BlockPool(config.num_gpu_blocks, record=True)
-        self.scheduler = Scheduler(config, self.pool)
-        self.sequences: list[Sequence] = []
+        self.pool = SimulatedBlockPool(config.num_gpu_blocks, record=True)
+        self.scheduler = SimulatedScheduler(config, self.pool)
+        self.sequences: list[SimulatedSequence] = []
         self.finished: list[str] = []
         self.admitted: list[str] = []
         self.got: Counter[str] = Counter()
@@ -58,21 +58,21 @@ class Driver:
         self.index: dict[int, bytes] = {}
         self._depth = depth
         self._known: set[tuple[int, ...]] = set()
-        self._flights: deque[Step] = deque()
-        self._fetches: deque[Sequence] = deque()
-        self._kept: list[Sequence] = []
-        self._filled: set[Sequence] = set()
+        self._flights: deque[SchedulerOutput] = deque()
+        self._fetches: deque[SimulatedSequence] = deque()
+        self._kept: list[SimulatedSequence] = []
+        self._filled: set[SimulatedSequence] = set()
         self.lost: frozenset[str] = frozenset()
         """Ids of those whose prompt never comes from where it was computed."""
 
-    def add(self, added: Sequence) -> None:
+    def add(self, added: SimulatedSequence) -> None:
         self.scheduler.add(added)
         self.sequences.append(added)
 
-    def abort(self, aborted: Sequence) -> None:
-        held, free = list(aborted.blocks), self.pool.free
+    def abort(self, aborted: SimulatedSequence) -> None:
+        held, free = list(aborted.blocks), self.pool.num_free
         self.scheduler.finish(aborted)
-        assert self.pool.free == free + sum(self.pool.count(block) == 0 for block in held)
+        assert self.pool.num_free == free + sum(self.pool.get_ref_count(block) == 0 for block in held)
         self._check()
 
     def step(self) -> None:
@@ -101,14 +101,14 @@ class Driver:
         """From other instances: one has fetched what was kept for it, one has filled (or lost) what we fetch."""
         if self._kept:
             self.scheduler.release(self._kept.pop(0))
-        if not self._fetches or self._fetches[0].status is not Status.FETCHING:
-            self._fetches = deque(each for each in self._fetches if each.status is Status.FETCHING)
+        if not self._fetches or self._fetches[0].status is not SequenceStatus.FETCHING:
+            self._fetches = deque(each for each in self._fetches if each.status is SequenceStatus.FETCHING)
             return
         heard = self._fetches.popleft()
         if heard.id in self.lost:
-            self.scheduler.fetch_failed(heard)
+            self.scheduler.fail_fetch(heard)
         else:
-            self.scheduler.fetched(heard)
+            self.scheduler.complete_fetch(heard)
             self._filled.add(heard)
             self._learn(heard, heard.num_computed_tokens)
 
@@ -119,7 +119,7 @@ class Driver:
             self.step()
         raise AssertionError("this never ends")
 
-    def _check_step(self, step: Step) -> None:
+    def _check_step(self, step: SchedulerOutput) -> None:
         assert step.num_tokens <= self.config.max_num_batched_tokens
         assert step.num_tokens == len(step.decodes) + sum(chunk.num_tokens for chunk in step.chunks)
         taking_part = [each.id for each in step.decodes] + [chunk.sequence.id for chunk in step.chunks]
@@ -134,7 +134,7 @@ class Driver:
         self.admitted += [each.id for each in step.admitted if each.num_preemptions == 0]
         self._check_hits(step)
 
-    def _check_hits(self, step: Step) -> None:
+    def _check_hits(self, step: SchedulerOutput) -> None:
         """Found in the cache is only what a step has computed, or a sequence before it in this very step."""
         for each in step.decodes:
             self._learn(each, each.num_computed_tokens)
@@ -147,36 +147,36 @@ class Driver:
                 self.hits += 1
             self._learn(chunk.sequence, begins + chunk.num_tokens)
 
-    def _learn(self, computed: Sequence, count: int) -> None:
+    def _learn(self, computed: SimulatedSequence, count: int) -> None:
         tokens, size = known_tokens(computed), self.config.block_size
         self._known.update(tuple(tokens[:end]) for end in range(size, min(count, len(tokens)) + 1, size))
 
     def _check(self) -> None:
         self._check_blocks()
         assert self.scheduler.num_running <= self.config.max_num_seqs
-        for each in self.scheduler.running():
-            assert each.status is Status.RUNNING
+        for each in self.scheduler.list_running():
+            assert each.status is SequenceStatus.RUNNING
             assert len(each.blocks) == -(-each.num_computed_tokens // self.config.block_size)
-        for each in self.scheduler.waiting():
-            if each.status in (Status.FETCHING, Status.FETCHED):
+        for each in self.scheduler.list_waiting():
+            if each.status in (SequenceStatus.FETCHING, SequenceStatus.FETCHED):
                 assert len(each.blocks) == -(-each.num_tokens // self.config.block_size), "room for all that comes"
             else:
-                assert each.status in (Status.WAITING, Status.PREEMPTED)
+                assert each.status in (SequenceStatus.WAITING, SequenceStatus.PREEMPTED)
                 assert not each.blocks
         for event in self.pool.take_events():
             self._apply(event)
-        assert self.index == self.pool.cached(), "an index that hears all events knows what the pool knows"
+        assert self.index == self.pool.list_cached_blocks(), "an index that hears all events knows what the pool knows"
 
     def _check_blocks(self) -> None:
         holders = Counter(block for each in self.sequences for block in each.blocks)
         assert NULL_BLOCK not in holders
         for block in range(1, self.config.num_gpu_blocks):
-            assert self.pool.count(block) == holders[block]
-        assert self.pool.free == self.pool.size - len(holders), "no block is both free and used, none is lost"
+            assert self.pool.get_ref_count(block) == holders[block]
+        assert self.pool.num_free == self.pool.size - len(holders), "no block is both free and used, none is lost"
 
     def _apply(self, event: CacheEvent) -> None:
         match event:
-            case BlockStored(block, name):
+            case BlockCached(block, name):
                 self.index[block] = name
             case BlockRemoved(block, name):
                 assert self.index.pop(block) == name

@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.engines.simulator.calibrate import calibrate
-from dragoman.engines.simulator.config import SchedulerConfig
-from dragoman.engines.simulator.measured import read_log
-from dragoman.engines.simulator.profile import Hardware, Model, Profile
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.measurements import read_log
+from dragoman.engines.simulator.profile import Hardware, ModelProfile, SimulatorProfile
 from dragoman.engines.simulator.timing import Timing
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.workload import WorkloadRequest
 
 FOLDER = Path(__file__).parents[2] / "data" / "measured-runs"
 FITTED = 100
@@ -21,34 +21,34 @@ FITTED = 100
 class Run(Struct, frozen=True):
     name: str
     hardware: Hardware
-    model: Model
-    engine: SchedulerConfig
+    model: ModelProfile
+    engine: SimulatedSchedulerConfig
 
 
-LLAMA_8B = Model("Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2)
+LLAMA_8B = ModelProfile("Llama-3.1-8B bf16", weight_bytes=16.06e9, kv_bytes_per_token=2 * 32 * 8 * 128 * 2)
 RUNS = (
     Run(
         "rtx4090-llama-3.1-8b",
         Hardware("1x NVIDIA RTX 4090", memory_bandwidth=1008e9),
         LLAMA_8B,
-        SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=2588),
+        SimulatedSchedulerConfig(max_num_seqs=256, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=2588),
     ),
     Run(
         "rtxpro6000-llama-3.1-8b",
         Hardware("1x NVIDIA RTX PRO 6000", memory_bandwidth=1597e9),
         LLAMA_8B,
-        SchedulerConfig(max_num_seqs=128, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=32000),
+        SimulatedSchedulerConfig(max_num_seqs=128, max_num_batched_tokens=2048, block_size=16, num_gpu_blocks=32000),
     ),
 )
 
 
 @cache
-def log(name: str) -> tuple[list[Request], list[Timing]]:
+def log(name: str) -> tuple[list[WorkloadRequest], list[Timing]]:
     with (FOLDER / f"{name}.jsonl").open(encoding="utf-8") as lines:
         return read_log(lines)
 
 
-def calibrate_run(run: Run, measured: tuple[list[Request], list[Timing]]) -> Profile:
+def calibrate_run(run: Run, measured: tuple[list[WorkloadRequest], list[Timing]]) -> SimulatorProfile:
     return calibrate(
         run.name,
         measured,
@@ -56,10 +56,10 @@ def calibrate_run(run: Run, measured: tuple[list[Request], list[Timing]]) -> Pro
         model=run.model,
         engine=run.engine,
         source=f"LLMServingSim, bench/examples, vLLM 0.19.0 (MIT, CASYS Lab at KAIST): {run.name}",
-        fitted={timing.id for timing in measured[1][:FITTED]},
+        fitted_ids={timing.id for timing in measured[1][:FITTED]},
     )
 
 
 @cache
-def calibrated(run: Run) -> Profile:
+def calibrated(run: Run) -> SimulatorProfile:
     return calibrate_run(run, log(run.name))

@@ -12,7 +12,7 @@ import openai
 from starlette.types import ASGIApp
 
 from dragoman.engines.simulator.engine import SimulatorEngine
-from dragoman.launch import build_models, serving_options
+from dragoman.launch import build_models, build_serving_options
 from dragoman.pipeline.models import TokenBackend
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -57,7 +57,7 @@ async def twin(**settings: Any) -> AsyncGenerator[Twin]:
     usual: dict[str, Any] = {"model": "sim", "served_model_name": ("sim-model",), "time_scale": 1000.0}
     told = Settings(**usual | settings)
     models = build_models(told, SystemClock())
-    app = create_app(models, options=serving_options(told))
+    app = create_app(models, options=build_serving_options(told))
     await models.start()
     backend = next(iter(models)).backend
     assert isinstance(backend, TokenBackend)

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from dragoman.engines.simulator.fitting import Prior, fit, simulate
-from dragoman.engines.simulator.measured import compare
-from dragoman.engines.simulator.profile import HeldOut, Profile, load
+from dragoman.engines.simulator.measurements import compare
+from dragoman.engines.simulator.profile import HeldOutError, SimulatorProfile, load
 
 from .runs import FITTED, RUNS, Run, calibrate_run, calibrated, log
 
 runs = pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 
 
-def held_out(run: Run, profile: Profile) -> HeldOut:
+def held_out(run: Run, profile: SimulatorProfile) -> HeldOutError:
     workload, measured = log(run.name)
     simulated = simulate(workload, profile.engine, profile.latency, profile.frontend_seconds).timings
     return compare(measured[FITTED:], simulated[FITTED:])
 
 
-def worst(error: HeldOut) -> tuple[float, float]:
+def worst(error: HeldOutError) -> tuple[float, float]:
     """Of the means, and of the percentiles."""
     metrics = (error.ttft, error.latency, error.tpot)
     percentiles = [abs(value) for metric in metrics for value in (metric.p50, metric.p90, metric.p99)]

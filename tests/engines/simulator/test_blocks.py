@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.engines.simulator.blocks import AllBlocksCleared, BlockPool, BlockRemoved, BlockStored
-from dragoman.engines.simulator.hashing import TokenContents, TracedContents, root_hash
+from dragoman.engines.simulator.blocks import AllBlocksCleared, BlockCached, BlockRemoved, SimulatedBlockPool
+from dragoman.engines.simulator.hashing import TokenContents, TracedContents, hash_root
 
 
 def test_the_null_block_is_never_given_out() -> None:
-    assert sorted(BlockPool(4).allocate(3)) == [1, 2, 3]
+    assert sorted(SimulatedBlockPool(4).allocate(3)) == [1, 2, 3]
 
 
 def test_more_than_there_is_cannot_be_had() -> None:
     with pytest.raises(ValueError, match="3 are free"):
-        BlockPool(4).allocate(4)
+        SimulatedBlockPool(4).allocate(4)
 
 
 def test_a_free_block_is_found_until_it_is_used_for_something_else() -> None:
-    pool = BlockPool(3)
+    pool = SimulatedBlockPool(3)
     (block,) = pool.allocate(1)
     pool.cache(block, b"a")
     pool.release([block])
@@ -26,7 +26,7 @@ def test_a_free_block_is_found_until_it_is_used_for_something_else() -> None:
 
 
 def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
-    pool = BlockPool(4)
+    pool = SimulatedBlockPool(4)
     blocks = pool.allocate(3)
     for block, name in zip(blocks, (b"a", b"b", b"c"), strict=True):
         pool.cache(block, name)
@@ -36,7 +36,7 @@ def test_the_end_of_a_sequence_is_evicted_before_its_beginning() -> None:
 
 
 def test_a_prefix_ends_where_a_block_is_missing() -> None:
-    pool = BlockPool(4)
+    pool = SimulatedBlockPool(4)
     first, second = pool.allocate(2)
     pool.cache(first, b"a")
     pool.cache(second, b"c")
@@ -44,19 +44,19 @@ def test_a_prefix_ends_where_a_block_is_missing() -> None:
 
 
 def test_a_shared_block_is_free_when_the_last_one_lets_go() -> None:
-    pool = BlockPool(2)
+    pool = SimulatedBlockPool(2)
     (block,) = pool.allocate(1)
-    pool.hold([block])
+    pool.acquire([block])
     pool.release([block])
-    assert pool.free == 0
+    assert pool.num_free == 0
     pool.release([block])
-    assert (pool.free, pool.usage) == (1, 0.0)
+    assert (pool.num_free, pool.usage) == (1, 0.0)
     with pytest.raises(ValueError, match="not held"):
         pool.release([block])
 
 
 def test_of_two_blocks_with_the_same_contents_the_second_survives_the_first() -> None:
-    pool = BlockPool(3)
+    pool = SimulatedBlockPool(3)
     first, second = pool.allocate(2)
     pool.cache(first, b"a")
     pool.cache(second, b"a")
@@ -67,7 +67,7 @@ def test_of_two_blocks_with_the_same_contents_the_second_survives_the_first() ->
 
 
 def test_events_tell_what_can_be_found() -> None:
-    pool = BlockPool(2, record=True)
+    pool = SimulatedBlockPool(2, record=True)
     (block,) = pool.allocate(1)
     pool.cache(block, b"a")
     assert not pool.reset(), "not while something is held"
@@ -75,27 +75,27 @@ def test_events_tell_what_can_be_found() -> None:
     pool.allocate(1)
     pool.release([block])
     assert pool.reset()
-    assert pool.take_events() == [BlockStored(block, b"a"), BlockRemoved(block, b"a"), AllBlocksCleared()]
+    assert pool.take_events() == [BlockCached(block, b"a"), BlockRemoved(block, b"a"), AllBlocksCleared()]
     assert pool.take_events() == []
-    assert BlockPool(2).take_events() == []
+    assert SimulatedBlockPool(2).take_events() == []
 
 
 def test_hashes_agree_exactly_as_far_as_tokens_and_root_do() -> None:
     one, other = TokenContents(2, [1, 2, 3, 4, 5, 6]), TokenContents(2, [1, 2, 3, 9, 5, 6])
-    assert one.block_hash(0) == other.block_hash(0)
-    assert one.block_hash(1) != other.block_hash(1)
-    assert one.block_hash(2) != other.block_hash(2), "the tokens are the same, what is before them is not"
-    salted = TokenContents(2, [1, 2], root_hash("lora", "salt"))
-    assert salted.block_hash(0) != one.block_hash(0)
-    assert root_hash("ab", "c") != root_hash("a", "bc")
+    assert one.get_block_hash(0) == other.get_block_hash(0)
+    assert one.get_block_hash(1) != other.get_block_hash(1)
+    assert one.get_block_hash(2) != other.get_block_hash(2), "the tokens are the same, what is before them is not"
+    salted = TokenContents(2, [1, 2], hash_root("lora", "salt"))
+    assert salted.get_block_hash(0) != one.get_block_hash(0)
+    assert hash_root("ab", "c") != hash_root("a", "bc")
 
 
 def test_a_block_has_no_hash_before_its_tokens_are_known() -> None:
     contents = TokenContents(2, [1, 2, 3])
     with pytest.raises(ValueError, match="not full"):
-        contents.block_hash(1)
+        contents.get_block_hash(1)
     contents.tokens.append(4)
-    assert contents.block_hash(1) == TokenContents(2, [1, 2, 3, 4]).block_hash(1)
+    assert contents.get_block_hash(1) == TokenContents(2, [1, 2, 3, 4]).get_block_hash(1)
 
 
 @pytest.mark.parametrize("block_size", [4, 8, 16, 32])
@@ -104,7 +104,7 @@ def test_a_trace_shares_prefixes_at_any_block_size(block_size: int) -> None:
         return TracedContents(id, hashes, block_size=block_size, traced_block_size=16)
 
     one, other = contents("x", [b"a", b"b", b"c"]), contents("y", [b"a", b"b", b"d"])
-    names = [(one.block_hash(index), other.block_hash(index)) for index in range(96 // block_size)]
+    names = [(one.get_block_hash(index), other.get_block_hash(index)) for index in range(96 // block_size)]
     shared = sum(ours == theirs for ours, theirs in names)
     assert shared == 32 // block_size
     assert len(set(names)) == len(names)

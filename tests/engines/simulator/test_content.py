@@ -11,9 +11,9 @@ import jsonschema_rs
 import pytest
 from starlette.types import Message
 
-from dragoman.engines.simulator.draws import Draws
-from dragoman.engines.simulator.lengths import Lengths, read_lengths
-from dragoman.engines.simulator.pretended import pretend
+from dragoman.engines.simulator.fake_logprobs import fake_logprob
+from dragoman.engines.simulator.keyed_rng import KeyedRandom
+from dragoman.engines.simulator.lengths import LengthDistribution, parse_length_distribution
 from tests.serving.house import scope
 
 from .serving import twin
@@ -202,36 +202,36 @@ async def test_embeddings_are_repeatable_and_of_the_asked_dimension():
 
 
 def test_draws_follow_from_their_key_alone():
-    first, again = Draws("key", 1), Draws("key", 1)
-    values = [first.unit() for _ in range(50)]
-    assert values == [again.unit() for _ in range(50)]
+    first, again = KeyedRandom("key", 1), KeyedRandom("key", 1)
+    values = [first.random() for _ in range(50)]
+    assert values == [again.random() for _ in range(50)]
     assert all(0 <= value < 1 for value in values)
     assert len(set(values)) == 50
-    assert Draws("key", 2).unit() != values[0]
-    assert Draws("ke", "y1").unit() != Draws("key", "1").unit()
+    assert KeyedRandom("key", 2).random() != values[0]
+    assert KeyedRandom("ke", "y1").random() != KeyedRandom("key", "1").random()
 
 
 @pytest.mark.parametrize(("text", "least", "most"), [("7", 7, 7), ("uniform:3,9", 3, 9), ("lognormal:100,0", 100, 100)])
 def test_lengths_are_read_and_drawn_within_their_bounds(text: str, least: int, most: int):
-    drawn = {read_lengths(text).draw(Draws(number)) for number in range(200)}
+    drawn = {parse_length_distribution(text).sample(KeyedRandom(number)) for number in range(200)}
     assert (min(drawn), max(drawn)) == (least, most)
 
 
 @pytest.mark.parametrize("text", ["", "x", "uniform:9,3", "normal:1,2", "-4", "1e99", "lognormal:0,1", "nan"])
 def test_lengths_that_make_no_sense_are_refused(text: str):
     with pytest.raises(ValueError, match="lengths are"):
-        read_lengths(text)
+        parse_length_distribution(text)
 
 
 def test_a_median_is_a_median():
-    lengths = Lengths(median=100, sigma=0.7)
-    drawn = sorted(lengths.draw(Draws(number)) for number in range(999))
+    lengths = LengthDistribution(median=100, sigma=0.7)
+    drawn = sorted(lengths.sample(KeyedRandom(number)) for number in range(999))
     assert 85 < drawn[499] < 115
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
 def test_pretended_scores_agree_with_each_other(count: int):
-    score = pretend(5, count, 300, Draws("x"))
+    score = fake_logprob(5, count, 300, KeyedRandom("x"))
     assert len(score.top) == count
     if count:
         assert score.top[0] == (5, score.logprob)

@@ -9,14 +9,14 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from dragoman.engines.simulator.blocks import BlockPool
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.blocks import SimulatedBlockPool
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost
-from dragoman.engines.simulator.profile import ProfileError, dumps, load, loads, shipped
-from dragoman.engines.simulator.replay import sequence_of
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.profile import ProfileError, dumps, list_profiles, load, loads
+from dragoman.engines.simulator.replay import build_sequence
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.workload import WorkloadRequest
 
 from .serving import twin
 
@@ -67,12 +67,12 @@ async def test_a_max_tokens_of_0_is_refused_and_of_minus_1_is_the_rest_of_the_co
 
 
 def test_a_driver_that_wakes_up_late_at_every_token_does_not_drift():
-    core = EngineCore(Scheduler(SchedulerConfig(), BlockPool(64)), lambda _: 0.02)
-    core.add(sequence_of(Request("r", 0.0, 3, 500), 16, 0.0))
+    core = EngineCore(SimulatedScheduler(SimulatedSchedulerConfig(), SimulatedBlockPool(64)), lambda _: 0.02)
+    core.add(build_sequence(WorkloadRequest("r", 0.0, 3, 500), 16, 0.0))
     core.step(0.0)
     ends: list[float] = []
-    while core.due is not None:
-        ends.append(core.step(core.due + 0.013).at)
+    while core.next_step_end is not None:
+        ends.append(core.step(core.next_step_end + 0.013).at)
     assert ends == pytest.approx([0.02 * step for step in range(1, 501)])
 
 
@@ -88,10 +88,13 @@ def test_no_profile_says_that_a_step_takes_no_time(seconds: float):
 
 
 def test_a_load_far_from_what_was_measured_takes_time_too():
-    for profile in map(load, shipped()):
+    for profile in map(load, list_profiles()):
         alone, crowd = StepLoad(1, 1, 0.0, 1), StepLoad(10**6, 10**9, 1e12, 10**4)
         assert (
-            0 < profile.latency.seconds(StepLoad(0)) <= profile.latency.seconds(alone) < profile.latency.seconds(crowd)
+            0
+            < profile.latency.compute_seconds(StepLoad(0))
+            <= profile.latency.compute_seconds(alone)
+            < profile.latency.compute_seconds(crowd)
         )
 
 

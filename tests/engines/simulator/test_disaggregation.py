@@ -7,38 +7,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from dragoman.engines.simulator.disaggregation import (
-    Address,
+    BlockLeases,
+    KvAddress,
     KvTransferParams,
-    Leases,
-    Link,
+    NetworkLink,
     TransferCost,
-    prefilled,
+    build_transfer_params,
 )
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.replay import Replayed
-from dragoman.engines.simulator.routing import least_loaded, round_robin
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.sequence import Sequence, Status
-from dragoman.engines.simulator.split import Split, replay_split
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.replay import ReplayResult
+from dragoman.engines.simulator.routing import build_least_loaded, build_round_robin
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
+from dragoman.engines.simulator.workload import WorkloadRequest
 
 from .driving import sequence
 
-CONFIG = SchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
+CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
 COST = TransferCost(bytes_per_token=10.0, bandwidth=100.0, base_seconds=0.5)
 
 
-def cores(count: int, seconds: float = 1.0, config: SchedulerConfig = CONFIG) -> list[EngineCore]:
-    return [EngineCore(Scheduler(config), lambda _: seconds) for _ in range(count)]
+def cores(count: int, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG) -> list[EngineCore]:
+    return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
-def served(workload: list[Request], engines: list[EngineCore], split: Split) -> Replayed:
-    return replay_split(workload, engines, split, routes=(round_robin(), round_robin()))
+def served(workload: list[WorkloadRequest], engines: list[EngineCore], split: DisaggregationConfig) -> ReplayResult:
+    return replay_disaggregated(workload, engines, split, routes=(build_round_robin(), build_round_robin()))
 
 
-def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> Sequence:
+def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> SimulatedSequence:
     made = sequence(id, list(range(tokens)), max_tokens)
     made.num_remote_tokens = tokens
     return made
@@ -47,7 +47,7 @@ def remote(id: str, tokens: int = 8, max_tokens: int = 3) -> Sequence:
 # Blocks that are kept.
 
 
-def kept(scheduler: Scheduler) -> Sequence:
+def kept(scheduler: SimulatedScheduler) -> SimulatedSequence:
     ended = sequence("a", [1] * 8, 1)
     ended.keeps_blocks = True
     scheduler.add(ended)
@@ -57,45 +57,45 @@ def kept(scheduler: Scheduler) -> Sequence:
 
 
 def test_a_prompt_that_is_kept_stays_held_until_it_is_released() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     ended = kept(scheduler)
-    assert (ended.status, scheduler.num_running, scheduler.pool.used) == (Status.FINISHED, 0, 2)
+    assert (ended.status, scheduler.num_running, scheduler.pool.num_used) == (SequenceStatus.FINISHED, 0, 2)
     scheduler.release(ended)
     scheduler.release(ended)
-    assert scheduler.pool.used == 0
+    assert scheduler.pool.num_used == 0
 
 
 def test_an_abort_keeps_nothing() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     aborted = sequence("a", [1] * 8, 1)
     aborted.keeps_blocks = True
     scheduler.add(aborted)
     scheduler.schedule()
     scheduler.finish(aborted)
-    assert scheduler.pool.used == 0
+    assert scheduler.pool.num_used == 0
 
 
 def test_a_lease_ends_by_time_unless_someone_has_begun_to_fetch() -> None:
-    scheduler = Scheduler(CONFIG)
-    leases = Leases(scheduler, seconds=10.0)
-    leases.keep(kept(scheduler), 5.0)
-    assert (leases.due, leases.expire(14.9), len(leases)) == (15.0, [], 1)
+    scheduler = SimulatedScheduler(CONFIG)
+    leases = BlockLeases(scheduler, seconds=10.0)
+    leases.add(kept(scheduler), 5.0)
+    assert (leases.next_expiry, leases.expire(14.9), len(leases)) == (15.0, [], 1)
     assert leases.expire(15.0) == ["a"]
-    assert scheduler.pool.used == 0
-    assert not leases.take("a"), "too late"
+    assert scheduler.pool.num_used == 0
+    assert not leases.begin_fetch("a"), "too late"
 
-    leases.keep(kept(scheduler), 20.0)
-    assert leases.take("a")
-    assert (leases.due, leases.expire(99.0), scheduler.pool.used) == (None, [], 2)
+    leases.add(kept(scheduler), 20.0)
+    assert leases.begin_fetch("a")
+    assert (leases.next_expiry, leases.expire(99.0), scheduler.pool.num_used) == (None, [], 2)
     leases.release("a")
     leases.release("a")
-    assert (scheduler.pool.used, len(leases)) == (0, 0)
+    assert (scheduler.pool.num_used, len(leases)) == (0, 0)
 
 
 def test_the_answer_of_the_prefill_side_is_vllms() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     ended = kept(scheduler)
-    told = prefilled(ended, Address("engine-1", "10.0.0.1", 5601, tp_size=2))
+    told = build_transfer_params(ended, KvAddress("engine-1", "10.0.0.1", 5601, tp_size=2))
     assert msgspec.to_builtins(told) == {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -119,15 +119,15 @@ def test_the_question_may_come_from_any_version_of_vllm(ids: str) -> None:
 
 
 def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_token_only() -> None:
-    core = EngineCore(Scheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0)
+    core = EngineCore(SimulatedScheduler(msgspec.structs.replace(CONFIG, max_num_seqs=1)), lambda _: 1.0)
     far, near = remote("far"), sequence("near", [5] * 4, 1)
     core.add(far)
     core.add(near)
     outcome = core.step(0.0)
     assert [(fetch.sequence, fetch.num_tokens) for fetch in outcome.fetching] == [(far, 8)]
     assert outcome.admitted == [near], "who fetches is not in the way"
-    assert (far.status, len(far.blocks), core.scheduler.num_waiting) == (Status.FETCHING, 2, 1)
-    core.scheduler.fetched(far)
+    assert (far.status, len(far.blocks), core.scheduler.num_waiting) == (SequenceStatus.FETCHING, 2, 1)
+    core.scheduler.complete_fetch(far)
     assert (far.num_computed_tokens, far.num_cached_tokens) == (7, 7)
     assert core.step(1.0).admitted == [far]
     ended = core.step(2.0)
@@ -135,7 +135,7 @@ def test_a_prompt_from_elsewhere_waits_without_a_seat_and_computes_its_last_toke
 
 
 def test_what_is_cached_is_not_fetched() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(sequence("a", list(range(8)), 1))
     scheduler.update(scheduler.schedule())
     scheduler.add(remote("b", 16))
@@ -146,82 +146,84 @@ def test_what_is_cached_is_not_fetched() -> None:
 
 
 def test_a_fetched_prompt_can_be_found_by_others() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(first := remote("a"))
     scheduler.schedule()
-    assert scheduler.cached_prefix(sequence("b", list(range(9)), 1)) == []
-    scheduler.fetched(first)
-    assert len(scheduler.cached_prefix(sequence("b", list(range(9)), 1))) == 1, "the last token is computed here"
+    assert scheduler.find_cached_prefix(sequence("b", list(range(9)), 1)) == []
+    scheduler.complete_fetch(first)
+    assert len(scheduler.find_cached_prefix(sequence("b", list(range(9)), 1))) == 1, "the last token is computed here"
 
 
 def test_a_fetch_that_fails_is_computed_here() -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(lost := remote("a"))
     scheduler.add(other := sequence("b", [1], 1))
     scheduler.schedule()
-    scheduler.fetch_failed(lost)
-    assert scheduler.pool.used == 1
+    scheduler.fail_fetch(lost)
+    assert scheduler.pool.num_used == 1
     step = scheduler.schedule()
     assert step.chunks[-1].num_tokens == 8
-    assert lost.status is other.status is Status.RUNNING
+    assert lost.status is other.status is SequenceStatus.RUNNING
 
 
 @pytest.mark.parametrize("fetched", [False, True])
 def test_an_abort_frees_at_once_also_while_it_fetches(fetched: bool) -> None:
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(aborted := remote("a"))
     scheduler.schedule()
     if fetched:
-        scheduler.fetched(aborted)
+        scheduler.complete_fetch(aborted)
     scheduler.finish(aborted)
-    assert (scheduler.pool.used, scheduler.num_waiting) == (0, 0)
+    assert (scheduler.pool.num_used, scheduler.num_waiting) == (0, 0)
 
 
 def test_who_was_fetched_goes_before_one_that_waits_for_its_blocks() -> None:
     """Else both would wait for ever: the first in line for blocks, the other for its turn."""
-    scheduler = Scheduler(CONFIG)
+    scheduler = SimulatedScheduler(CONFIG)
     scheduler.add(far := remote("far", 40))
     scheduler.schedule()
     scheduler.add(big := sequence("big", [7] * 60, 1))
     assert scheduler.schedule().num_tokens == 0
-    scheduler.fetched(far)
+    scheduler.complete_fetch(far)
     assert scheduler.schedule().admitted == [far]
-    assert big.status is Status.WAITING
+    assert big.status is SequenceStatus.WAITING
 
 
 # Links.
 
 
 def test_a_transfer_takes_base_and_bytes_over_bandwidth() -> None:
-    link = Link(COST)
+    link = NetworkLink(COST)
     link.begin("a", 20, now=3.0)
-    assert link.due == pytest.approx(5.5)
-    assert link.ended(5.4) == []
-    assert link.ended(5.5) == ["a"]
-    assert (link.due, len(link)) == (None, 0)
+    assert link.next_completion == pytest.approx(5.5)
+    assert link.pop_completed(5.4) == []
+    assert link.pop_completed(5.5) == ["a"]
+    assert (link.next_completion, len(link)) == (None, 0)
 
 
 def test_transfers_share_the_bandwidth() -> None:
-    link = Link(TransferCost(10.0, 100.0, 0.0))
+    link = NetworkLink(TransferCost(10.0, 100.0, 0.0))
     link.begin("long", 20, now=0.0)
     link.begin("short", 10, now=1.0)
-    assert link.due == pytest.approx(3.0), "half of the long one was through; both need 100 bytes, at 50 a second"
+    assert link.next_completion == pytest.approx(3.0), (
+        "half of the long one was through; both need 100 bytes, at 50 a second"
+    )
     link.cancel("long", 2.0)
-    assert link.due == pytest.approx(2.5)
-    assert link.ended(9.0) == ["short"]
+    assert link.next_completion == pytest.approx(2.5)
+    assert link.pop_completed(9.0) == ["short"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), min_size=1, max_size=8))
 def test_a_link_moves_no_more_than_its_bandwidth_and_loses_nothing(asked: list[tuple[int, float]]) -> None:
-    link, now, ended = Link(TransferCost(10.0, 100.0, 0.0)), 0.0, list[str]()
+    link, now, ended = NetworkLink(TransferCost(10.0, 100.0, 0.0)), 0.0, list[str]()
     for number, (tokens, pause) in enumerate(asked):
         now += pause
-        ended += link.ended(now)
+        ended += link.pop_completed(now)
         link.begin(str(number), tokens, now)
-    while (due := link.due) is not None:
+    while (due := link.next_completion) is not None:
         assert due >= now - 1e-9
         now = max(now, due)
-        ended += link.ended(now)
+        ended += link.pop_completed(now)
     assert sorted(ended) == sorted(str(number) for number in range(len(asked)))
     assert now >= sum(tokens for tokens, _ in asked) / 10 - 1e-6
 
@@ -237,33 +239,33 @@ def test_a_transfer_that_costs_less_than_nothing_is_refused(wrong: dict[str, flo
 
 @pytest.mark.parametrize("protocol", ["kv_transfer_params", "plain"])
 def test_the_first_token_comes_after_prefill_transfer_and_one_step(protocol: str) -> None:
-    split = msgspec.convert({"prefill": 1, "cost": COST, "protocol": protocol}, Split)
-    (timing,) = served([Request("a", 0.0, 20, 3)], cores(2), split).timings
+    split = msgspec.convert({"prefill": 1, "cost": COST, "protocol": protocol}, DisaggregationConfig)
+    (timing,) = served([WorkloadRequest("a", 0.0, 20, 3)], cores(2), split).timings
     assert (timing.first_token_s, timing.last_token_s) == (1.0 + 2.5 + 1.0, 6.5)
     assert (timing.kv_transfer_s, timing.prefill_replica, timing.replica) == (2.5, 0, 1)
 
 
 def test_transfers_wait_for_each_other_only_on_a_shared_link() -> None:
-    workload = [Request(f"r{index}", 0.0, 20, 1) for index in range(2)]
+    workload = [WorkloadRequest(f"r{index}", 0.0, 20, 1) for index in range(2)]
     for links, first, second in (("shared", 4.5, 4.5), ("pairs", 2.5, 2.5)):
-        split = msgspec.convert({"prefill": 1, "cost": COST, "links": links}, Split)
+        split = msgspec.convert({"prefill": 1, "cost": COST, "links": links}, DisaggregationConfig)
         timings = served(workload, cores(3), split).timings
         assert [timing.kv_transfer_s for timing in timings] == [first, second]
 
 
 def test_a_lease_that_has_run_out_costs_a_second_prefill() -> None:
-    split = Split(prefill=1, cost=COST, lease_seconds=2.0)
+    split = DisaggregationConfig(prefill=1, cost=COST, lease_seconds=2.0)
     config = msgspec.structs.replace(CONFIG, num_gpu_blocks=8)
-    workload = [Request("first", 0.0, 20, 5), Request("late", 0.0, 20, 5)]
+    workload = [WorkloadRequest("first", 0.0, 20, 5), WorkloadRequest("late", 0.0, 20, 5)]
     engines = cores(2, config=config)
     timings = served(workload, engines, split).timings
     assert timings[0].kv_transfer_s > 0
     assert timings[1].kv_transfer_s == 0, "its blocks were gone before the decode side had room for it"
-    assert all(engine.scheduler.pool.used == 0 for engine in engines)
+    assert all(engine.scheduler.pool.num_used == 0 for engine in engines)
 
 
 fleets = st.builds(
-    Split,
+    DisaggregationConfig,
     prefill=st.integers(1, 2),
     cost=st.builds(TransferCost, st.just(1.0), st.sampled_from([1.0, 10.0, 1000.0]), st.sampled_from([0.0, 0.5])),
     links=st.sampled_from(["shared", "pairs"]),
@@ -271,7 +273,7 @@ fleets = st.builds(
     lease_seconds=st.sampled_from([0.5, 3.0, 480.0]),
 )
 configs = st.builds(
-    SchedulerConfig,
+    SimulatedSchedulerConfig,
     max_num_seqs=st.integers(1, 4),
     max_num_batched_tokens=st.integers(4, 40),
     block_size=st.just(4),
@@ -289,24 +291,24 @@ workloads = st.lists(
 
 @given(configs, fleets, workloads)
 def test_everyone_is_answered_and_all_blocks_come_back(
-    config: SchedulerConfig, split: Split, asked: list[tuple[int, int, float, int, bool]]
+    config: SimulatedSchedulerConfig, split: DisaggregationConfig, asked: list[tuple[int, int, float, int, bool]]
 ) -> None:
-    workload, at = list[Request](), 0.0
+    workload, at = list[WorkloadRequest](), 0.0
     for number, (inputs, outputs, pause, priority, shares) in enumerate(asked):
         at += pause
         hashes = tuple(f"s{block}" for block in range(inputs // 4)) if shares else ()
-        workload.append(Request(f"r{number}", at, inputs, outputs, hashes, 4, priority))
+        workload.append(WorkloadRequest(f"r{number}", at, inputs, outputs, hashes, 4, priority))
     engines = cores(split.prefill + 2, config=config)
-    replayed = replay_split(workload, engines, split, routes=(round_robin(), least_loaded()))
+    replayed = replay_disaggregated(workload, engines, split, routes=(build_round_robin(), build_least_loaded()))
     assert [timing.id for timing in replayed.timings] == [request.id for request in workload]
     for request, timing in zip(workload, replayed.timings, strict=True):
         assert request.arrival_s < timing.first_token_s <= timing.last_token_s
         assert timing.last_token_s - timing.first_token_s >= request.output_tokens - 1 - 1e-9
     for engine in engines:
         assert engine.scheduler.num_waiting == engine.scheduler.num_running == 0
-        assert engine.scheduler.pool.free == engine.scheduler.pool.size
+        assert engine.scheduler.pool.num_free == engine.scheduler.pool.size
 
 
 def test_a_fleet_needs_both_kinds() -> None:
     with pytest.raises(ValueError, match="at least one engine"):
-        served([Request("a", 0.0, 1, 1)], cores(1), Split(prefill=1, cost=COST))
+        served([WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST))

@@ -3,24 +3,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
-from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost, faster, noisy
-from dragoman.engines.simulator.scheduler import Scheduler
+from dragoman.engines.simulator.latency import LatencyModel, StepLoad, TokenCost, add_noise, speed_up
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
 
 from .driving import sample, sequence
 
 
 def core(asynchronous: bool, seconds: float = 1.0) -> EngineCore:
-    config = SchedulerConfig(block_size=4, num_gpu_blocks=100, async_scheduling=asynchronous)
-    return EngineCore(Scheduler(config), lambda _: seconds)
+    config = SimulatedSchedulerConfig(block_size=4, num_gpu_blocks=100, async_scheduling=asynchronous)
+    return EngineCore(SimulatedScheduler(config), lambda _: seconds)
 
 
 def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], list[str]]]:
     """When who got a token, and who was finished by it."""
     told: list[tuple[float, list[str], list[str]]] = []
-    while tested.due is not None and tested.due <= until:
-        outcome = tested.commit(tested.due)
+    while tested.next_step_end is not None and tested.next_step_end <= until:
+        outcome = tested.commit(tested.next_step_end)
         for each in outcome.sampled:
             sample(each)
         tested.launch(outcome.at)
@@ -30,11 +30,11 @@ def served(tested: EngineCore, until: float) -> list[tuple[float, list[str], lis
 
 def test_every_token_has_its_time_and_an_idle_engine_waits_for_nothing() -> None:
     tested = core(asynchronous=False)
-    assert tested.due is None
+    assert tested.next_step_end is None
     tested.add(sequence("a", [1, 2], 3))
     assert [each.id for each in tested.step(10.0).admitted] == ["a"]
     assert served(tested, 20.0) == [(11.0, ["a"], []), (12.0, ["a"], []), (13.0, ["a"], ["a"])]
-    assert tested.due is None
+    assert tested.next_step_end is None
 
 
 def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
@@ -42,7 +42,7 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
     tested.add(sequence("a", [1], 50))
     tested.step(0.0)
     times = [at for at, sampled, _ in served(tested, 9.0) if sampled]
-    assert np.diff(times) == pytest.approx(np.full(49, 0.02))
+    assert np.diff(times) == pytest.approx(np.render_full(49, 0.02))
 
 
 @pytest.mark.parametrize(("asynchronous", "first"), [(False, 3.0), (True, 4.0)])
@@ -69,7 +69,7 @@ def test_called_too_early_nothing_happens() -> None:
     tested.add(sequence("a", [1], 5))
     tested.step(0.0)
     assert tested.step(0.5).sampled == []
-    assert tested.due == 1.0
+    assert tested.next_step_end == 1.0
 
 
 def test_the_aborted_gets_no_more_tokens() -> None:
@@ -90,7 +90,7 @@ def test_an_end_that_its_content_decides_is_told_between_the_halves_of_a_step() 
     tested.commit(1.0)
     tested.abort(ended)
     assert tested.launch(1.0) == ([], [], [])
-    assert (tested.due, tested.scheduler.pool.used) == (None, 0)
+    assert (tested.next_step_end, tested.scheduler.pool.num_used) == (None, 0)
 
 
 MODEL = LatencyModel(0.01, (TokenCost(0, 1e-5), TokenCost(100, 2e-5)), per_context_token=1e-7, per_prefill_pair=1e-9)
@@ -107,11 +107,11 @@ MODEL = LatencyModel(0.01, (TokenCost(0, 1e-5), TokenCost(100, 2e-5)), per_conte
     ],
 )
 def test_a_step_costs_what_the_formula_says(load: StepLoad, seconds: float) -> None:
-    assert MODEL.seconds(load) == pytest.approx(seconds)
+    assert MODEL.compute_seconds(load) == pytest.approx(seconds)
 
 
 def test_no_step_is_shorter_than_the_floor() -> None:
-    assert LatencyModel(0.01, floor=0.5).seconds(StepLoad(1)) == 0.5
+    assert LatencyModel(0.01, floor=0.5).compute_seconds(StepLoad(1)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_no_model_can_give_a_step_for_nothing(wrong: dict[str, float]) -> None:
 
 def test_noise_leaves_the_mean_and_comes_from_the_given_generator() -> None:
     def drawn(seed: int) -> list[float]:
-        tested = noisy(lambda _: 2.0, 0.2, np.random.default_rng(seed))
+        tested = add_noise(lambda _: 2.0, 0.2, np.random.default_rng(seed))
         return [tested(StepLoad(1)) for _ in range(4000)]
 
     assert drawn(1) == drawn(1)
@@ -144,4 +144,4 @@ def test_noise_leaves_the_mean_and_comes_from_the_given_generator() -> None:
 
 
 def test_time_may_run_faster() -> None:
-    assert faster(lambda _: 2.0, 10)(StepLoad(1)) == 0.2
+    assert speed_up(lambda _: 2.0, 10)(StepLoad(1)) == 0.2

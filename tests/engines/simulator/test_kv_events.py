@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.engine import Ended, TokenOutput, TokenRequest
-from dragoman.engines.simulator.blocks import BlockPool
-from dragoman.engines.simulator.composer import Composition
-from dragoman.engines.simulator.config import SchedulerConfig
-from dragoman.engines.simulator.draws import Draws
+from dragoman.engines.simulator.blocks import SimulatedBlockPool
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.hashing import TokenContents
-from dragoman.engines.simulator.kv_events import Batch, Event, Journal, short
-from dragoman.engines.simulator.kv_publisher import END, for_rank, read_config
-from dragoman.engines.simulator.rank import Live, Rank
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.sequence import Sequence
-from dragoman.engines.simulator.speech import Recital
+from dragoman.engines.simulator.keyed_rng import KeyedRandom
+from dragoman.engines.simulator.kv_events import KvEvent, KvEventBatch, ReplayBuffer, truncate_hash
+from dragoman.engines.simulator.kv_publisher import REPLAY_END, offset_endpoint_port, parse_kv_events_config
+from dragoman.engines.simulator.rank import DataParallelRank, LiveRequest
+from dragoman.engines.simulator.reply_generator import PlannedReply
+from dragoman.engines.simulator.reply_tokens import PlannedTokens
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.sequence import SimulatedSequence
 
 from .serving import twin
 
@@ -35,30 +35,30 @@ class Bench:
     """A rank on a virtual clock, and an index of what it publishes: hash to tokens."""
 
     def __init__(self, blocks: int = 12, block_size: int = 4) -> None:
-        self.config = SchedulerConfig(
+        self.config = SimulatedSchedulerConfig(
             max_num_seqs=4, max_num_batched_tokens=16, block_size=block_size, num_gpu_blocks=blocks
         )
         self.calls: list[Any] = []
         self.numbers = count()
         self.index: dict[int, list[int]] = {}
         self.ended: list[str] = []
-        pool = BlockPool(blocks, record=True)
-        core = EngineCore(Scheduler(self.config, pool), lambda _: 1.0)
-        self.rank = Rank(
+        pool = SimulatedBlockPool(blocks, record=True)
+        core = EngineCore(SimulatedScheduler(self.config, pool), lambda _: 1.0)
+        self.rank = DataParallelRank(
             0,
             core,
             self.call_at,
             vocab_size=100,
-            ended=lambda live: self.ended.append(live.id),
+            on_finished=lambda live: self.ended.append(live.id),
             publish=self.hear,
         )
 
     def call_at(self, when: float, call: Any) -> None:
         heappush(self.calls, (when, next(self.numbers), call))
 
-    def hear(self, events: list[Event]) -> None:
+    def hear(self, events: list[KvEvent]) -> None:
         """As a router would: from the bytes."""
-        payload = msgspec.msgpack.encode(Batch(0.0, events, 0))
+        payload = msgspec.msgpack.encode(KvEventBatch(0.0, events, 0))
         for name, *fields in msgspec.msgpack.decode(payload)[1]:
             if name == "BlockStored":
                 hashes, _, tokens, size = fields[:4]
@@ -71,17 +71,19 @@ class Bench:
                 assert name == "AllBlocksCleared"
                 self.index.clear()
 
-    def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> Live:
+    def add(self, prompt: list[int], max_tokens: int, outputs: list[TokenOutput] | None = None) -> LiveRequest:
         id, now = str(next(self.numbers)), self.calls[0][0] if self.calls else 0.0
         request = TokenRequest(id, tuple(prompt), max_tokens)
-        ledger = self.rank.ledger
+        ledger = self.rank.event_builder
         assert ledger is not None
-        contents = TokenContents(self.config.block_size, list(prompt), noted=partial(ledger.note, lora=""))
-        sequence = Sequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
-        speech = Recital((), [1, 2, 3], 0, None, -1)
+        contents = TokenContents(self.config.block_size, list(prompt), on_hashed=partial(ledger.add_hashed, lora=""))
+        sequence = SimulatedSequence(id, num_prompt_tokens=len(prompt), max_tokens=max_tokens, contents=contents)
+        speech = PlannedTokens((), [1, 2, 3], 0, None, -1)
         said: list[TokenOutput] = [] if outputs is None else outputs
-        live = Live(request, said.append, sequence, contents, Composition(speech), Draws(id), arrived=now)
-        self.rank.queue(live, now)
+        live = LiveRequest(
+            request, said.append, sequence, contents, PlannedReply(speech), KeyedRandom(id), arrived_at=now
+        )
+        self.rank.enqueue(live, now)
         return live
 
     def step(self) -> None:
@@ -90,7 +92,7 @@ class Bench:
 
     def check(self) -> None:
         pool = self.rank.core.scheduler.pool
-        assert self.index.keys() == {short(name) for name in pool.cached().values()}
+        assert self.index.keys() == {truncate_hash(name) for name in pool.list_cached_blocks().values()}
 
 
 REQUESTS = st.lists(
@@ -102,12 +104,12 @@ REQUESTS = st.lists(
 @given(REQUESTS)
 def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(orders: list[tuple[int, int, int, str]]):
     bench = Bench()
-    lives: list[Live] = []
+    lives: list[LiveRequest] = []
     for kind, length, max_tokens, then in orders:
         lives.append(bench.add([kind] * length, max_tokens))
         if then == "abort":
             live = lives[kind % len(lives)]
-            bench.rank.drop(live, 0.0)
+            bench.rank.abort(live, 0.0)
             assert not live.sequence.blocks
         for _ in range(0 if then == "run" else 3):
             if bench.calls:
@@ -117,16 +119,16 @@ def test_events_replayed_are_the_pools_map_and_counters_are_the_schedulers(order
         bench.step()
         bench.check()
     stats, scheduler = bench.rank.stats, bench.rank.core.scheduler
-    assert scheduler.pool.used == 0
+    assert scheduler.pool.num_used == 0
     assert sum(stats.success.values()) == len(lives)
-    assert stats.generation_tokens == sum(live.count for live in lives)
-    assert stats.ttft.count == sum(live.first is not None for live in lives)
+    assert stats.generation_tokens == sum(live.num_output_tokens for live in lives)
+    assert stats.ttft.count == sum(live.first_token_at is not None for live in lives)
     assert stats.inter_token.count == stats.generation_tokens - stats.ttft.count
 
 
 def test_blocks_tell_their_tokens_and_what_they_follow():
     bench = Bench()
-    heard: list[Event] = []
+    heard: list[KvEvent] = []
     bench.rank._publish = heard.extend  # pyright: ignore[reportPrivateUsage]
     outputs: list[TokenOutput] = []
     bench.add([7, 8, 9, 10, 11, 12, 13, 14, 15], 1, outputs)
@@ -140,8 +142,8 @@ def test_blocks_tell_their_tokens_and_what_they_follow():
 
 
 def test_what_is_kept_can_be_heard_again():
-    journal = Journal(keep=3)
-    sent = [journal.add(Batch(float(number), [], None)) for number in range(5)]
+    journal = ReplayBuffer(size=3)
+    sent = [journal.add(KvEventBatch(float(number), [], None)) for number in range(5)]
     assert journal.since(3) == sent[3:]
     assert journal.since(0) == sent[2:]
     assert sent[1][0] == b"\x00\x00\x00\x00\x00\x00\x00\x01"
@@ -152,13 +154,13 @@ def test_what_is_kept_can_be_heard_again():
     [("tcp://*:5557", 0, "tcp://*:5557"), ("tcp://*:5557", 2, "tcp://*:5559"), ("inproc://x", 1, "inproc://x_dp1")],
 )
 def test_every_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, own: str):
-    assert for_rank(endpoint, rank) == own
+    assert offset_endpoint_port(endpoint, rank) == own
 
 
 @pytest.mark.parametrize("text", ["x", "[]", '{"publisher": "kafka"}', '{"endpoint": 5}', '{"end_point": ""}'])
 def test_a_config_that_makes_no_sense_is_refused(text: str):
     with pytest.raises(ValueError, match=r"kv-events-config"):
-        read_config(text)
+        parse_kv_events_config(text)
 
 
 async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
@@ -176,7 +178,7 @@ async def test_a_subscriber_hears_and_asks_for_what_it_missed(tmp_path: Any):
         ts, events, rank = msgspec.msgpack.decode(payload)
         assert (number, rank, events[0][0]) == ((0).to_bytes(8, "big"), 0, "BlockStored")
         assert ts > 1.7e9
-        while (await asking.recv_multipart())[1] != END:
+        while (await asking.recv_multipart())[1] != REPLAY_END:
             pass
         for salt in range(100):
             # A subscription takes its way through the socket; what is published before it has come is lost.

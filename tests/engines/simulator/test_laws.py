@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import RequestError
-from dragoman.engines.simulator.config import SchedulerConfig
-from dragoman.engines.simulator.sequence import Status
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.sequence import SequenceStatus
 
 from .driving import Driver, sequence
 
 configs = st.builds(
-    SchedulerConfig,
+    SimulatedSchedulerConfig,
     max_num_seqs=st.integers(1, 6),
     max_num_batched_tokens=st.integers(1, 24),
     block_size=st.just(4),
@@ -35,7 +35,7 @@ scenarios = st.lists(st.tuples(asked, pauses, st.sampled_from([False, False, Tru
 parts = st.lists(st.sampled_from(["here", "fetched", "lost", "kept"]), min_size=12, max_size=12)
 
 
-def drive(config: SchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()) -> Driver:
+def drive(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: Sequence[str] = ()) -> Driver:
     """Requests with some steps between them; some are aborted on the way. parts: what another instance does for each:
     its prompt comes from there, or is lost on the way, or its blocks are kept for it."""
     driver = Driver(config, depth)
@@ -61,12 +61,12 @@ def drive(config: SchedulerConfig, depth: int, scenario: Scenario, parts: Sequen
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
 def test_everyone_gets_their_tokens_and_all_blocks_come_back(
-    config: SchedulerConfig, depth: int, scenario: Scenario
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)
-    assert driver.pool.free == driver.pool.size
+    assert driver.pool.num_free == driver.pool.size
     for each in driver.sequences:
-        assert each.status is Status.FINISHED
+        assert each.status is SequenceStatus.FINISHED
         if each.id in driver.finished:
             assert driver.got[each.id] == each.max_tokens == each.num_output_tokens
         else:
@@ -76,19 +76,19 @@ def test_everyone_gets_their_tokens_and_all_blocks_come_back(
 
 @given(configs, st.sampled_from([1, 2]), scenarios, parts)
 def test_that_holds_too_where_other_instances_have_a_part(
-    config: SchedulerConfig, depth: int, scenario: Scenario, parts: list[str]
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario, parts: list[str]
 ) -> None:
     driver = drive(config, depth, scenario, parts)
-    assert driver.pool.free == driver.pool.size
+    assert driver.pool.num_free == driver.pool.size
     for each in driver.sequences:
-        assert each.status is Status.FINISHED
+        assert each.status is SequenceStatus.FINISHED
         assert (each.id in driver.finished) == (driver.got[each.id] == each.max_tokens)
     assert len(driver.finished) == len(set(driver.finished))
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
 def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
-    config: SchedulerConfig, depth: int, scenario: Scenario
+    config: SimulatedSchedulerConfig, depth: int, scenario: Scenario
 ) -> None:
     driver = drive(config, depth, scenario)
     for each in driver.sequences:
@@ -103,7 +103,7 @@ def test_every_token_is_computed_once_unless_its_sequence_was_preempted(
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_first_come_is_first_served(config: SchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_first_come_is_first_served(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
     driver = drive(config, depth, scenario)
     if config.scheduling_policy == "fcfs":
         order = [each.id for each in driver.sequences if each.id in driver.admitted]
@@ -111,7 +111,7 @@ def test_first_come_is_first_served(config: SchedulerConfig, depth: int, scenari
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_the_same_requests_give_the_same_run(config: SchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_the_same_requests_give_the_same_run(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
     first, second = drive(config, depth, scenario), drive(config, depth, scenario)
     assert first.finished == second.finished
     assert first.got == second.got
@@ -119,7 +119,7 @@ def test_the_same_requests_give_the_same_run(config: SchedulerConfig, depth: int
 
 
 @given(configs, st.sampled_from([1, 2]), scenarios)
-def test_hits_and_preemptions_add_up(config: SchedulerConfig, depth: int, scenario: Scenario) -> None:
+def test_hits_and_preemptions_add_up(config: SimulatedSchedulerConfig, depth: int, scenario: Scenario) -> None:
     driver = drive(config, depth, scenario)
     stats = driver.scheduler.stats
     served = [each for each in driver.sequences if each.num_cached_tokens is not None]

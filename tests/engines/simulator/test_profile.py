@@ -6,35 +6,39 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engines.simulator.calibrate import calibrate, rounded
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.calibrate import calibrate, round_numbers
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.fitting import CalibrationError, Prior, fit, simulate
 from dragoman.engines.simulator.latency import LatencyModel, TokenCost
-from dragoman.engines.simulator.least_squares import Rows, non_negative, solve
-from dragoman.engines.simulator.measured import compare, read_log
+from dragoman.engines.simulator.least_squares import Rows, solve, solve_non_negative
+from dragoman.engines.simulator.measurements import compare, read_log
 from dragoman.engines.simulator.profile import (
     Hardware,
-    Model,
-    Profile,
+    ModelProfile,
     ProfileError,
+    SimulatorProfile,
     dumps,
-    expected,
+    estimate_prior,
+    list_profiles,
     load,
     loads,
-    shipped,
 )
-from dragoman.engines.simulator.synthetic import Uniform, poisson
+from dragoman.engines.simulator.synthetic import UniformLength, generate_poisson
 from dragoman.engines.simulator.timing import Timing
 from dragoman.engines.simulator.workload import WorkloadError
 
-PROFILE = Profile("mine", Hardware("a GPU"), Model("a model"), SchedulerConfig(), LatencyModel(0.01))
+PROFILE = SimulatorProfile(
+    "mine", Hardware("a GPU"), ModelProfile("a model"), SimulatedSchedulerConfig(), LatencyModel(0.01)
+)
 TRUTH = LatencyModel(0.012, (TokenCost(0, 3e-5),), per_context_token=8e-8, per_prefill_pair=1e-9)
-WORKLOAD = poisson(np.random.default_rng(5), count=120, rate=4.0, inputs=Uniform(50, 2000), outputs=Uniform(20, 200))
+WORKLOAD = generate_poisson(
+    np.random.default_rng(5), count=120, rate=4.0, inputs=UniformLength(50, 2000), outputs=UniformLength(20, 200)
+)
 
 
 def test_a_profile_survives_being_written() -> None:
     assert loads(dumps(PROFILE)) == PROFILE
-    for name in shipped():
+    for name in list_profiles():
         assert loads(dumps(load(name))) == load(name)
 
 
@@ -45,7 +49,7 @@ def test_what_is_not_said_has_vllms_default_and_numbers_may_be_written_as_people
         "latency: {base: 1e-2, per_token: [{beyond: 0, seconds: 1e-5}]}\n"
     )
     read = load(str(file))
-    assert read.engine == SchedulerConfig(max_num_seqs=7)
+    assert read.engine == SimulatedSchedulerConfig(max_num_seqs=7)
     assert read.latency == LatencyModel(0.01, (TokenCost(0, 1e-5),))
 
 
@@ -74,20 +78,20 @@ def test_a_profile_that_does_not_exist_is_told_with_those_that_do() -> None:
 
 
 def test_hardware_and_model_tell_what_to_expect() -> None:
-    told = expected(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), Model("m", 16e9, 128 * 1024))
+    told = estimate_prior(Hardware("g", memory_bandwidth=1e12, tensor_parallel=2), ModelProfile("m", 16e9, 128 * 1024))
     assert told.base == pytest.approx(0.01)
     assert told.per_context_token == pytest.approx(6.5536e-8)
-    assert expected(Hardware("g"), Model("m", 16e9)) == Prior()
+    assert estimate_prior(Hardware("g"), ModelProfile("m", 16e9)) == Prior()
 
 
 def observed(seconds: LatencyModel = TRUTH) -> list[Timing]:
-    return simulate(WORKLOAD, SchedulerConfig(), seconds, 0.001).timings
+    return simulate(WORKLOAD, SimulatedSchedulerConfig(), seconds, 0.001).timings
 
 
 def test_a_fit_finds_what_made_the_measurements() -> None:
     measured = observed()
-    found = fit(WORKLOAD, measured[:60], SchedulerConfig(), Prior())
-    error = compare(measured[60:], simulate(WORKLOAD, SchedulerConfig(), found.latency, 0.001).timings[60:])
+    found = fit(WORKLOAD, measured[:60], SimulatedSchedulerConfig(), Prior())
+    error = compare(measured[60:], simulate(WORKLOAD, SimulatedSchedulerConfig(), found.latency, 0.001).timings[60:])
     assert max(abs(error.tpot.mean), abs(error.latency.mean)) < 0.005
     assert abs(error.ttft.mean) < 0.03, "of few requests on an idle server: who comes in which moment of a step"
     assert found.error < 0.05
@@ -96,7 +100,7 @@ def test_a_fit_finds_what_made_the_measurements() -> None:
 def test_a_fit_never_gives_steps_for_nothing() -> None:
     """The defect of another simulator: a calibration that extrapolates to 0 ms."""
     instant = LatencyModel(1e-6, (TokenCost(0, 1e-4),))
-    found = fit(WORKLOAD, observed(instant)[:40], SchedulerConfig(), Prior(frontend=0.0))
+    found = fit(WORKLOAD, observed(instant)[:40], SimulatedSchedulerConfig(), Prior(frontend=0.0))
     assert found.latency.base > 0
 
 
@@ -110,7 +114,7 @@ def test_a_fit_never_gives_steps_for_nothing() -> None:
 )
 def test_measurements_that_cannot_be_fitted_are_refused(timings: list[Timing], complaint: str) -> None:
     with pytest.raises(CalibrationError, match=complaint):
-        fit(WORKLOAD, timings, SchedulerConfig(), Prior())
+        fit(WORKLOAD, timings, SimulatedSchedulerConfig(), Prior())
 
 
 def test_something_must_be_held_out() -> None:
@@ -122,12 +126,12 @@ def test_something_must_be_held_out() -> None:
             model=PROFILE.model,
             engine=PROFILE.engine,
             source="here",
-            fitted={request.id for request in WORKLOAD},
+            fitted_ids={request.id for request in WORKLOAD},
         )
 
 
 def test_numbers_are_rounded_as_people_write_them() -> None:
-    assert rounded(LatencyModel(0.0123456, (TokenCost(0, 1.23456e-5),))) == LatencyModel(
+    assert round_numbers(LatencyModel(0.0123456, (TokenCost(0, 1.23456e-5),))) == LatencyModel(
         0.01235, (TokenCost(0, 1.235e-5),)
     )
 
@@ -140,8 +144,8 @@ def test_a_log_without_times_is_refused_with_its_line() -> None:
 def test_no_coefficient_is_negative_and_the_best_others_are_found() -> None:
     features = np.array([[1.0, 1.0, 0.0], [1.0, 2.0, 1.0], [1.0, 3.0, 0.0], [1.0, 4.0, 1.0]])
     free = features @ np.array([2.0, 0.5, 0.25])
-    assert non_negative(Rows(features, free)) == pytest.approx([2.0, 0.5, 0.25])
-    bound = non_negative(Rows(features, features @ np.array([2.0, 0.5, -0.25])))
+    assert solve_non_negative(Rows(features, free)) == pytest.approx([2.0, 0.5, 0.25])
+    bound = solve_non_negative(Rows(features, features @ np.array([2.0, 0.5, -0.25])))
     assert bound[2] == 0
     assert (bound[:2] > 0).all()
 

@@ -4,41 +4,49 @@ import numpy as np
 import pytest
 
 from dragoman.core.errors import RequestError
-from dragoman.engines.simulator.config import SchedulerConfig
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
 from dragoman.engines.simulator.engine_core import EngineCore
 from dragoman.engines.simulator.replay import replay
-from dragoman.engines.simulator.report import Slo, report, spread, text
-from dragoman.engines.simulator.routing import least_loaded, prefix_aware, round_robin
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.synthetic import Conversations, Fixed, Uniform, poisson, sessions
-from dragoman.engines.simulator.workload import Request
+from dragoman.engines.simulator.report import Slo, build_report, render_report, summarize
+from dragoman.engines.simulator.routing import build_least_loaded, build_prefix_aware, build_round_robin
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.synthetic import (
+    FixedLength,
+    SessionOptions,
+    UniformLength,
+    generate_poisson,
+    generate_sessions,
+)
+from dragoman.engines.simulator.workload import WorkloadRequest
 
-CONFIG = SchedulerConfig(num_gpu_blocks=1000, async_scheduling=False)
-TALKS = Conversations(Fixed(4), Uniform(100, 300), Uniform(20, 60), think_seconds=1.0, system_tokens=320)
+CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=1000, async_scheduling=False)
+TALKS = SessionOptions(
+    FixedLength(4), UniformLength(100, 300), UniformLength(20, 60), think_seconds=1.0, system_tokens=320
+)
 
 
-def cores(count: int = 1, seconds: float = 1.0, config: SchedulerConfig = CONFIG) -> list[EngineCore]:
-    return [EngineCore(Scheduler(config), lambda _: seconds) for _ in range(count)]
+def cores(count: int = 1, seconds: float = 1.0, config: SimulatedSchedulerConfig = CONFIG) -> list[EngineCore]:
+    return [EngineCore(SimulatedScheduler(config), lambda _: seconds) for _ in range(count)]
 
 
 def test_one_request_has_the_times_of_its_steps() -> None:
-    (timing,) = replay([Request("a", 5.0, 10, 3)], cores(), frontend_seconds=0.5).timings
+    (timing,) = replay([WorkloadRequest("a", 5.0, 10, 3)], cores(), frontend_seconds=0.5).timings
     assert (timing.scheduled_s, timing.first_token_s, timing.last_token_s) == (5.5, 6.5, 8.5)
     assert (timing.ttft, timing.latency, timing.tpot) == (1.5, 3.5, 1.0)
 
 
 def test_the_clock_jumps_over_idle_time_and_the_order_of_lines_does_not_matter() -> None:
-    workload = [Request("late", 1e6, 1, 1), Request("early", 0.0, 1, 1)]
+    workload = [WorkloadRequest("late", 1e6, 1, 1), WorkloadRequest("early", 0.0, 1, 1)]
     assert [timing.first_token_s for timing in replay(workload, cores()).timings] == [1e6 + 1, 1.0]
 
 
 def test_a_turn_arrives_when_the_one_before_it_is_answered() -> None:
-    workload = [Request("a", 0.0, 1, 3), Request("b", 2.0, 1, 1, after="a")]
+    workload = [WorkloadRequest("a", 0.0, 1, 3), WorkloadRequest("b", 2.0, 1, 1, after="a")]
     assert replay(workload, cores()).timings[1].arrival_s == 5.0
 
 
 def test_a_conversation_finds_its_own_history() -> None:
-    replayed = replay(sessions(np.random.default_rng(1), count=1, rate=1.0, conversations=TALKS), cores())
+    replayed = replay(generate_sessions(np.random.default_rng(1), count=1, rate=1.0, options=TALKS), cores())
     before = 0
     for timing in replayed.timings:
         assert timing.cached_tokens == before // 16 * 16
@@ -46,41 +54,43 @@ def test_a_conversation_finds_its_own_history() -> None:
 
 
 def test_a_replay_may_stop_when_those_that_matter_are_answered() -> None:
-    workload = [Request(f"r{index}", float(index), 1, 1) for index in range(100)]
+    workload = [WorkloadRequest(f"r{index}", float(index), 1, 1) for index in range(100)]
     assert len(replay(workload, cores(), until=frozenset({"r0", "r3"})).timings) == 4
 
 
 def test_what_can_never_run_is_refused() -> None:
     with pytest.raises(RequestError, match="context"):
-        replay([Request("a", 0.0, 10**6, 1)], cores())
+        replay([WorkloadRequest("a", 0.0, 10**6, 1)], cores())
 
 
 def test_the_same_workload_gives_the_same_run() -> None:
-    workload = poisson(np.random.default_rng(3), count=40, rate=3.0, inputs=Uniform(1, 900), outputs=Fixed(20))
+    workload = generate_poisson(
+        np.random.default_rng(3), count=40, rate=3.0, inputs=UniformLength(1, 900), outputs=FixedLength(20)
+    )
     assert replay(workload, cores(2, 0.03)) == replay(workload, cores(2, 0.03))
 
 
 def test_replicas_take_turns_unless_told_otherwise() -> None:
-    workload = [Request(f"r{index}", 0.0, 1, 30 if index == 0 else 1) for index in range(4)]
+    workload = [WorkloadRequest(f"r{index}", 0.0, 1, 30 if index == 0 else 1) for index in range(4)]
     assert [timing.replica for timing in replay(workload, cores(2)).timings] == [0, 1, 0, 1]
-    rotated = replay(workload, cores(3), route=round_robin()).timings
+    rotated = replay(workload, cores(3), route=build_round_robin()).timings
     assert [timing.replica for timing in rotated] == [0, 1, 2, 0]
-    apart = [Request("long", 0.0, 1, 30), Request("x", 5.0, 1, 1), Request("y", 9.0, 1, 1)]
-    assert [timing.replica for timing in replay(apart, cores(2), route=least_loaded()).timings] == [0, 1, 1]
+    apart = [WorkloadRequest("long", 0.0, 1, 30), WorkloadRequest("x", 5.0, 1, 1), WorkloadRequest("y", 9.0, 1, 1)]
+    assert [timing.replica for timing in replay(apart, cores(2), route=build_least_loaded()).timings] == [0, 1, 1]
 
 
 def test_routing_by_prefix_finds_more_in_the_caches() -> None:
-    workload = sessions(np.random.default_rng(2), count=30, rate=2.0, conversations=TALKS)
+    workload = generate_sessions(np.random.default_rng(2), count=30, rate=2.0, options=TALKS)
     hits = {
-        name: report(replay(workload, cores(4, 0.02), route=route)).cache_hits
-        for name, route in (("turns", round_robin()), ("prefix", prefix_aware()))
+        name: build_report(replay(workload, cores(4, 0.02), route=route)).cache_hits
+        for name, route in (("turns", build_round_robin()), ("prefix", build_prefix_aware()))
     }
     assert hits["prefix"] > hits["turns"] + 0.1
 
 
 def test_a_report_adds_up() -> None:
-    workload = [Request("a", 0.0, 32, 3), Request("b", 0.0, 16, 1)]
-    found = report(replay(workload, cores()), Slo(latency=2.0))
+    workload = [WorkloadRequest("a", 0.0, 32, 3), WorkloadRequest("b", 0.0, 16, 1)]
+    found = build_report(replay(workload, cores()), Slo(latency=2.0))
     assert (found.requests, found.duration, found.good, found.goodput) == (2, 3.0, 1, pytest.approx(1 / 3))
     assert (found.request_rate, found.input_token_rate) == (pytest.approx(2 / 3), 16.0)
     assert found.output_token_rate == pytest.approx(4 / 3)
@@ -88,20 +98,20 @@ def test_a_report_adds_up() -> None:
     assert found.tpot.mean == 1.0, "an answer of one token has none"
     assert (found.preemptions, found.cache_hits) == (0, 0.0)
     assert 0 < found.kv_usage_mean <= found.kv_usage_max == 3 / 999
-    shown = text(found)
+    shown = render_report(found)
     assert "1 within the SLO" in shown
     assert "TTFT             1000.00" in shown
 
 
 def test_percentiles_are_numpys_and_of_nothing_zero() -> None:
-    assert spread([1.0, 2.0, 3.0]).p90 == pytest.approx(2.8)
-    assert spread([]).mean == 0.0
+    assert summarize([1.0, 2.0, 3.0]).p90 == pytest.approx(2.8)
+    assert summarize([]).mean == 0.0
 
 
 def test_a_small_cache_shows_as_preemptions_and_waiting() -> None:
-    workload = [Request(f"r{index}", 0.0, 100, 100) for index in range(10)]
-    small = SchedulerConfig(num_gpu_blocks=40)
-    found = report(replay(workload, cores(config=small)))
+    workload = [WorkloadRequest(f"r{index}", 0.0, 100, 100) for index in range(10)]
+    small = SimulatedSchedulerConfig(num_gpu_blocks=40)
+    found = build_report(replay(workload, cores(config=small)))
     assert found.preemptions > 0
     assert found.waiting_mean > 1
     assert found.kv_usage_max > 0.9

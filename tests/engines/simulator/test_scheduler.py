@@ -3,33 +3,33 @@ from __future__ import annotations
 import pytest
 
 from dragoman.core.errors import ContextTooLong, RequestError
-from dragoman.engines.simulator.config import SchedulerConfig
-from dragoman.engines.simulator.scheduler import Scheduler, Step
-from dragoman.engines.simulator.sequence import Sequence, Status
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.scheduler import SchedulerOutput, SimulatedScheduler
+from dragoman.engines.simulator.sequence import SequenceStatus, SimulatedSequence
 
 from .driving import sample, sequence
 
 
-def scheduler(**settings: object) -> Scheduler:
+def scheduler(**settings: object) -> SimulatedScheduler:
     usual: dict[str, object] = {"max_num_batched_tokens": 16, "block_size": 4, "num_gpu_blocks": 17}
-    return Scheduler(SchedulerConfig(**{**usual, **settings}))  # pyright: ignore[reportArgumentType]
+    return SimulatedScheduler(SimulatedSchedulerConfig(**{**usual, **settings}))  # pyright: ignore[reportArgumentType]
 
 
 def prompt(length: int, first: int = 0) -> list[int]:
     return list(range(first, first + length))
 
 
-def shares(step: Step) -> dict[str, int]:
+def shares(step: SchedulerOutput) -> dict[str, int]:
     """Tokens that each one computes."""
     return {each.id: 1 for each in step.decodes} | {chunk.sequence.id: chunk.num_tokens for chunk in step.chunks}
 
 
-def added(to: Scheduler, *sequences: Sequence) -> None:
+def added(to: SimulatedScheduler, *sequences: SimulatedSequence) -> None:
     for each in sequences:
         to.add(each)
 
 
-def step(of: Scheduler) -> dict[str, int]:
+def step(of: SimulatedScheduler) -> dict[str, int]:
     """A step from beginning to end."""
     scheduled = of.schedule()
     for each in of.update(scheduled)[0]:
@@ -69,7 +69,7 @@ def test_what_just_fits_is_served() -> None:
     tested.add(sequence("q", prompt(60), 4))
     for _ in range(7):
         step(tested)
-    assert (tested.num_running, tested.pool.used) == (0, 0)
+    assert (tested.num_running, tested.pool.num_used) == (0, 0)
 
 
 def test_a_long_prompt_leaves_room_under_the_threshold() -> None:
@@ -90,7 +90,7 @@ def test_a_full_cache_makes_requests_wait_and_nobody_is_skipped() -> None:
     added(tested, sequence("a", prompt(8), 3), sequence("b", prompt(12, 50), 1), sequence("c", prompt(1, 90), 1))
     assert step(tested) == {"a": 8}
     assert step(tested) == {"a": 1}
-    assert [each.id for each in tested.waiting()] == ["b", "c"]
+    assert [each.id for each in tested.list_waiting()] == ["b", "c"]
 
 
 def test_the_whole_prompt_is_reserved_unless_told_otherwise() -> None:
@@ -108,8 +108,8 @@ def test_the_last_to_come_gives_way_and_comes_back_first() -> None:
     assert step(tested) == {"a": 1, "b": 1}
     scheduled = tested.schedule()
     assert (shares(scheduled), scheduled.preempted) == ({"a": 1}, [b])
-    assert [each.id for each in tested.waiting()] == ["b", "c"]
-    assert (b.status, b.num_preemptions, b.num_computed_tokens) == (Status.PREEMPTED, 1, 0)
+    assert [each.id for each in tested.list_waiting()] == ["b", "c"]
+    assert (b.status, b.num_preemptions, b.num_computed_tokens) == (SequenceStatus.PREEMPTED, 1, 0)
 
 
 def test_what_was_preempted_finds_its_own_blocks_again() -> None:
@@ -145,7 +145,7 @@ def test_priority_decides_who_is_admitted_and_arrival_among_equals() -> None:
     tested = scheduler(scheduling_policy="priority")
     for id, priority, arrival in (("late", 0, 2.0), ("early", 0, 1.0), ("low", 5, 0.0), ("high", -1, 3.0)):
         tested.add(sequence(id, prompt(1), 1, priority=priority, arrival=arrival))
-    assert [each.id for each in tested.waiting()] == ["high", "early", "late", "low"]
+    assert [each.id for each in tested.list_waiting()] == ["high", "early", "late", "low"]
 
 
 def test_requests_that_start_together_share_their_prompt() -> None:
@@ -186,7 +186,7 @@ def test_an_abort_frees_at_once_wherever_the_sequence_is() -> None:
     flying = tested.schedule()
     for each in (running, waiting, running):
         tested.finish(each)
-    assert (tested.num_running, tested.num_waiting, tested.pool.used) == (0, 0, 0)
+    assert (tested.num_running, tested.num_waiting, tested.pool.num_used) == (0, 0, 0)
     assert tested.update(flying) == ([], []), "the step that was under way gives it no token"
 
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from starlette.types import Message
 
-from dragoman.engines.simulator.faults import Fault, FaultPlan, read_faults
+from dragoman.engines.simulator.faults import Fault, FaultPlan, parse_faults
 from tests.serving.house import scope
 from tests.serving.test_metrics import read
 
@@ -108,10 +108,10 @@ async def test_a_plan_that_makes_no_sense_is_refused(faults: object):
 
 
 def test_a_plan_strikes_whom_it_names_and_the_same_whom_by_chance():
-    plan = FaultPlan(read_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4)
-    first = [plan.next() for _ in range(60)]
+    plan = FaultPlan(parse_faults([{"every": 3, "hang": 1}, {"probability": 0.3, "status": 500}]), seed=4)
+    first = [plan.next_fault() for _ in range(60)]
     plan.set(plan.faults)
-    assert [plan.next() for _ in range(60)] == first
+    assert [plan.next_fault() for _ in range(60)] == first
     assert all(first[number - 1] == Fault(every=3, hang=1.0) for number in range(3, 61, 3))
     assert 4 < sum(fault is not None and fault.status == 500 for fault in first) < 25
 

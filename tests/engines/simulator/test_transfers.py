@@ -15,17 +15,17 @@ import pytest
 from dragoman.core.engine import Ended, Failed
 from dragoman.core.errors import RequestError
 from dragoman.core.events import FinishReason
-from dragoman.engines.simulator.config import SchedulerConfig
-from dragoman.engines.simulator.disaggregation import Address, KvTransferParams, TransferCost
-from dragoman.engines.simulator.kv_channel import KvChannel, read_config
-from dragoman.engines.simulator.scheduler import Scheduler
-from dragoman.engines.simulator.sequence import Sequence
-from dragoman.engines.simulator.transfers import Exchange, Transfers, read_asked
+from dragoman.engines.simulator.config import SimulatedSchedulerConfig
+from dragoman.engines.simulator.disaggregation import KvAddress, KvTransferParams, TransferCost
+from dragoman.engines.simulator.kv_notifications import KvNotifier, parse_kv_transfer_config
+from dragoman.engines.simulator.scheduler import SimulatedScheduler
+from dragoman.engines.simulator.sequence import SimulatedSequence
+from dragoman.engines.simulator.transfers import KvTransfers, TransferContext, parse_transfer_params
 
 from .driving import sequence
 from .serving import Twin, twin
 
-CONFIG = SchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
+CONFIG = SimulatedSchedulerConfig(num_gpu_blocks=20, block_size=4, async_scheduling=False)
 PREFILL = KvTransferParams(do_remote_decode=True)
 DECODE = KvTransferParams(do_remote_prefill=True, remote_request_id="far", remote_num_tokens=8)
 LENGTH = Ended("a", FinishReason.LENGTH)
@@ -35,14 +35,14 @@ class Side:
     """One instance on a virtual clock."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler(CONFIG)
+        self.scheduler = SimulatedScheduler(CONFIG)
         self.reported: list[str | None] = []
         self.woken: list[float] = []
         self._calls: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
         cost = TransferCost(bytes_per_token=10.0, bandwidth=100.0, base_seconds=0.5)
-        exchange = Exchange(Address("engine"), cost, 30.0, self._report)
-        self.transfers = Transfers(self.scheduler, exchange, self._call_at, self.woken.append)
+        exchange = TransferContext(KvAddress("engine"), cost, 30.0, self._report)
+        self.transfers = KvTransfers(self.scheduler, exchange, self._call_at, self.woken.append)
 
     def _report(self, source: KvTransferParams) -> None:
         self.reported.append(source.remote_request_id)
@@ -55,16 +55,16 @@ class Side:
             when, _, call = heappop(self._calls)
             call(when)
 
-    def prefilled(self, id: str = "a") -> Sequence:
+    def prefilled(self, id: str = "a") -> SimulatedSequence:
         done = sequence(id, [ord(id)] * 8, 1)
-        self.transfers.expect(done, PREFILL)
+        self.transfers.register(done, PREFILL)
         self.scheduler.add(done)
         self.scheduler.update(self.scheduler.schedule())
         return done
 
-    def fetching(self, id: str, at: float) -> Sequence:
+    def fetching(self, id: str, at: float) -> SimulatedSequence:
         far = sequence(id, [ord(id)] * 8, 3)
-        self.transfers.expect(far, DECODE)
+        self.transfers.register(far, DECODE)
         self.scheduler.add(far)
         for fetch in self.scheduler.schedule().fetching:
             self.transfers.fetch(fetch, at)
@@ -74,24 +74,24 @@ class Side:
 def test_what_was_prefilled_is_kept_until_it_is_reported_or_its_lease_runs_out() -> None:
     side = Side()
     for id in ("a", "b"):
-        told = side.transfers.close(side.prefilled(id), LENGTH, 1.0)
+        told = side.transfers.finish(side.prefilled(id), LENGTH, 1.0)
         assert isinstance(told, Ended)
         assert f'"remote_request_id":"{id}"' in (told.kv_transfer_params or "")
-    assert (side.transfers.num_kept, side.scheduler.pool.used) == (2, 4)
+    assert (side.transfers.num_leased, side.scheduler.pool.num_used) == (2, 4)
     side.transfers.release("a", 2.0)
     side.transfers.release("a", 2.0)
     side.until(30.9)
-    assert (side.transfers.num_kept, side.scheduler.pool.used) == (1, 2)
+    assert (side.transfers.num_leased, side.scheduler.pool.num_used) == (1, 2)
     side.until(31.0)
-    assert (side.transfers.num_kept, side.scheduler.pool.used) == (0, 0)
+    assert (side.transfers.num_leased, side.scheduler.pool.num_used) == (0, 0)
     assert side.woken[-1] == 31.0
 
 
 @pytest.mark.parametrize("last", [Ended("a", FinishReason.STOP), Failed("a", "no")])
 def test_an_answer_that_is_whole_or_has_failed_leaves_nothing_to_fetch(last: Ended | Failed) -> None:
     side = Side()
-    assert side.transfers.close(side.prefilled(), last, 1.0) == last
-    assert side.scheduler.pool.used == 0
+    assert side.transfers.finish(side.prefilled(), last, 1.0) == last
+    assert side.scheduler.pool.num_used == 0
 
 
 def test_fetches_share_the_link_and_each_is_reported_once() -> None:
@@ -101,7 +101,7 @@ def test_fetches_share_the_link_and_each_is_reported_once() -> None:
     assert (first.num_computed_tokens, side.reported) == (0, [])
     side.until(2.1)
     assert (first.num_computed_tokens, second.num_computed_tokens) == (7, 7)
-    side.transfers.leave(first, 3.0)
+    side.transfers.cancel(first, 3.0)
     assert side.reported == ["far", "far"]
     assert side.woken[-1] == pytest.approx(2.1), "0.5 s and 2 * 80 bytes at 100 a second"
 
@@ -110,18 +110,18 @@ def test_who_leaves_wants_no_blocks_and_gives_its_share_of_the_link_to_the_other
     side = Side()
     gone, other = side.fetching("x", 0.0), side.fetching("y", 0.0)
     side.scheduler.finish(gone)
-    side.transfers.leave(gone, 0.4)
+    side.transfers.cancel(gone, 0.4)
     assert side.reported == ["far"]
     side.until(1.5)
     assert other.num_computed_tokens == 7
-    assert side.scheduler.pool.used == 2
+    assert side.scheduler.pool.num_used == 2
 
 
 def test_an_engine_that_dies_keeps_nothing() -> None:
     side = Side()
-    side.transfers.close(side.prefilled(), LENGTH, 1.0)
+    side.transfers.finish(side.prefilled(), LENGTH, 1.0)
     side.transfers.clear()
-    assert (side.transfers.num_kept, side.scheduler.pool.used) == (0, 0)
+    assert (side.transfers.num_leased, side.scheduler.pool.num_used) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_an_engine_that_dies_keeps_nothing() -> None:
 )
 def test_what_cannot_be_done_here_is_refused(asked: dict[str, Any], role: Any) -> None:
     with pytest.raises(RequestError, match=r"kv_transfer_params"):
-        read_asked(json.dumps(asked), role)
+        parse_transfer_params(json.dumps(asked), role)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +152,21 @@ def test_what_cannot_be_done_here_is_refused(asked: dict[str, Any], role: Any) -
 )
 def test_a_config_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"kv-transfer-config"):
-        read_config(text)
+        parse_kv_transfer_config(text)
 
 
 def test_a_report_counts_only_with_the_secret_and_for_this_instance() -> None:
     def config(engine: str, secret: str) -> Any:
-        return read_config(json.dumps({"engine_id": engine, "kv_connector_extra_config": {"secret": secret}}))
+        return parse_kv_transfer_config(
+            json.dumps({"engine_id": engine, "kv_connector_extra_config": {"secret": secret}})
+        )
 
     released: list[str] = []
-    here = KvChannel(config("e", "s"), released.append)
+    here = KvNotifier(config("e", "s"), released.append)
     for secret, engine in (("s", "e"), ("other", "e"), ("s", "f")):
-        here.datagram_received(KvChannel(config("e", secret), print).sealed(engine, f"{secret} {engine}"), ("", 0))
+        here.datagram_received(
+            KvNotifier(config("e", secret), print).encode_notice(engine, f"{secret} {engine}"), ("", 0)
+        )
     for noise in (b"", b"\xff", b"{}", b'{"engine_id": "e", "request_id": "r", "seal": "\xc3\xa9"}'):
         here.datagram_received(noise, ("", 0))
     assert released == ["s e"]

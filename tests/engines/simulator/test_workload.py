@@ -6,18 +6,26 @@ import numpy as np
 import pytest
 
 from dragoman.engines.simulator.synthetic import (
-    Conversations,
-    Fixed,
-    LogNormal,
-    Uniform,
-    arrivals,
-    bursts,
-    poisson,
-    sessions,
+    FixedLength,
+    LogNormalLength,
+    SessionOptions,
+    UniformLength,
+    generate_arrivals,
+    generate_bursts,
+    generate_poisson,
+    generate_sessions,
 )
-from dragoman.engines.simulator.workload import Request, WorkloadError, read, scaled, write
+from dragoman.engines.simulator.workload import (
+    WorkloadError,
+    WorkloadRequest,
+    encode_workload,
+    read_workload,
+    scale_arrivals,
+)
 
-TALKS = Conversations(Fixed(3), Uniform(10, 50), Uniform(5, 30), think_seconds=2.0, system_tokens=40, groups=2)
+TALKS = SessionOptions(
+    FixedLength(3), UniformLength(10, 50), UniformLength(5, 30), think_seconds=2.0, system_tokens=40, groups=2
+)
 
 
 def generator(seed: int = 1) -> np.random.Generator:
@@ -25,13 +33,13 @@ def generator(seed: int = 1) -> np.random.Generator:
 
 
 def test_what_is_written_is_read_again() -> None:
-    requests = sessions(generator(), count=5, rate=1.0, conversations=TALKS)
-    assert read(write(requests).splitlines()) == requests
+    requests = generate_sessions(generator(), count=5, rate=1.0, options=TALKS)
+    assert read_workload(encode_workload(requests).splitlines()) == requests
 
 
 def test_a_measured_log_is_a_trace_and_empty_lines_are_nothing() -> None:
     line = '{"id": "a", "arrival_s": 0, "input_tokens": 3, "output_tokens": 2, "last_token_s": 7.5}'
-    assert read([line, "", b"\n"]) == [Request("a", 0.0, 3, 2)]
+    assert read_workload([line, "", b"\n"]) == [WorkloadRequest("a", 0.0, 3, 2)]
 
 
 GOOD = '{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'
@@ -50,21 +58,21 @@ GOOD = '{"id": "a", "arrival_s": 0, "input_tokens": 1, "output_tokens": 1}'
 )
 def test_a_broken_trace_is_refused_with_its_place(lines: list[str], complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint):
-        read(lines)
+        read_workload(lines)
 
 
 @pytest.mark.parametrize("burstiness", [0.5, 1.0, 4.0, np.inf])
 def test_arrivals_keep_the_rate_at_any_burstiness(burstiness: float) -> None:
-    moments = np.array(list(islice(arrivals(generator(), rate=5.0, burstiness=burstiness), 5000)))
+    moments = np.array(list(islice(generate_arrivals(generator(), rate=5.0, burstiness=burstiness), 5000)))
     gaps = np.diff(moments)
     assert gaps.mean() == pytest.approx(0.2, rel=0.05)
     assert (gaps.std() / gaps.mean()) ** 2 == pytest.approx(1 / burstiness, rel=0.1, abs=1e-9)
 
 
 def test_the_same_seed_gives_the_same_workload() -> None:
-    def made(seed: int) -> list[Request]:
-        lengths = LogNormal(300, 0.8, most=2000)
-        return poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
+    def made(seed: int) -> list[WorkloadRequest]:
+        lengths = LogNormalLength(300, 0.8, maximum=2000)
+        return generate_poisson(generator(seed), count=50, rate=2.0, inputs=lengths, outputs=lengths)
 
     assert made(1) == made(1)
     assert made(1) != made(2)
@@ -72,12 +80,12 @@ def test_the_same_seed_gives_the_same_workload() -> None:
 
 
 def test_bursts_come_together() -> None:
-    made = bursts(generator(), count=5, size=2, every=10.0, inputs=Fixed(1), outputs=Fixed(1))
+    made = generate_bursts(generator(), count=5, size=2, interval=10.0, inputs=FixedLength(1), outputs=FixedLength(1))
     assert [request.arrival_s for request in made] == [0, 0, 10, 10, 20]
 
 
 def test_a_turn_continues_the_one_before_it() -> None:
-    first, second, _ = sessions(generator(), count=1, rate=1.0, conversations=TALKS)
+    first, second, _ = generate_sessions(generator(), count=1, rate=1.0, options=TALKS)
     assert second.after == first.id
     assert second.input_tokens > first.input_tokens + first.output_tokens
     assert second.block_hashes[: len(first.block_hashes)] == first.block_hashes
@@ -85,14 +93,16 @@ def test_a_turn_continues_the_one_before_it() -> None:
 
 
 def test_sessions_share_their_groups_system_prompt_and_no_more() -> None:
-    made = [request for request in sessions(generator(), count=20, rate=1.0, conversations=TALKS) if not request.after]
+    made = [
+        request for request in generate_sessions(generator(), count=20, rate=1.0, options=TALKS) if not request.after
+    ]
     heads = {request.block_hashes[:2] for request in made}
     assert len(heads) == 2, "forty tokens are two full blocks"
     assert len({request.block_hashes[2] for request in made}) == len(made)
 
 
 def test_a_faster_trace_leaves_the_think_times() -> None:
-    assert scaled([Request("a", 8.0, 1, 1), Request("b", 8.0, 1, 1, after="a")], 2.0) == [
-        Request("a", 4.0, 1, 1),
-        Request("b", 8.0, 1, 1, after="a"),
+    assert scale_arrivals([WorkloadRequest("a", 8.0, 1, 1), WorkloadRequest("b", 8.0, 1, 1, after="a")], 2.0) == [
+        WorkloadRequest("a", 4.0, 1, 1),
+        WorkloadRequest("b", 8.0, 1, 1, after="a"),
     ]

@@ -31,7 +31,7 @@ def test_rope_is_read_as_both_versions_of_transformers_write_it(tmp_path: Path) 
 
 def test_what_is_left_out_has_the_defaults_of_transformers(tmp_path: Path) -> None:
     read = read_config(written(tmp_path, num_key_value_heads="-", head_dim="-", tie_word_embeddings="-"))
-    assert (read.kv_heads, read.head_dim, read.tied) == (4, 8, False)
+    assert (read.kv_heads, read.head_dim, read.is_tied) == (4, 8, False)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.embed import EmbedRequest
+from dragoman.core.embeddings import EmbedRequest
 from dragoman.core.engine import Ended, Failed, Feature, TokenOutput, TokenRequest
 from dragoman.core.errors import ContextTooLong, EngineError, Overloaded, RequestError, Unsupported
 from dragoman.core.events import FinishReason
-from dragoman.core.request import Limits, Sampling, SamplingOptions
-from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, seeded
-from dragoman.engines.tiny import TinyEngine, embedded, load
-from dragoman.engines.tiny.embedding import mean_state
+from dragoman.core.request import GenerationLimits, Sampling, SamplingOptions
+from dragoman.engines.batching import EngineConfig, EngineLimits, SchedulerConfig, build_rng
+from dragoman.engines.tiny import TinyEngine, find_bundled_model, load
+from dragoman.engines.tiny.embedding import compute_mean_state
 from dragoman.engines.tiny.model import Llama
 
 from ..harness import GREEDY, PLAIN, Only, alone, started
@@ -31,7 +31,7 @@ ENDLESS = replace(ASK, id="endless", max_tokens=10_000)
 
 def engine(model: Llama, limits: SchedulerConfig = PLAIN, *, max_num_waiting: int = 100) -> TinyEngine:
     config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, max_num_waiting=max_num_waiting, scheduler=limits)
-    return TinyEngine(model, config, seeded)
+    return TinyEngine(model, config, build_rng)
 
 
 ONE = SchedulerConfig(max_num_seqs=1)
@@ -195,7 +195,7 @@ async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None
     now = [0.0]
     gate = Gate(asyncio.get_running_loop(), 1)
     config = EngineConfig(max_model_len=64, num_kv_tokens=64, stall_after=5)
-    async with started(TinyEngine(small, config, seeded, clock=lambda: now[0])) as client:
+    async with started(TinyEngine(small, config, build_rng, clock=lambda: now[0])) as client:
         now[0] = 100.0
         assert client.engine.health().ready
         held = client.send(replace(ASK, matcher=gate))
@@ -262,14 +262,14 @@ async def test_an_id_runs_once(small: Llama) -> None:
 
 def test_capabilities_name_every_parameter_and_no_media(small: Llama) -> None:
     said = engine(small).capabilities
-    assert said.parameters == set(SamplingOptions.__struct_fields__) | set(Limits.__struct_fields__)
+    assert said.parameters == set(SamplingOptions.__struct_fields__) | set(GenerationLimits.__struct_fields__)
     assert Feature.LOGPROBS in said.features
     assert Feature.IMAGES not in said.features
     assert said.max_logprobs >= 20
 
 
 async def test_the_packaged_model_loads_and_answers() -> None:
-    tiny = load(embedded(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
+    tiny = load(find_bundled_model(), EngineLimits(max_model_len=512, num_kv_tokens=1024))
     assert tiny.max_model_len == 512
     async with started(tiny) as client:
         told = await client.ask(replace(ASK, logprobs=20))
@@ -290,13 +290,13 @@ def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 
 def test_chance_is_seeded_by_the_request_alone() -> None:
-    assert [seeded(5)() for _ in range(2)] == [seeded(5)()] * 2
-    assert len({seeded(5)(), seeded(-5)(), seeded(6)(), seeded(None)(), seeded(None)()}) == 5
+    assert [build_rng(5)() for _ in range(2)] == [build_rng(5)()] * 2
+    assert len({build_rng(5)(), build_rng(-5)(), build_rng(6)(), build_rng(None)(), build_rng(None)()}) == 5
 
 
 async def test_texts_are_embedded_beside_the_steps(small: Llama) -> None:
     tiny = engine(small)
-    expected = mean_state(small, PROMPT)
+    expected = compute_mean_state(small, PROMPT)
     await tiny.embedder.start()
     async with started(tiny) as client:
         endless = client.send(replace(ENDLESS, max_tokens=200))

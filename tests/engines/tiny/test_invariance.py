@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dragoman.core.engine import ThoughtLimit, TokenRequest
+from dragoman.core.engine import ReasoningBudget, TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching import EngineConfig, SchedulerConfig, seeded
+from dragoman.engines.batching import EngineConfig, SchedulerConfig, build_rng
 from dragoman.engines.tiny import TinyEngine
 from dragoman.engines.tiny.model import Llama
 
@@ -32,7 +32,7 @@ def request(number: int, vocab: int) -> TokenRequest:
     length = int(rng.choice([1, 2, 15, 16, 17, 40, 127, 128, 129, 300]))
     shared = np.random.default_rng(99).integers(0, vocab, length // 2)
     prompt = (*shared.tolist(), *rng.integers(0, vocab, length - length // 2).tolist())
-    limit = ThoughtLimit(tokens=6, begin=(1,), end=(2,), close=(3, 2), open=True)
+    limit = ReasoningBudget(max_tokens=6, begin_ids=(1,), end_ids=(2,), forced_ids=(3, 2), is_open=True)
     return TokenRequest(
         id=str(number),
         prompt=prompt,
@@ -43,7 +43,7 @@ def request(number: int, vocab: int) -> TokenRequest:
         logprobs=[None, 0, 5][number % 3],
         prompt_logprobs=2 if number % 5 == 0 else None,
         matcher=matcher(number) if number % 8 == 3 else None,
-        thought=limit if number % 6 == 5 else None,
+        reasoning_budget=limit if number % 6 == 5 else None,
         priority=number % 2,
     )
 
@@ -97,7 +97,7 @@ def test_the_packaged_model_keeps_the_promise_too(packaged: Llama) -> None:
 
 async def test_the_thread_keeps_the_promise_too(small: Llama) -> None:
     config = EngineConfig(max_model_len=1024, num_kv_tokens=4096, scheduler=SchedulerConfig(max_num_seqs=COUNT))
-    async with started(TinyEngine(small, config, seeded)) as client:
+    async with started(TinyEngine(small, config, build_rng)) as client:
         told = [client.send(one) for one in requests(96)]
         await client.ends(*told)
     for one, ask in zip(told, requests(96), strict=True):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dragoman.engines.tiny.attention import BLOCK_SIZE, CHUNK, CHUNK_BLOCKS, chunks_of
-from dragoman.engines.tiny.embedding import mean_state
-from dragoman.engines.tiny.model import Batch, Llama
-from dragoman.engines.tiny.rope import Rope, interleave
+from dragoman.engines.tiny.attention import BLOCK_SIZE, CHUNK, CHUNK_BLOCKS, count_chunks
+from dragoman.engines.tiny.embedding import compute_mean_state
+from dragoman.engines.tiny.model import Llama, TokenBatch
+from dragoman.engines.tiny.rope import Rope, compute_interleaved_order
 
 from .models import Shape, make_model
 
@@ -40,20 +40,20 @@ SHAPES = [
 def logits(model: Llama, ids: list[int], cuts: list[int], seed: int = 0) -> Floats:
     """Of every token; computed in pieces of these lengths, in blocks scattered over the pool."""
     blocks = 1 + np.random.default_rng(seed).permutation(-(-len(ids) // BLOCK_SIZE) + 8)
-    cache = model.new_cache(len(blocks) + 1)
+    cache = model.build_cache(len(blocks) + 1)
     rows: list[Floats] = []
     begin = 0
     for count in cuts:
         end = begin + count
         positions = np.arange(begin, end)
-        table = np.zeros(chunks_of(end) * CHUNK_BLOCKS, np.int64)
+        table = np.zeros(count_chunks(end) * CHUNK_BLOCKS, np.int64)
         used = -(-end // BLOCK_SIZE)
         table[:used] = blocks[:used]
         slots = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-        one = (model.attention.single(0, positions, table[None]),) if count == 1 else ()
-        more = (model.attention.span(0, count, begin, table),) if count > 1 else ()
-        batch = Batch(ids=np.array(ids[begin:end]), positions=positions, slots=slots, singles=one, spans=more)
-        rows.append(model.logits(model.forward(batch, cache)[:count]))
+        one = (model.attention.build_single(0, positions, table[None]),) if count == 1 else ()
+        more = (model.attention.build_span(0, count, begin, table),) if count > 1 else ()
+        batch = TokenBatch(ids=np.array(ids[begin:end]), positions=positions, slots=slots, singles=one, spans=more)
+        rows.append(model.compute_logits(model.forward(batch, cache)[:count]))
         begin = end
     return np.concatenate(rows)
 
@@ -91,20 +91,20 @@ def test_single_tokens_of_many_lengths_are_computed_side_by_side(small: Llama) -
     """Rows of one call, with keys of one to three chunks, equal rows of a prompt computed at once."""
     ids = RNG.integers(0, 96, 340).tolist()
     whole = plain(small, ids)
-    cache = small.new_cache(40)
-    table = np.arange(1, chunks_of(340) * CHUNK_BLOCKS + 1)
+    cache = small.build_cache(40)
+    table = np.arange(1, count_chunks(340) * CHUNK_BLOCKS + 1)
     positions = np.arange(340)
-    span = small.attention.span(0, 340, 0, table)
+    span = small.attention.build_span(0, 340, 0, table)
     slots = table[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    small.forward(Batch(ids=np.array(ids), positions=positions, slots=slots, singles=(), spans=(span,)), cache)
+    small.forward(TokenBatch(ids=np.array(ids), positions=positions, slots=slots, singles=(), spans=(span,)), cache)
     some = np.array([0, 1, 77, CHUNK - 1, CHUNK, 200, 255, 256, 339])
-    single = small.attention.single(0, some, np.repeat(table[None], len(some), axis=0))
-    batch = Batch(ids=np.array(ids)[some], positions=some, slots=slots[some], singles=(single,), spans=())
-    assert np.array_equal(small.logits(small.forward(batch, cache)[: len(some)]), whole[some])
+    single = small.attention.build_single(0, some, np.repeat(table[None], len(some), axis=0))
+    batch = TokenBatch(ids=np.array(ids)[some], positions=some, slots=slots[some], singles=(single,), spans=())
+    assert np.array_equal(small.compute_logits(small.forward(batch, cache)[: len(some)]), whole[some])
 
 
 def test_chunks_pad_by_half_at_most() -> None:
-    counts = [chunks_of(length) for length in range(1, 40 * CHUNK)]
+    counts = [count_chunks(length) for length in range(1, 40 * CHUNK)]
     assert counts == sorted(counts)
     assert all(-(-length // CHUNK) <= count <= 1.5 * -(-length // CHUNK) for length, count in enumerate(counts, 1))
     assert len(set(counts)) <= 12
@@ -112,16 +112,16 @@ def test_chunks_pad_by_half_at_most() -> None:
 
 def test_rope_turns_pairs_by_their_position(small: Llama) -> None:
     rope = Rope(small.config.rope, 8)
-    turns = rope.at(np.array([0, 1, 700, 5000]))
+    turns = rope.get_rotations(np.array([0, 1, 700, 5000]))
     assert turns.shape == (4, 1, 4)
     assert np.allclose(np.angle(turns[1, 0]), [1, 0.1, 0.01, 0.001])
     assert np.allclose(np.angle(turns[3, 0, 3]), 5.0 - 2 * np.pi, atol=1e-5)
-    assert interleave(8).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert compute_interleaved_order(8).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def test_a_mean_state_does_not_depend_on_the_length_of_its_pieces(small: Llama) -> None:
     ids = tuple(RNG.integers(0, 96, 700).tolist())
-    vector = mean_state(small, ids)
+    vector = compute_mean_state(small, ids)
     assert vector.shape == (32,)
-    assert np.array_equal(vector, mean_state(small, ids))
-    assert not np.allclose(vector, mean_state(small, ids[::-1]))
+    assert np.array_equal(vector, compute_mean_state(small, ids))
+    assert not np.allclose(vector, compute_mean_state(small, ids[::-1]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.core.engine import TokenRequest
-from dragoman.engines.tiny import embedded
+from dragoman.engines.tiny import find_bundled_model
 from dragoman.engines.tiny.model import Llama
 
 from ..harness import GREEDY, alone
@@ -37,7 +37,7 @@ def greedy(directory: Path, prompt: list[int], count: int) -> list[int]:
 def test_the_packaged_model_says_what_transformers_says(packaged: Llama, length: int) -> None:
     prompt = np.random.default_rng(length).integers(0, packaged.config.vocab, length).tolist()
     request = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=24, sampling=GREEDY)
-    assert alone(packaged, request).tokens == greedy(embedded(), prompt, 24)
+    assert alone(packaged, request).tokens == greedy(find_bundled_model(), prompt, 24)
 
 
 @pytest.mark.parametrize(

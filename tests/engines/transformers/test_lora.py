@@ -21,9 +21,9 @@ pytest.importorskip("peft", reason="needs peft")
 from dragoman.core.engine import TokenRequest
 from dragoman.core.errors import RequestError
 from dragoman.engines import tiny
-from dragoman.engines.batching import AdapterShelf, SchedulerConfig
+from dragoman.engines.batching import AdapterRegistry, SchedulerConfig
 from dragoman.engines.transformers.backend import library, safetensors, torch
-from dragoman.engines.transformers.engine import page
+from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
@@ -54,9 +54,9 @@ def written(base: Any, directory: Path, seed: int, **options: Any) -> Any:
     return adapted
 
 
-def shelf(kind: str) -> tuple[TransformersModel, AdapterShelf]:
-    model, _ = page(network(kind))
-    return model, AdapterShelf(model.lora.read)
+def shelf(kind: str) -> tuple[TransformersModel, AdapterRegistry]:
+    model, _ = build_paged_model(network(kind))
+    return model, AdapterRegistry(model.lora.read)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_adapters_share_a_batch_and_say_what_each_says_alone(
         expected.append([generated(adapted, prompt, 10) for prompt in PROMPTS])
     assert expected[0] != expected[1] != expected[2]
     model, adapters = shelf(kind)
-    adapters.put("1", str(tmp_path / "1"))
-    adapters.put("2", str(tmp_path / "2"))
+    adapters.load("1", str(tmp_path / "1"))
+    adapters.load("2", str(tmp_path / "2"))
     bench = Bench(model, SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=40))
     told = [
         bench.add(TokenRequest(id=f"{name}{place}", prompt=tuple(prompt), max_tokens=10, sampling=GREEDY), adapter)
@@ -102,7 +102,7 @@ def test_what_one_adapter_computed_is_not_found_by_another(tmp_path: Path) -> No
     cached: list[list[int]] = []
     for load in (None, "a", "a", None):
         if load:
-            adapters.put(load, str(tmp_path))
+            adapters.load(load, str(tmp_path))
         for _ in range(2):
             told = bench.add(ask, adapters.find(load or ""))
             bench.finish()
@@ -165,14 +165,14 @@ def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, said: str, t
     _, adapters = shelf("llama")
     spoil(tmp_path)
     with pytest.raises(RequestError, match=said):
-        adapters.put("a", str(tmp_path))
+        adapters.load("a", str(tmp_path))
     assert adapters.find("a") is None
 
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncGenerator[openai.AsyncOpenAI]:
     """The embedded model in torch."""
-    given = Settings(model=f"transformers:{tiny.embedded()}", dtype="float32", device="cpu", **settings)
+    given = Settings(model=f"transformers:{tiny.find_bundled_model()}", dtype="float32", device="cpu", **settings)
     models = build_models(given, SystemClock())
     await models.start()
     transport = httpx2.ASGITransport(create_app(models))
@@ -190,7 +190,7 @@ async def said_by(sdk: openai.AsyncOpenAI, model: str) -> tuple[str, str | None]
 
 
 async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -> None:
-    base = library.AutoModelForCausalLM.from_pretrained(tiny.embedded(), dtype="float32")
+    base = library.AutoModelForCausalLM.from_pretrained(tiny.find_bundled_model(), dtype="float32")
     written(base, tmp_path, 1, lora_alpha=200)
     async with serving(lora_modules=(f"sql={tmp_path}",)) as sdk:
         names = [model.id async for model in sdk.models.list()]
@@ -210,6 +210,6 @@ async def test_a_client_names_the_adapter_instead_of_the_model(tmp_path: Path) -
 
 
 def test_a_wrong_adapter_is_told_before_anything_is_served(tmp_path: Path) -> None:
-    for model, said in ((f"transformers:{tiny.embedded()}", "cannot be read"), ("tiny", "takes no adapters")):
+    for model, said in ((f"transformers:{tiny.find_bundled_model()}", "cannot be read"), ("tiny", "takes no adapters")):
         with pytest.raises(SettingsError, match=said):
             build_models(Settings(model=model, lora_modules=(f"a={tmp_path}",)), SystemClock())

@@ -18,7 +18,7 @@ from dragoman.engines import tiny, transformers
 from dragoman.engines.batching import EngineLimits, SchedulerConfig
 from dragoman.engines.tiny.model import Llama
 from dragoman.engines.transformers.backend import library, torch
-from dragoman.engines.transformers.engine import page
+from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import TransformersModel, load_network
 
 from ..harness import GREEDY, Bench, Told, alone, told_by
@@ -83,7 +83,7 @@ def test_the_kernel_that_was_asked_for_computes_and_no_other(backend: str, monke
 
     prompt = list(range(3, 43))
     expected = generated(network("llama"), prompt, 8)
-    model, _ = page(network("llama"), backend)
+    model, _ = build_paged_model(network("llama"), backend)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     asked = TokenRequest(id="a", prompt=tuple(prompt), max_tokens=8, sampling=GREEDY)
     assert list(alone(model, asked).tokens) == expected
@@ -92,7 +92,7 @@ def test_the_kernel_that_was_asked_for_computes_and_no_other(backend: str, monke
 
 def test_a_kernel_that_cannot_compute_here_is_refused_when_the_model_is_loaded() -> None:
     with pytest.raises(EngineError, match="cannot be batched"):
-        page(network("llama"), "efficient")
+        build_paged_model(network("llama"), "efficient")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -100,7 +100,7 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 96, length).tolist() for length in LENGTHS]
     expected = [generated(network(kind), prompt, 12) for prompt in prompts]
-    model, bytes_per_token = page(network(kind))
+    model, bytes_per_token = build_paged_model(network(kind))
     assert bytes_per_token > 0
     # So small a budget that prompts are cut into pieces beside the decoding of others.
     bench = Bench(model, SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=24))
@@ -115,21 +115,23 @@ def test_a_family_says_in_a_mixed_batch_what_it_says_alone_in_its_library(kind: 
 @pytest.mark.parametrize("kind", ["mamba", "rwkv", "falcon_h1"])
 def test_a_model_with_state_beside_its_keys_and_values_is_refused(kind: str) -> None:
     with pytest.raises(EngineError, match="cannot be batched"):
-        page(network(kind, mamba_n_heads=4, mamba_d_ssm=32, mamba_d_head=8))
+        build_paged_model(network(kind, mamba_n_heads=4, mamba_d_ssm=32, mamba_d_head=8))
 
 
 def test_the_embedded_model_says_the_same_in_torch(packaged: Llama) -> None:
-    model, _ = page(load_network(tiny.embedded(), transformers.LoadOptions(device="cpu", dtype="float32")))
+    model, _ = build_paged_model(
+        load_network(tiny.find_bundled_model(), transformers.TransformersOptions(device="cpu", dtype="float32"))
+    )
     prompt = tuple(np.random.default_rng(5).integers(3, model.vocab, 300).tolist())
     ask = TokenRequest(id="a", prompt=prompt, max_tokens=40, sampling=GREEDY, logprobs=3, prompt_logprobs=1)
     ours, theirs = alone(packaged, ask), alone(model, ask)
     assert theirs.tokens == ours.tokens
-    found = [score.logprob for score in theirs.prompt[0].scores if score]
-    assert found == pytest.approx([score.logprob for score in ours.prompt[0].scores if score], abs=1e-4)
+    found = [score.logprob for score in theirs.prompt[0].logprobs if score]
+    assert found == pytest.approx([score.logprob for score in ours.prompt[0].logprobs if score], abs=1e-4)
 
 
 def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
-    model, _ = page(network("llama"))
+    model, _ = build_paged_model(network("llama"))
     bench = Bench(model)
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
     first, second = bench.add(ask), None
@@ -142,7 +144,7 @@ def test_a_second_time_comes_from_the_cache_and_is_the_same() -> None:
 
 def test_a_new_process_finds_what_an_old_one_kept_in_files(tmp_path: Path) -> None:
     ask = TokenRequest(id="a", prompt=tuple(range(3, 53)), max_tokens=8, sampling=GREEDY)
-    first, second = (told_by(page(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2))
+    first, second = (told_by(build_paged_model(network("gemma2").bfloat16())[0], tmp_path, ask) for _ in range(2))
     assert (first.cached, second.cached) == ([0], [48])
     assert second.tokens == first.tokens
 
@@ -167,11 +169,11 @@ def test_what_a_predecessor_left_in_a_block_does_no_harm() -> None:
 def test_only_safetensors_are_read(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     with pytest.raises(EngineError, match="safetensors"):
-        transformers.load(tmp_path, EngineLimits(), transformers.LoadOptions())
+        transformers.load(tmp_path, EngineLimits(), transformers.TransformersOptions())
 
 
 def test_seeds_decide() -> None:
-    model, _ = page(network("qwen2"))
+    model, _ = build_paged_model(network("qwen2"))
 
     def said(seed: int) -> list[int]:
         return alone(

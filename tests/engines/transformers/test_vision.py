@@ -22,15 +22,15 @@ pytest.importorskip("PIL.Image", reason="needs Pillow")
 
 from dragoman.core.engine import Failed, TokenRequest
 from dragoman.core.errors import EngineError
-from dragoman.core.vision import ShownImage
+from dragoman.core.vision import PromptImage
 from dragoman.engines import transformers
 from dragoman.engines.batching import EngineLimits
 from dragoman.engines.transformers.backend import Tensor, library, torch
-from dragoman.engines.transformers.engine import page
+from dragoman.engines.transformers.engine import build_paged_model
 from dragoman.engines.transformers.model import load_network
-from dragoman.engines.transformers.sight import TransformersSight
-from dragoman.engines.transformers.trial import check_sight
-from dragoman.engines.transformers.vision import Pixels, TransformersVision, decoded, load_processor
+from dragoman.engines.transformers.self_check import check_vision
+from dragoman.engines.transformers.vision import ImagePixels, TransformersVision, decode_image, load_processor
+from dragoman.engines.transformers.vision_runner import TransformersVisionRunner
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.torch
 pillow: Any = import_module("PIL.Image")
 
 KINDS = ("llava", "idefics3", "qwen2_5_vl")
-OPTIONS = transformers.LoadOptions(device="cpu", dtype="float32")
+OPTIONS = transformers.TransformersOptions(device="cpu", dtype="float32")
 COUNT = 10
 
 
@@ -235,33 +235,33 @@ async def test_what_cannot_be_shown_is_a_400_that_says_so(directory: Path) -> No
 
 def eyes(directory: Path) -> tuple[Any, Any, Any, TransformersVision]:
     network = load_network(directory, OPTIONS)
-    model, _ = page(network)
+    model, _ = build_paged_model(network)
     processor = load_processor(directory, network.config, trust_remote_code=False)
     return network, model, processor, TransformersVision(processor)
 
 
-class Flat(TransformersSight):
+class Flat(TransformersVisionRunner):
     """Sees an image as a text: each piece one further."""
 
     def positions(self, chunks: Any, plain: Tensor) -> Tensor:
         return plain
 
 
-class Mirrored(TransformersSight):
+class Mirrored(TransformersVisionRunner):
     """Puts the pieces of an image the wrong way round."""
 
-    def _computed(self, image: ShownImage) -> Tensor:
-        return super()._computed(image).flip(0)
+    def _computed(self, image: PromptImage) -> Tensor:
+        return super()._compute_features(image).flip(0)
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_5_vl"])
 def test_a_sight_that_is_not_right_is_found_out(kind: str, tmp_path: Path) -> None:
     network, model, processor, vision = eyes(vlms.save(kind, tmp_path))
-    model.sight = TransformersSight(network)
-    check_sight(model, network, processor, vision, tolerance=1e-3)
+    model.sight = TransformersVisionRunner(network)
+    check_vision(model, network, processor, vision, tolerance=1e-3)
     model.sight = Flat(network) if kind == "qwen2_5_vl" else Mirrored(network)
     with pytest.raises(EngineError, match="does not see the same"):
-        check_sight(model, network, processor, vision, tolerance=1e-3)
+        check_vision(model, network, processor, vision, tolerance=1e-3)
 
 
 def test_a_model_whose_eyes_cannot_be_batched_is_served_without_them(
@@ -275,8 +275,8 @@ def test_a_model_whose_eyes_cannot_be_batched_is_served_without_them(
 async def test_an_image_that_the_model_fails_at_fails_alone(tmp_path: Path) -> None:
     loaded = transformers.load(vlms.save("llava", tmp_path), EngineLimits(), OPTIONS)
     assert loaded.vision is not None
-    (read,) = loaded.vision.read([A])
-    wrong = ShownImage(0, 16, read.digest, Pixels({"pixel_values": torch.zeros(1, 3, 14, 14)}, 16))
+    (read,) = loaded.vision.prepare([A])
+    wrong = PromptImage(0, 16, read.digest, ImagePixels({"pixel_values": torch.zeros(1, 3, 14, 14)}, 16))
     prompt = (3,) * 16 + (60,) * 5
     async with started(loaded.engine) as client:
         well = client.send(TokenRequest(id="a", prompt=(60,) * 8, max_tokens=30, sampling=GREEDY))
@@ -298,10 +298,10 @@ def test_an_image_is_decoded_upright_on_white(mode: str, colour: Any, seen: tupl
     made, turned = BytesIO(), pillow.Exif()
     turned[0x0112] = 6  # a quarter turn
     pillow.new(mode, (3, 2), colour).save(made, "PNG", exif=turned)
-    picture = decoded(made.getvalue())
+    picture = decode_image(made.getvalue())
     assert (picture.mode, picture.size, picture.getpixel((0, 0))) == ("RGB", (2, 3), seen)
 
 
 def test_more_pixels_than_may_be_are_not_decoded() -> None:
     with pytest.raises(ValueError, match="pixels"):
-        decoded(framed(9000, 8000, b""))
+        decode_image(framed(9000, 8000, b""))

@@ -11,17 +11,17 @@ import httpx2
 from starlette.types import ASGIApp
 
 from dragoman.dialects.base import Profile
-from dragoman.engines.upstream import KINDS, Defaults, Upstream, UpstreamConfig, UpstreamEngine
+from dragoman.engines.upstream import KINDS, Upstream, UpstreamConfig, UpstreamDefaults, UpstreamEngine
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.patience import Patience
+from dragoman.serving.keepalive import StreamTimeouts
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import Counting, Still
 
 VLLM = ServingOptions(
     profile=Profile.VLLM,
     # However slow this machine is: signs of life are no part of what is compared.
-    patience=Patience(headers=3600.0, admitted=3600.0, keepalive=3600.0),
+    timeouts=StreamTimeouts(headers=3600.0, admitted_headers=3600.0, keepalive=3600.0),
 )
 
 
@@ -36,7 +36,7 @@ def engine(
     sleep = config.pop("sleep", asleep)
     upstreams = config.pop("upstreams", (Upstream("http://localhost/v1"),))
     return UpstreamEngine(
-        UpstreamConfig(upstreams, model, KINDS[kind], config.pop("defaults", Defaults()), **config),
+        UpstreamConfig(upstreams, model, KINDS[kind], config.pop("defaults", UpstreamDefaults()), **config),
         transport=transport,
         sleep=sleep,
     )

@@ -15,37 +15,37 @@ from dragoman.core.message import (
     File,
     FunctionTool,
     Image,
-    Inline,
+    InlineMedia,
     Message,
     Part,
     Reasoning,
-    Remote,
+    RemoteMedia,
     Role,
-    Stored,
     Text,
     ToolCall,
     ToolChoice,
     ToolResult,
+    UploadedMedia,
 )
 from dragoman.core.request import (
-    Choices,
     Constraint,
-    ContextFree,
+    ContextFreeGrammar,
     Conversation,
     Extras,
     GenerateRequest,
+    GenerationLimits,
     JsonObject,
     JsonSchema,
-    Limits,
     ReasoningOptions,
     Regex,
     SamplingOptions,
+    StringChoices,
     TemplateOptions,
 )
 from dragoman.dialects.base import ReaderOptions
 from dragoman.dialects.chat import read_chat
-from dragoman.engines.upstream import KINDS, Defaults
-from dragoman.engines.upstream.encode import encode
+from dragoman.engines.upstream import KINDS, UpstreamDefaults
+from dragoman.engines.upstream.encode import encode_request
 
 from ...pictures import PIXEL
 
@@ -57,8 +57,8 @@ def talk(*parts: Part, **fields: Any) -> Conversation:
     return Conversation((Message(Role.USER, parts or (Text("hi"),)),), **fields)
 
 
-def body(request: GenerateRequest, kind: str = "dragoman", defaults: Defaults | None = None) -> dict[str, Any]:
-    return json.loads(encode(request, KINDS[kind], "there", defaults or Defaults()).body)
+def body(request: GenerateRequest, kind: str = "dragoman", defaults: UpstreamDefaults | None = None) -> dict[str, Any]:
+    return json.loads(encode_request(request, KINDS[kind], "there", defaults or UpstreamDefaults()).body)
 
 
 CONVERSATIONS = {
@@ -72,10 +72,10 @@ CONVERSATIONS = {
     "several texts": talk(Text("a"), Text(""), Text("b")),
     "media": talk(
         Text("See:"),
-        Image(Inline(PIXEL, "image/png"), "low"),
-        Image(Remote("https://x/y")),
-        Audio(Inline(b"wav", "audio/wav"), "wav"),
-        File(Inline(b"pdf", "application/pdf"), "a.pdf"),
+        Image(InlineMedia(PIXEL, "image/png"), "low"),
+        Image(RemoteMedia("https://x/y")),
+        Audio(InlineMedia(b"wav", "audio/wav"), "wav"),
+        File(InlineMedia(b"pdf", "application/pdf"), "a.pdf"),
     ),
     "a loop of tools": Conversation(
         (
@@ -85,7 +85,7 @@ CONVERSATIONS = {
             Message(Role.ASSISTANT, (ToolCall("d", "run", "aa", custom=True),)),
         ),
         tools=(ADD, RUN),
-        tool_choice=ToolChoice("required", ("add",), named=True),
+        tool_choice=ToolChoice("required", ("add",), is_named=True),
     ),
     "allowed tools": talk(tools=(ADD, RUN), tool_choice=ToolChoice("auto", ("run",)), parallel_tool_calls=False),
     "no tools": talk(tools=(ADD,), tool_choice=ToolChoice("none")),
@@ -96,7 +96,9 @@ CONVERSATIONS = {
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_a_conversation_comes_out_as_it_went_in(name: str) -> None:
     asked = GenerateRequest("there", CONVERSATIONS[name], add_special_tokens=False)
-    (read,) = read_chat(encode(asked, KINDS["dragoman"], "there", Defaults()).body, ReaderOptions()).requests
+    (read,) = read_chat(
+        encode_request(asked, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+    ).requests
     assert read.prompt == asked.prompt
 
 
@@ -105,9 +107,9 @@ CONSTRAINTS: list[Constraint] = [
     JsonSchema('{"type":"object"}', True, "house"),
     JsonSchema('{"type":"object"}', False, "house"),
     Regex("[ab]+"),
-    Choices(("a", "b")),
-    ContextFree("start: /a/"),
-    ContextFree('root ::= "a"', "gbnf"),
+    StringChoices(("a", "b")),
+    ContextFreeGrammar("start: /a/"),
+    ContextFreeGrammar('root ::= "a"', "gbnf"),
 ]
 
 
@@ -118,7 +120,7 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         talk(),
         choices=3,
         sampling=SamplingOptions(0.5, 0.9, 0, 0.1, 0.2, 0.3, 1.1, -5, ((7, -1.0),), (1, 2), ("no",)),
-        limits=Limits(30, 2, ("x", "y"), (9,), True, True, -1),
+        limits=GenerationLimits(30, 2, ("x", "y"), (9,), True, True, -1),
         constraint=constraint,
         logprobs=4,
         special_tokens_in_text=True,
@@ -127,7 +129,9 @@ def test_a_whole_request_comes_out_as_it_went_in(constraint: Constraint) -> None
         cache_salt="salt",
         extras=Extras('{"a":1}', '{"b":2}'),
     )
-    (read,) = read_chat(encode(asked, KINDS["dragoman"], "there", Defaults()).body, ReaderOptions()).requests
+    (read,) = read_chat(
+        encode_request(asked, KINDS["dragoman"], "there", UpstreamDefaults()).body, ReaderOptions()
+    ).requests
     # This server asks for the ids of all tokens, and so for the prompt's.
     assert read == msgspec.structs.replace(asked, return_prompt=True)
 
@@ -137,7 +141,7 @@ def test_only_what_was_said_is_said() -> None:
 
 
 def test_settings_stand_in_for_what_the_request_does_not_say() -> None:
-    defaults = Defaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
+    defaults = UpstreamDefaults(SamplingOptions(temperature=0.1, top_p=0.5), 9)
     said = body(GenerateRequest("m", talk(), sampling=SamplingOptions(temperature=1.0)), "openai", defaults)
     assert (said["temperature"], said["top_p"], said["max_completion_tokens"]) == (1.0, 0.5, 9)
 
@@ -184,17 +188,25 @@ CONTINUED = TemplateOptions(continue_final_message=True)
     [
         (GenerateRequest("m", talk(), return_prompt=True), "openai", "return_token_ids"),
         (GenerateRequest("m", (1, 2), return_prompt=True), "vllm", "return_token_ids"),
-        (GenerateRequest("m", talk(), limits=Limits(include_stop=True)), "openai", "include_stop_str_in_output"),
+        (
+            GenerateRequest("m", talk(), limits=GenerationLimits(include_stop=True)),
+            "openai",
+            "include_stop_str_in_output",
+        ),
         (GenerateRequest("m", talk(), special_tokens_in_text=True), "openai", "skip_special_tokens"),
         (GenerateRequest("m", talk(tools=(RUN,))), "vllm", "tools"),
-        (GenerateRequest("m", talk(File(Stored("file-1")))), "openai", "messages"),
+        (GenerateRequest("m", talk(File(UploadedMedia("file-1")))), "openai", "messages"),
         (GenerateRequest("m", talk(template=TemplateOptions(template="{{ x }}"))), "vllm", "chat_template"),
         (
             GenerateRequest("m", talk(template=TemplateOptions(continue_final_message=True))),
             "openai",
             "continue_final_message",
         ),
-        (GenerateRequest("m", talk(), constraint=ContextFree("start: /a/")), "llama.cpp", "structured_outputs.grammar"),
+        (
+            GenerateRequest("m", talk(), constraint=ContextFreeGrammar("start: /a/")),
+            "llama.cpp",
+            "structured_outputs.grammar",
+        ),
     ],
 )
 def test_what_cannot_be_said_is_refused_by_name(request_: GenerateRequest, kind: str, param: str) -> None:

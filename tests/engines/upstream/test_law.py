@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engines.scripted import Call, Entry, Refuse, Say, Script, ScriptedEngine, Think
+from dragoman.engines.scripted import CallTool, Refuse, Say, Script, ScriptedEngine, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.prompts.tokenizer import HfTokenizer
@@ -22,13 +22,18 @@ from dragoman.settings import Settings
 from tests.engines.upstream.relays import VLLM, direct, relay
 from tests.serving.house import tokenizer
 
-CALL = Call("add", '{"a": 1, "b": [2, {}]}', id="call_one")
+CALL = CallTool("add", '{"a": 1, "b": [2, {}]}', id="call_one")
 REPLIES = {
     "text": (Say("One two three four."),),
     "bytes": (Say("Grüße, 日本! 😀"),),
     "thought": (Think("Let me think."), Say("Done.")),
     "call": (Say("I add."), CALL),
-    "calls": (Think("Two."), CALL, Call("add", "{}", id="call_two"), Call("add", '{"a": "}"}', id="call_three")),
+    "calls": (
+        Think("Two."),
+        CALL,
+        CallTool("add", "{}", id="call_two"),
+        CallTool("add", '{"a": "}"}', id="call_three"),
+    ),
     "text after a call": (CALL, Say("There it is.")),
     "refusal": (Refuse("I would rather not."),),
     "nothing": (),
@@ -89,7 +94,7 @@ def embedded() -> Models:
 
 
 def scripted(lent: HfTokenizer, *parts: Any) -> Models:
-    actor = ScriptedEngine(Script((Entry(parts, repeat=True),)), tokenizer=lent)
+    actor = ScriptedEngine(Script((ScriptEntry(parts, repeat=True),)), tokenizer=lent)
     return Models([ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)])
 
 
@@ -149,6 +154,6 @@ async def test_owners_of_different_keys_share_no_cache_upstream(lent: HfTokenize
             path, body = chat(cache_salt="mine")
             answer = await client.post(path, json=body, headers={"authorization": f"Bearer {key}"})
             assert answer.status_code == 200
-    first, second, third = (request.cache_salt for request in model.backend.engine.seen)
+    first, second, third = (request.cache_salt for request in model.backend.engine.requests)
     assert first != second == third
     assert "mine" not in first

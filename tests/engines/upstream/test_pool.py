@@ -6,11 +6,11 @@ from collections import Counter
 
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation
-from dragoman.engines.upstream.pool import Pool, Upstream, prefix_of
+from dragoman.engines.upstream.pool import Upstream, UpstreamPool, build_prefix
 
 
-def pool(*weights: float) -> Pool:
-    return Pool([Upstream(f"http://{index}/v1", weight) for index, weight in enumerate(weights)])
+def pool(*weights: float) -> UpstreamPool:
+    return UpstreamPool([Upstream(f"http://{index}/v1", weight) for index, weight in enumerate(weights)])
 
 
 def prefixes(number: int) -> list[bytes]:
@@ -26,7 +26,7 @@ def test_conversations_are_shared_out_by_weight() -> None:
 def test_only_the_conversations_of_the_one_that_is_down_move() -> None:
     it = pool(1, 1, 1)
     before = {prefix: it.choose(prefix) for prefix in prefixes(300)}
-    it.tell(1, up=False)
+    it.set_up(1, up=False)
     after = {prefix: it.choose(prefix) for prefix in prefixes(300)}
     assert 1 not in after.values()
     assert all(after[prefix] == index for prefix, index in before.items() if index != 1)
@@ -43,16 +43,16 @@ def test_one_that_is_busy_passes_on() -> None:
 def test_none_is_left_when_all_are_down_or_tried() -> None:
     it = pool(1, 1)
     assert it.choose(b"x", {0, 1}) is None
-    it.tell(0, up=False)
-    it.tell(1, up=False)
-    assert (it.choose(b"x"), it.ready) == (None, False)
+    it.set_up(0, up=False)
+    it.set_up(1, up=False)
+    assert (it.choose(b"x"), it.is_ready) == (None, False)
 
 
 def test_all_turns_of_a_conversation_begin_alike() -> None:
     first = (Message(Role.SYSTEM, (Text("Be kind."),)), Message(Role.USER, (Text("hi"),)))
     later = (*first, Message(Role.ASSISTANT, (Text("hello"),)), Message(Role.USER, (Text("bye"),)))
-    assert prefix_of(Conversation(first)) == prefix_of(Conversation(later))
-    assert prefix_of(Conversation(first)) != prefix_of(Conversation(first[1:]))
+    assert build_prefix(Conversation(first)) == build_prefix(Conversation(later))
+    assert build_prefix(Conversation(first)) != build_prefix(Conversation(first[1:]))
 
 
 def test_a_key_is_not_shown() -> None:

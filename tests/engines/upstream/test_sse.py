@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.core.errors import EngineError
-from dragoman.engines.upstream.sse import EventStream
+from dragoman.engines.upstream.sse import SseDecoder
 
 payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.encode), max_size=5)
 
@@ -16,7 +16,7 @@ payloads = st.lists(st.text("ab é\u2028:", min_size=1, max_size=8).map(str.enco
 def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: list[int]) -> None:
     lines = [line for data in wanted for line in (b": a comment", b"event: x", b"data: " + data, b"")]
     said = b"".join(line + end for line in lines)
-    stream, found, at = EventStream(), list[bytes](), 0
+    stream, found, at = SseDecoder(), list[bytes](), 0
     for cut in [*sorted(cut % (len(said) + 1) for cut in cuts), len(said)]:
         found += stream.feed(said[at:cut])
         at = cut
@@ -24,15 +24,15 @@ def test_every_cut_gives_the_same_events(wanted: list[bytes], end: bytes, cuts: 
 
 
 def test_data_of_several_lines_is_one() -> None:
-    assert EventStream().feed(b"data: a\ndata:b\n\n") == [b"a\nb"]
+    assert SseDecoder().feed(b"data: a\ndata:b\n\n") == [b"a\nb"]
 
 
 def test_an_event_that_is_cut_off_is_none() -> None:
-    assert EventStream().feed(b"data: a\n") == []
+    assert SseDecoder().feed(b"data: a\n") == []
 
 
 def test_an_event_without_an_end_is_refused() -> None:
-    stream = EventStream(most=100)
+    stream = SseDecoder(max_event=100)
     for _ in range(100):
         stream.feed(b"x")
     with pytest.raises(EngineError):

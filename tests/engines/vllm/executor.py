@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.core.engine import Score, ThoughtLimit, TokenRequest
+from dragoman.core.engine import ReasoningBudget, TokenLogprob, TokenRequest
 from dragoman.core.request import Sampling
-from dragoman.engines.batching import BLOCK_SIZE, Chunk, seeded
+from dragoman.engines.batching import BLOCK_SIZE, Chunk, build_rng
+from dragoman.engines.batching.logprobs import build_logprob, log_softmax
+from dragoman.engines.batching.reasoning_budget import ReasoningBudgetState
 from dragoman.engines.batching.sampler import sample
-from dragoman.engines.batching.scores import log_softmax, score
 from dragoman.engines.batching.sequence import Sequence
-from dragoman.engines.batching.thought import Thought
 from dragoman.engines.tiny.model import read_model
 from dragoman.engines.tiny.runner import LlamaRunner, PagedLlama
 
@@ -96,7 +96,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         return {f"model.layers.{index}.self_attn.attn": one for index in range(config.num_hidden_layers)}
 
     def _allocate(self, configs: list[Spec]) -> None:
-        self._runner = self._model.runner(configs[0].num_blocks + 1)
+        self._runner = self._model.build_runner(configs[0].num_blocks + 1)
 
     def _add_lora(self, adapter: Adapter) -> bool:
         if not Path(adapter.lora_path).is_dir():
@@ -114,22 +114,22 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             self._rows.pop(id, None)
         for new in scheduler_output.scheduled_new_reqs:
             row = _sequence(new, self._model.vocab, self.model_config.max_model_len)
-            row.thought = self._thought(new)
+            row.reasoning_budget = self._thought(new)
             self._rows[new.req_id] = row
         self._follow(scheduler_output)
         chunks = [self._chunk(id, count) for id, count in scheduler_output.num_scheduled_tokens.items()]
         states = self._runner.forward(chunks) if chunks else None
         logits = np.zeros((0, self._model.vocab), np.float32)
         if states is not None:
-            logits = states.last(range(len(chunks)))
+            logits = states.compute_last_logits(range(len(chunks)))
             for place, chunk in enumerate(chunks):
-                _score_prompt(chunk, states.span(place, 0, chunk.num_tokens))
+                _score_prompt(chunk, states.compute_span_logits(place, 0, chunk.num_tokens))
         self._due = (scheduler_output, chunks, logits)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _thought(self, new: New) -> Thought | None:
+    def _thought(self, new: New) -> ReasoningBudgetState | None:
         """As vLLM's sampler has it, whose prompt has begun a thought or not."""
         budget: int | None = new.sampling_params.thinking_token_budget
         if budget is None:
@@ -137,7 +137,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         reasoning = self.vllm_config.reasoning_config
         begin, end = tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids)
         is_open = tuple(new.prompt_token_ids[-len(begin) :]) == begin
-        return Thought(ThoughtLimit(budget, begin, end, end, is_open))
+        return ReasoningBudgetState(ReasoningBudget(budget, begin, end, end, is_open))
 
     def _follow(self, output: SchedulerOutput) -> None:
         """What the scheduler says of those that it has told of before."""
@@ -163,7 +163,7 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
         rows = [chunks[place].sequence for place in due]
         tokens = sample(logits[due], [row.sampling for row in rows], [masks.get(ids[place]) for place in due])
         tokens = [_forced(row, token) for row, token in zip(rows, tokens, strict=True)]
-        scores = [score(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
+        scores = [build_logprob(row, token, _MOST) for row, token in zip(log_softmax(logits[due]), tokens, strict=True)]
         sampled: list[list[int]] = [[] for _ in ids]
         for place, row, token in zip(due, rows, tokens, strict=True):
             if DIES_OF in row.request.stop_token_ids and row.num_tokens - row.num_prompt_tokens == 3:
@@ -171,8 +171,8 @@ class NumpyExecutor(executor.Executor):  # pyright: ignore[reportUntypedBaseClas
             sampled[place] = [token]
             row.tokens.append(token)
             row.sampling.observe(token)
-            if row.thought is not None:
-                row.thought.observe(token)
+            if row.reasoning_budget is not None:
+                row.reasoning_budget.observe(token)
         return outputs.ModelRunnerOutput(
             req_ids=ids,
             req_id_to_index={id: place for place, id in enumerate(ids)},
@@ -193,7 +193,11 @@ def _sequence(new: New, vocab: int, max_model_len: int) -> Sequence:
     assert params is not None
     assert new.prompt_token_ids is not None
     row = Sequence(
-        0, _request(new.req_id, new.prompt_token_ids, params), vocab=vocab, max_model_len=max_model_len, draws=seeded
+        0,
+        _request(new.req_id, new.prompt_token_ids, params),
+        vocab=vocab,
+        max_model_len=max_model_len,
+        rng_factory=build_rng,
     )
     row.blocks, row.num_computed_tokens = list(new.block_ids[0]), new.num_computed_tokens
     return row
@@ -224,7 +228,7 @@ def _request(id: str, prompt: list[int], params: Params) -> TokenRequest:
 
 
 def _forced(row: Sequence, token: int) -> int:
-    forced = None if row.thought is None else row.thought.forced
+    forced = None if row.reasoning_budget is None else row.reasoning_budget.forced_token
     return token if forced is None else forced
 
 
@@ -236,28 +240,28 @@ def _masks(grammar: GrammarOutput) -> dict[str, bytes]:
 
 
 def _score_prompt(chunk: Chunk, logits: Floats) -> None:
-    sequence, scores = chunk.sequence, chunk.sequence.prompt_scores
+    sequence, scores = chunk.sequence, chunk.sequence.prompt_logprobs
     if scores is None:
         return
     stop = min(chunk.end, sequence.num_prompt_tokens - 1)
     count = sequence.request.prompt_logprobs or 0
     for row, at in zip(log_softmax(logits), range(chunk.begin, stop), strict=False):
-        scores.append(score(row, sequence.tokens[at + 1], count))
+        scores.append(build_logprob(row, sequence.tokens[at + 1], count))
 
 
 def _whole(sequence: Sequence) -> Scored:
     """The scores of a prompt, once, when the last of them is known."""
-    scores = sequence.prompt_scores
+    scores = sequence.prompt_logprobs
     if scores is None or len(scores) < sequence.num_prompt_tokens:
         return None
-    sequence.prompt_scores = None
+    sequence.prompt_logprobs = None
     known = [one for one in scores if one is not None]
     ids, values = _table(list(sequence.request.prompt[1:]), known, sequence.request.prompt_logprobs or 0)
     ranks = torch.tensor([one.rank or 0 for one in known], dtype=torch.int64)
     return outputs.LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), ranks)
 
 
-def _lists(count: int, due: list[int], tokens: list[int], scores: list[Score]) -> Scored:
+def _lists(count: int, due: list[int], tokens: list[int], scores: list[TokenLogprob]) -> Scored:
     ids, values = np.zeros((count, _MOST + 1), np.int32), np.zeros((count, _MOST + 1), np.float32)
     ranks = np.ones(count, np.int64)
     if due:
@@ -266,7 +270,7 @@ def _lists(count: int, due: list[int], tokens: list[int], scores: list[Score]) -
     return outputs.LogprobsLists(ids, values, ranks)
 
 
-def _table(tokens: list[int], scores: list[Score], count: int) -> tuple[NDArray[np.int32], Floats]:
+def _table(tokens: list[int], scores: list[TokenLogprob], count: int) -> tuple[NDArray[np.int32], Floats]:
     """[n, count + 1]: the token itself, then the best ones, as vLLM lays them out."""
     rows = [((token, one.logprob), *one.top[:count]) for token, one in zip(tokens, scores, strict=True)]
     ids = np.array([[id for id, _ in row] for row in rows], np.int32).reshape(len(rows), count + 1)

@@ -42,7 +42,7 @@ def without_accelerator() -> Generator[None]:
 
 def settings(**more: object) -> Settings:
     return Settings(
-        model=f"vllm:{tiny.embedded()}",
+        model=f"vllm:{tiny.find_bundled_model()}",
         max_model_len=4096,
         max_num_seqs=32,
         dtype="float32",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dragoman.core.engine import Ended, Failed, Feature, Refused, ThoughtLimit, TokenOutput, TokenRequest
+from dragoman.core.engine import Ended, Failed, Feature, ReasoningBudget, Rejected, TokenOutput, TokenRequest
 from dragoman.core.errors import ContextTooLong, EngineError, RequestError, Unsupported
 from dragoman.core.events import FinishReason
 from dragoman.core.request import Sampling
@@ -64,7 +64,7 @@ class Asker:
         """It has so many tokens, or has ended."""
 
         def reached() -> bool:
-            over = bool(told) and isinstance(told[-1], Ended | Failed | Refused)
+            over = bool(told) and isinstance(told[-1], Ended | Failed | Rejected)
             return over or (tokens is not None and len(told.tokens) >= tokens)
 
         while not reached():
@@ -107,7 +107,7 @@ async def test_the_embedded_model_says_what_it_says_in_numpy(asker: Asker, packa
         assert (one.rank, [id for id, _ in one.top]) == (other.rank, [id for id, _ in other.top])
         assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
     (found,), (expected,) = theirs.prompt, ours.prompt
-    assert [one and one.rank for one in found.scores] == [one and one.rank for one in expected.scores]
+    assert [one and one.rank for one in found.logprobs] == [one and one.rank for one in expected.logprobs]
 
 
 async def test_a_prefix_comes_from_vllms_cache_but_for_another_salt(asker: Asker) -> None:
@@ -137,16 +137,16 @@ async def test_a_thought_ends_where_its_budget_does(asker: Asker) -> None:
     tokenizer, reasoning = asker.model.tokenizer, asker.model.reasoning
     assert tokenizer is not None
     assert reasoning is not None
-    marks = (reasoning.thought.begin, reasoning.thought.end)
+    marks = (reasoning.syntax.begin, reasoning.syntax.end)
     begin, end = (tuple(tokenizer.encode(mark, special=True)) for mark in marks)
     prompt = (*PROMPT, *begin)
-    limit = ThoughtLimit(5, begin, end, end, open=True)
-    ask = TokenRequest(id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, thought=limit)
+    limit = ReasoningBudget(5, begin, end, end, is_open=True)
+    ask = TokenRequest(id="think", prompt=prompt, max_tokens=20, sampling=GREEDY, reasoning_budget=limit)
     tokens = tuple((await asker.ask(ask)).tokens)
     assert tokens[5 : 5 + len(end)] == end
-    strange = ThoughtLimit(5, end, begin, begin, open=True)
+    strange = ReasoningBudget(5, end, begin, begin, is_open=True)
     with pytest.raises(Unsupported, match="limits no reasoning"):
-        asker.send(msgspec.structs.replace(ask, id="strange", thought=strange))
+        asker.send(msgspec.structs.replace(ask, id="strange", reasoning_budget=strange))
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**63, -(2**63)])
@@ -167,7 +167,7 @@ async def test_a_refusal_names_the_field(asker: Asker) -> None:
         asker.send(msgspec.structs.replace(ask, grammar='{"grammars": []}'))
     # This one only vLLM's own check of the whole request finds.
     (told,) = await asker.ask(msgspec.structs.replace(ask, logprobs=21))
-    assert isinstance(told, Refused)
+    assert isinstance(told, Rejected)
     assert (told.error.status, told.error.param) == (400, "logprobs")
     assert asker.engine.health().waiting == 0
 
@@ -182,7 +182,7 @@ async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
     asker.engine.abort("never")
     await asker.ask(msgspec.structs.replace(ask, id="after", max_tokens=30))
     assert len(told) == heard
-    monitored = asker.model.monitored
+    monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     assert (stats.running, stats.waiting, stats.kv_cache_usage) == (0, 0, 0.0)
@@ -190,7 +190,7 @@ async def test_an_abort_frees_its_blocks(asker: Asker) -> None:
 
 
 async def test_vllms_own_counters_are_told(asker: Asker) -> None:
-    monitored = asker.model.monitored
+    monitored = asker.model.stats_source
     assert monitored is not None
     (stats,) = monitored.stats()
     before = (stats.prompt_tokens, stats.generation_tokens, stats.success["length"], stats.ttft.count)
@@ -213,7 +213,7 @@ async def test_an_adapter_that_cannot_be_loaded_is_refused_and_harms_nobody(aske
     engine = asker.engine
     ask = TokenRequest(id="l", prompt=PROMPT, max_tokens=4, sampling=GREEDY, extras=(("lora", '"sql"'),))
     (told,) = await asker.ask(ask)
-    assert isinstance(told, Refused)
+    assert isinstance(told, Rejected)
     with pytest.raises(RequestError, match="no such directory"):
         await engine.load_adapter("sql", str(tmp_path / "nowhere"))  # pyright: ignore
     await engine.load_adapter("sql", str(tmp_path))  # pyright: ignore
@@ -248,7 +248,7 @@ async def test_a_pause_that_aborts_ends_what_runs_and_refuses_what_comes(asker: 
     await control.pause("abort")
     assert (await asker.until(cut)).end == Ended("cut", FinishReason.ABORT)
     (told,) = await asker.ask(msgspec.structs.replace(ask, id="come"))
-    assert isinstance(told, Refused)
+    assert isinstance(told, Rejected)
     assert (told.error.status, told.error.code) == (503, "engine_paused")
     await control.resume()
     assert len((await asker.ask(msgspec.structs.replace(ask, id="again", max_tokens=2))).tokens) == 2
@@ -315,7 +315,7 @@ async def test_when_the_core_dies_streams_end_with_an_error_and_it_is_started_ag
 
 
 async def dies_and_comes_back(models: Models, hours: Hours) -> None:
-    (place,) = models.places
+    (place,) = models.slots
     asker, path = Asker(models), "/v1/chat/completions"
     bystander = await asker.until(asker.send(TokenRequest(id="by", prompt=PROMPT, max_tokens=900)), tokens=1)
     asked = {"model": place.name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "min_tokens": 9}
@@ -329,11 +329,11 @@ async def dies_and_comes_back(models: Models, hours: Hours) -> None:
         assert isinstance((await asker.until(bystander)).end, Failed)
         assert (await http.get("/health")).status_code == 503
         assert asker.engine.health().failed
-        await models.tend(place)
+        await models.poll(place)
         refused = await http.post(path, json=asked)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
         hours.now += 3600
-        await models.tend(place)
+        await models.poll(place)
         assert (await http.get("/health")).status_code == 200
         answer = await http.post(path, json=asked)
         assert answer.json()["usage"]["completion_tokens"] >= 9
@@ -349,9 +349,9 @@ def test_arguments_of_the_settings_become_vllms() -> None:
         settings(gpu_memory_utilization=0.5), enable_prefix_caching=False, kv_events_config='{"publisher": "zmq"}'
     )
     with without_accelerator():
-        from dragoman.launch.vllm import engine_arguments
+        from dragoman.launch.vllm import build_engine_arguments
 
-        told = engine_arguments(asked)
+        told = build_engine_arguments(asked)
     assert (told["max_model_len"], told["max_num_seqs"], told["gpu_memory_utilization"]) == (4096, 32, 0.5)
     assert told["enable_prefix_caching"] is False
     assert "enable_chunked_prefill" not in told, "vLLM decides"

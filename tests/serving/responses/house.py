@@ -9,23 +9,25 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-from dragoman.engines.scripted import Entry, Script, ScriptedEngine
+from dragoman.engines.scripted import Script, ScriptedEngine, ScriptEntry
 from dragoman.pipeline.models import EventBackend, Models, ServedModel
 from dragoman.serving.app import create_app
-from dragoman.serving.clock import RandomIds
+from dragoman.serving.clock import RandomIdGenerator
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, Store
 from tests.serving.house import House, Still, tokenizer
 
 
 def remembering(
-    *entries: Entry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
+    *entries: ScriptEntry, store: Store | None = None, options: ServingOptions | None = None, **engine: Any
 ) -> House:
     """Its ids are random, as those of what is stored have to be."""
     lent = tokenizer()
     actor = ScriptedEngine(Script(tuple(entries)), tokenizer=lent, **engine)
     model = ServedModel("m", EventBackend(actor, lent), 4096, 1_700_000_000)
-    app = create_app(Models([model]), options=options, clock=Still(), ids=RandomIds(), store=store or MemoryStore())
+    app = create_app(
+        Models([model]), options=options, clock=Still(), ids=RandomIdGenerator(), store=store or MemoryStore()
+    )
     return House(app, actor)
 
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from dragoman.conformance.responses import check_object, check_stream
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think, Wait
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think, Wait
 from dragoman.serving.service import ServingOptions
 from dragoman.store import MemoryStore, SqliteStore
 from tests.serving.house import House
@@ -19,7 +19,7 @@ from tests.serving.house import House
 from .house import lifespan, remembering
 
 END = b"data: [DONE]\n\n"
-STORY = Entry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)
+STORY = ScriptEntry((Think("Hmm."), Say("Once upon a time there was a fox."), Wait(1), Say("The end.")), repeat=True)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "background": True}
 
 
@@ -56,7 +56,7 @@ async def stream_of(it: House, id: str, after: int | None = None) -> bytes:
 
 
 async def test_it_runs_without_its_client_and_is_polled() -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     client = it.openai()
     response = await client.responses.create(model="m", input="hi", background=True)
     assert (response.status, response.background, response.output) == ("queued", True, [])
@@ -66,7 +66,7 @@ async def test_it_runs_without_its_client_and_is_polled() -> None:
 
 
 async def test_its_stream_begins_in_the_queue_and_is_the_object_at_the_end() -> None:
-    it = remembering(Entry((Think("Hmm."), Say("Yes."), Call("add")), repeat=True))
+    it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."), CallTool("add")), repeat=True))
     tools: Any = [{"type": "function", "name": "add", "parameters": {}, "strict": False}]
     answer = await it.post("/v1/responses", {**ASK, "stream": True, "tools": tools})
     events = check_stream(answer.content)
@@ -106,10 +106,10 @@ async def test_the_sdk_resumes_where_it_was_cut_off() -> None:
 async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
     it = remembering(STORY, sleep=Gate())
     client, id = it.openai(), await start(it)
-    await until(lambda: it.engine.running == 1)
+    await until(lambda: it.engine.num_running == 1)
     response = await client.responses.cancel(id)
     assert response.status == "cancelled"
-    assert it.engine.running == 0
+    assert it.engine.num_running == 0
     assert await client.responses.cancel(id) == response == await client.responses.retrieve(id)
     events = check_stream(await stream_of(it, id))
     assert events[-1]["response"]["status"] == "cancelled"
@@ -118,7 +118,7 @@ async def test_a_cancelled_one_stops_and_stays_cancelled() -> None:
 
 
 async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     id = await start(it)
     whole = await ended(it, id)
     answer = await it.post(f"/v1/responses/{id}/cancel", None)
@@ -129,16 +129,16 @@ async def test_a_completed_one_cannot_be_cancelled_any_more() -> None:
 async def test_a_deleted_one_stops() -> None:
     it = remembering(STORY, sleep=Gate())
     id = await start(it)
-    await until(lambda: it.engine.running == 1)
+    await until(lambda: it.engine.num_running == 1)
     followed = asyncio.create_task(stream_of(it, id))
     await it.openai().responses.delete(id)
-    await until(lambda: it.engine.running == 0)
+    await until(lambda: it.engine.num_running == 0)
     assert b'"not found' not in await followed
     assert b"event: error" in await followed
 
 
 async def test_a_failed_one_says_why() -> None:
-    it = remembering(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     id = await start(it)
     whole = await ended(it, id)
     assert (whole["status"], whole["error"]["message"]) == ("failed", "the engine broke")
@@ -148,7 +148,7 @@ async def test_a_failed_one_says_why() -> None:
 async def test_one_that_is_still_made_is_not_continued() -> None:
     it = remembering(STORY, sleep=(gate := Gate()))
     id = await start(it)
-    await until(lambda: it.engine.running == 1)
+    await until(lambda: it.engine.num_running == 1)
     answer = await it.post("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": id})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "previous_response_id"
@@ -159,7 +159,7 @@ async def test_one_that_is_still_made_is_not_continued() -> None:
 
 
 async def test_its_conversation_gets_it_when_it_is_done() -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     client = it.openai()
     conversation = await client.conversations.create()
     await ended(it, await start(it, conversation=conversation.id))
@@ -172,7 +172,7 @@ async def test_one_whose_conversation_is_gone_has_failed() -> None:
     client = it.openai()
     conversation = await client.conversations.create()
     id = await start(it, conversation=conversation.id)
-    await until(lambda: it.engine.running == 1)
+    await until(lambda: it.engine.num_running == 1)
     await client.conversations.delete(conversation.id)
     gate.open()
     assert (await ended(it, id))["error"]["message"].endswith("not found.")
@@ -194,7 +194,7 @@ async def test_what_a_dead_process_left_behind_has_failed(tmp_path: Path) -> Non
     await store.open()
     before = remembering(STORY, store=store, sleep=Gate())
     id = await start(before)
-    await until(lambda: before.engine.running == 1)
+    await until(lambda: before.engine.num_running == 1)
     await store.close()
     after = remembering(STORY, store=SqliteStore(tmp_path / "store.db"))
     async with lifespan(after.app):
@@ -207,8 +207,8 @@ async def test_a_server_that_stops_ends_its_runs(tmp_path: Path) -> None:
     it = remembering(STORY, store=SqliteStore(tmp_path / "store.db"), sleep=Gate())
     async with lifespan(it.app):
         id = await start(it)
-        await until(lambda: it.engine.running == 1)
-    assert it.engine.running == 0
+        await until(lambda: it.engine.num_running == 1)
+    assert it.engine.num_running == 0
     async with lifespan(it.app):
         whole = (await it.get(f"/v1/responses/{id}")).json()
         assert (whole["status"], whole["error"]["code"]) == ("failed", "server_error")
@@ -220,23 +220,23 @@ async def test_another_process_follows_and_cancels() -> None:
     one = remembering(STORY, store=store, sleep=Gate())
     other = remembering(STORY, store=store)
     id = await start(one)
-    await until(lambda: one.engine.running == 1)
+    await until(lambda: one.engine.num_running == 1)
     followed = asyncio.create_task(stream_of(other, id))
     response = await other.openai().responses.cancel(id)
     assert check_stream(await followed)[-1]["response"] == response.model_dump(exclude_unset=True)
     async with lifespan(one.app):
-        await until(lambda: one.engine.running == 0)
+        await until(lambda: one.engine.num_running == 0)
 
 
 @pytest.mark.parametrize("query", ["stream=true&starting_after=-1", "stream=true&starting_after=x", "starting_after=1"])
 async def test_a_place_to_start_after_that_cannot_be_is_refused(query: str) -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "starting_after")
 
 
 async def test_what_is_not_stored_cannot_run_in_the_background() -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.post("/v1/responses", {**ASK, "store": False})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
 
@@ -250,7 +250,7 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
     store = MemoryStore()
     it = remembering(STORY, store=store, sleep=(gate := Gate()))
     leaving = asyncio.create_task(it.post("/v1/responses", {**ASK, "stream": True}))
-    await until(lambda: it.engine.running == 1)
+    await until(lambda: it.engine.num_running == 1)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     (record,) = await store.page("", "response")
@@ -260,6 +260,6 @@ async def test_a_client_that_leaves_its_stream_leaves_the_response_running() -> 
 
 @pytest.mark.parametrize("query", ["include_obfuscation=true", "stream=perhaps"])
 async def test_what_a_replay_cannot_do_is_refused_by_name(query: str) -> None:
-    it = remembering(Entry((Say("Yes."),)))
+    it = remembering(ScriptEntry((Say("Yes."),)))
     answer = await it.get(f"/v1/responses/{await start(it)}?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])

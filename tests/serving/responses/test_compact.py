@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.conformance.responses import check_stream
-from dragoman.engines.scripted import Entry, Say, Think
+from dragoman.engines.scripted import Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 from tests.serving.responses.house import remembering
 
-SUMMARY = Entry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
+SUMMARY = ScriptEntry((Think("Hm."), Say("They asked for a poem.")), repeat=True)
 INPUT: Any = [{"role": "user", "content": "Write a poem."}, {"role": "assistant", "content": "Roses are red."}]
 
 

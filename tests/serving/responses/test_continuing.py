@@ -10,10 +10,10 @@ import pytest
 
 from dragoman.core.message import Message, Reasoning, Role, Text, ToolCall, ToolResult
 from dragoman.core.request import Conversation
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.launch import build_models
 from dragoman.serving.app import create_app
-from dragoman.serving.clock import RandomIds, SystemClock
+from dragoman.serving.clock import RandomIdGenerator, SystemClock
 from dragoman.settings import Settings
 from dragoman.store import MemoryStore
 from tests.serving.house import House
@@ -25,7 +25,7 @@ ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"},
 
 def messages(it: House) -> tuple[Message, ...]:
     """Those of the last prompt."""
-    prompt = it.engine.seen[-1].prompt
+    prompt = it.engine.requests[-1].prompt
     assert isinstance(prompt, Conversation)
     return prompt.messages
 
@@ -38,7 +38,7 @@ def said(it: House) -> list[tuple[str, str]]:
 
 
 async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions() -> None:
-    it = remembering(*(Entry((Say(f"answer {i}"),)) for i in range(3)))
+    it = remembering(*(ScriptEntry((Say(f"answer {i}"),)) for i in range(3)))
     client = it.openai()
     previous: Any = openai.omit
     for i in range(3):
@@ -51,7 +51,7 @@ async def test_all_items_of_all_hops_come_in_order_and_no_earlier_instructions()
 
 
 async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
-    it = remembering(Entry((Think("Hmm."), Call("add", '{"a": 1}', id="call_7"))), Entry((Say("3"),)))
+    it = remembering(ScriptEntry((Think("Hmm."), CallTool("add", '{"a": 1}', id="call_7"))), ScriptEntry((Say("3"),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="add", tools=[ADD])
     result: Any = {"type": "function_call_output", "call_id": "call_7", "output": "3"}
@@ -63,7 +63,7 @@ async def test_reasoning_and_calls_come_back_as_what_they_were() -> None:
 
 
 async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
-    it = remembering(Entry((Think("Hmm."), Say("Yes."))), Entry((Say("No."),)))
+    it = remembering(ScriptEntry((Think("Hmm."), Say("Yes."))), ScriptEntry((Say("No."),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="1", reasoning={"summary": "auto"})
     await client.responses.create(model="m", input="2", previous_response_id=first.id)
@@ -72,18 +72,18 @@ async def test_a_reasoning_summary_comes_back_as_reasoning_too() -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_response_that_is_not_there_is_told_before_anything_else(streamed: bool) -> None:
-    it = remembering(Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Say("x"),)))
     answer = await it.post(
         "/v1/responses", {"model": "m", "input": "hi", "stream": streamed, "previous_response_id": "resp_1"}
     )
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "previous_response_not_found")
     assert error["param"] == "previous_response_id"
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 async def test_a_chain_with_a_hole_is_not_continued() -> None:
-    it = remembering(*(Entry((Say("x"),)) for _ in range(3)))
+    it = remembering(*(ScriptEntry((Say("x"),)) for _ in range(3)))
     client = it.openai()
     first = await client.responses.create(model="m", input="1")
     second = await client.responses.create(model="m", input="2", previous_response_id=first.id)
@@ -93,7 +93,7 @@ async def test_a_chain_with_a_hole_is_not_continued() -> None:
 
 
 async def test_a_failed_response_is_not_continued() -> None:
-    it = remembering(Entry((Say("Hello "), Fail(500))), Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500))), ScriptEntry((Say("x"),)))
     client = it.openai()
     stream = await client.responses.create(model="m", input="1", stream=True)
     created = await anext(stream)
@@ -108,7 +108,7 @@ async def test_a_failed_response_is_not_continued() -> None:
 
 async def test_a_reference_stands_for_an_item_of_an_earlier_answer() -> None:
     """As the Vercel AI SDK replays a conversation."""
-    it = remembering(Entry((Think("Hmm."), Say("Tokyo."))), Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Think("Hmm."), Say("Tokyo."))), ScriptEntry((Say("x"),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="capital of Japan?")
     replay: Any = [
@@ -123,7 +123,7 @@ async def test_a_reference_stands_for_an_item_of_an_earlier_answer() -> None:
 
 
 async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
-    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("x"),)))
     client = it.openai()
     first = await client.responses.create(model="m", input="capital of Japan?")
     refer: Any = [{"id": first.output[0].id}, {"role": "user", "content": "Thanks."}]
@@ -132,15 +132,15 @@ async def test_a_reference_to_what_comes_before_anyway_adds_nothing() -> None:
 
 
 async def test_a_reference_to_nothing_is_refused() -> None:
-    it = remembering(Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Say("x"),)))
     refer: Any = [{"type": "item_reference", "id": "msg_1"}]
     with pytest.raises(openai.NotFoundError, match="Items are not persisted"):
         await it.openai().responses.create(model="m", input=refer)
-    assert it.engine.calls == 0
+    assert it.engine.num_requests == 0
 
 
 async def test_a_conversation_gets_what_was_asked_and_answered() -> None:
-    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("You're welcome."),)))
+    it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("You're welcome."),)))
     client = it.openai()
     conversation = await client.conversations.create(items=[{"role": "system", "content": "Be short."}])
     first = await client.responses.create(model="m", input="capital of Japan?", conversation=conversation.id)
@@ -154,7 +154,7 @@ async def test_a_conversation_gets_what_was_asked_and_answered() -> None:
 
 
 async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> None:
-    it = remembering(*(Entry((Say(f"{i}"),)) for i in range(3)))
+    it = remembering(*(ScriptEntry((Say(f"{i}"),)) for i in range(3)))
     client = it.openai()
     conversation = await client.conversations.create(items=[{"role": "user", "content": "a"}])
     first = await client.responses.create(model="m", input="b", conversation=conversation.id)
@@ -164,7 +164,7 @@ async def test_a_response_of_a_conversation_is_continued_from_where_it_was() -> 
 
 
 async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
-    it = remembering(Entry((Say("Hello "), Fail(500))))
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500))))
     client = it.openai()
     conversation = await client.conversations.create()
     with pytest.raises(openai.APIError):
@@ -174,14 +174,14 @@ async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
 
 
 async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
-    it = remembering(Entry((Say("x"),)))
+    it = remembering(ScriptEntry((Say("x"),)))
     with pytest.raises(openai.BadRequestError, match="together"):
         await it.openai().responses.create(model="m", input="1", conversation="conv_1", previous_response_id="resp_1")
 
 
 async def test_tokens_are_counted_with_all_that_comes_before() -> None:
     models = build_models(Settings(), SystemClock())
-    app = create_app(models, ids=RandomIds(), store=MemoryStore())
+    app = create_app(models, ids=RandomIdGenerator(), store=MemoryStore())
     async with (
         lifespan(app),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as client,
@@ -194,7 +194,7 @@ async def test_tokens_are_counted_with_all_that_comes_before() -> None:
 
 
 async def test_what_is_compacted_is_all_that_comes_before() -> None:
-    it = remembering(Entry((Say("Tokyo."),)), Entry((Say("They asked for the capital of Japan."),)))
+    it = remembering(ScriptEntry((Say("Tokyo."),)), ScriptEntry((Say("They asked for the capital of Japan."),)))
     first = await it.openai().responses.create(model="m", input="capital of Japan?")
     compacted = await it.openai().responses.compact(model="m", previous_response_id=first.id)
     assert "Tokyo." in [text for _, text in said(it)]

@@ -8,13 +8,13 @@ from typing import Any
 import openai
 import pytest
 
-from dragoman.engines.scripted import Entry, Fail, Say, Wait
+from dragoman.engines.scripted import Fail, Say, ScriptEntry, Wait
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 
 from .house import lifespan, remembering
 
-ANSWER = Entry((Say("Yes."),), repeat=True)
+ANSWER = ScriptEntry((Say("Yes."),), repeat=True)
 LINES: Any = [{"role": "user", "content": f"line {i}"} for i in range(5)]
 
 
@@ -151,7 +151,7 @@ class Gate:
 
 async def test_while_a_response_is_made_in_a_conversation_another_has_to_wait() -> None:
     gate = Gate()
-    it = remembering(Entry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
+    it = remembering(ScriptEntry((Wait(1), Say("Yes."))), ANSWER, sleep=gate)
     client = it.openai()
     made, other = await client.conversations.create(), await client.conversations.create()
     async with lifespan(it.app):
@@ -169,7 +169,7 @@ async def test_while_a_response_is_made_in_a_conversation_another_has_to_wait() 
 
 
 async def test_a_refused_or_failed_response_leaves_its_conversation() -> None:
-    it = remembering(Entry((Fail(503, "gone"),)), Entry((Say("So far"), Fail(503, "gone"))), ANSWER)
+    it = remembering(ScriptEntry((Fail(503, "gone"),)), ScriptEntry((Say("So far"), Fail(503, "gone"))), ANSWER)
     client = it.openai()
     made = await client.conversations.create()
     reference: Any = [{"type": "item_reference", "id": "msg_1"}]

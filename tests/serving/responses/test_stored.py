@@ -11,15 +11,15 @@ import pytest
 
 from dragoman.conformance.responses import check_object, check_stream
 from dragoman.core.events import FinishReason
-from dragoman.engines.scripted import Call, Entry, Fail, Say, Think
+from dragoman.engines.scripted import CallTool, Fail, Say, ScriptEntry, Think
 from dragoman.serving.service import ServingOptions
 from dragoman.store import Change, MemoryStore, StoreUnavailable
 
 from .house import remembering
 
 ADD: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
-ANSWER = Entry((Think("Hmm."), Say("I add."), Call("add", '{"a": 1}')), repeat=True)
-PLAIN = Entry((Say("Yes."),), repeat=True)
+ANSWER = ScriptEntry((Think("Hmm."), Say("I add."), CallTool("add", '{"a": 1}')), repeat=True)
+PLAIN = ScriptEntry((Say("Yes."),), repeat=True)
 ASK: dict[str, Any] = {"model": "m", "input": "hi", "tools": [ADD]}
 
 
@@ -53,13 +53,13 @@ async def test_what_is_stored_is_the_very_whole_answer() -> None:
 
 
 async def test_what_was_cut_off_is_stored_as_incomplete() -> None:
-    it = remembering(Entry((Say("Once"),), finish=FinishReason.LENGTH))
+    it = remembering(ScriptEntry((Say("Once"),), finish=FinishReason.LENGTH))
     response = await it.openai().responses.create(model="m", input="hi")
     assert (await it.openai().responses.retrieve(response.id)).status == "incomplete"
 
 
 async def test_what_failed_in_mid_stream_is_stored_as_failed() -> None:
-    it = remembering(Entry((Say("Hello "), Fail(500, "the engine broke"))))
+    it = remembering(ScriptEntry((Say("Hello "), Fail(500, "the engine broke"))))
     answer = await it.post("/v1/responses", {**ASK, "stream": True})
     told = last_object(answer.content)
     assert json.loads(told)["error"]["message"] == "the engine broke"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dragoman.core.message import Text
 from dragoman.core.request import Conversation
-from dragoman.engines.scripted import Entry, Say
+from dragoman.engines.scripted import Say, ScriptEntry
 from tests.serving.house import House
 
 from .house import remembering
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass
 class Walk:
-    it: House = field(default_factory=lambda: remembering(Entry((Say("Yes."),), repeat=True)))
+    it: House = field(default_factory=lambda: remembering(ScriptEntry((Say("Yes."),), repeat=True)))
     turns: list[Turn] = field(default_factory=list[Turn])
 
     async def take(self, step: str, place: int | None) -> None:
@@ -52,14 +52,14 @@ class Walk:
             await (self.delete(turn) if step == DELETE else self.read(turn))
 
     async def create(self, parent: Turn | None, store: bool) -> None:
-        text, calls = f"question {len(self.turns)}", self.it.engine.calls
+        text, calls = f"question {len(self.turns)}", self.it.engine.num_requests
         previous = None if parent is None else parent.id
         body: dict[str, object] = {"model": "m", "input": text, "store": store, "previous_response_id": previous}
         answer = await self.it.post("/v1/responses", body)
         history = [] if parent is None else parent.history()
         if history is None:
             assert answer.json()["error"]["code"] == "previous_response_not_found"
-            assert self.it.engine.calls == calls
+            assert self.it.engine.num_requests == calls
             return
         assert prompt(self.it) == [*history, text]
         self.turns.append(Turn(answer.json()["id"], text, parent, store))
@@ -76,7 +76,7 @@ class Walk:
 
 
 def prompt(it: House) -> list[str]:
-    asked = it.engine.seen[-1].prompt
+    asked = it.engine.requests[-1].prompt
     assert isinstance(asked, Conversation)
     return [part.text for message in asked.messages for part in message.parts if isinstance(part, Text)]
 

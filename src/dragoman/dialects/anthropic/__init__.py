@@ -1,25 +1,25 @@
 """Anthropic Messages and its count_tokens, with vLLM's extensions."""
 
-from .errors import ThreadNotFound, ThreadUnsupported, anthropic_error, anthropic_status
+from .errors import ThreadNotFound, ThreadUnsupported, map_anthropic_status, render_anthropic_error
 from .reader import CountCall, read_count_tokens, read_messages
-from .writer import MessagesView, MessagesWriter, unsigned
+from .writer import MessagesRenderOptions, MessagesWriter, no_signature
 
 __all__ = [
     "CountCall",
-    "MessagesView",
+    "MessagesRenderOptions",
     "MessagesWriter",
     "ThreadNotFound",
     "ThreadUnsupported",
-    "anthropic_error",
-    "anthropic_status",
-    "count_tokens_answer",
+    "map_anthropic_status",
+    "no_signature",
     "read_count_tokens",
     "read_messages",
-    "unsigned",
+    "render_anthropic_error",
+    "render_count_tokens",
 ]
 
 
-def count_tokens_answer(tokens: int, original: int | None = None) -> bytes:
+def render_count_tokens(tokens: int, original: int | None = None) -> bytes:
     """original: what it was before the conversation was edited, where that is to be told."""
-    told = b"" if original is None else b',"context_management":{"original_input_tokens":%d}' % original
-    return b'{"input_tokens":%d%s}' % (tokens, told)
+    context_management = b"" if original is None else b',"context_management":{"original_input_tokens":%d}' % original
+    return b'{"input_tokens":%d%s}' % (tokens, context_management)

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ..body import Body, Shape, echo, invalid, missing
+from ..body import BodySchema, ParsedBody, abbreviate, invalid_value, missing_parameter
 
 MAX_REQUESTS = 100_000
-Status = Literal["in_progress", "canceling", "ended"]
+MessageBatchStatus = Literal["in_progress", "canceling", "ended"]
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
-class Counts(Struct, frozen=True):
+class MessageBatchCounts(Struct, frozen=True):
     """All are processing until all have ended."""
 
     processing: int = 0
@@ -32,8 +32,8 @@ class MessageBatch(Struct, frozen=True, kw_only=True):
 
     id: str
     type: str = "message_batch"
-    processing_status: Status = "in_progress"
-    request_counts: Counts
+    processing_status: MessageBatchStatus = "in_progress"
+    request_counts: MessageBatchCounts
     created_at: str
     expires_at: str
     ended_at: str | None = None
@@ -42,59 +42,59 @@ class MessageBatch(Struct, frozen=True, kw_only=True):
     results_url: str | None = None
 
 
-class BatchedRequest(Struct, frozen=True):
+class MessageBatchRequest(Struct, frozen=True):
     """params: a Messages body."""
 
     custom_id: str
     params: bytes
 
 
-class _Request(Struct, frozen=True):
+class _RequestBody(Struct, frozen=True):
     custom_id: str
     params: Raw
 
 
-class _Create(Struct, frozen=True):
-    requests: list[_Request] | None = None
+class _CreateBody(Struct, frozen=True):
+    requests: list[_RequestBody] | None = None
 
 
 class _Params(Struct, frozen=True):
     stream: object = None
 
 
-_CREATE = Shape(_Create)
-_params = msgspec.json.Decoder(_Params)
+_CREATE = BodySchema(_CreateBody)
+_params_decoder = msgspec.json.Decoder(_Params)
 
 
-def read_message_batch(data: bytes) -> tuple[tuple[BatchedRequest, ...], tuple[str, ...]]:
+def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tuple[str, ...]]:
     """The requests, and names of unknown fields. Raises RequestError."""
-    body = Body(data)
-    requests = body.read(_CREATE).requests
+    body = ParsedBody(data)
+    requests = body.decode(_CREATE).requests
     if requests is None:
-        raise missing("requests")
+        raise missing_parameter("requests")
     if not 0 < len(requests) <= MAX_REQUESTS:
-        raise invalid("requests", f"expected 1 to {MAX_REQUESTS} requests, got {len(requests)}")
-    seen: set[str] = set()
+        raise invalid_value("requests", f"expected 1 to {MAX_REQUESTS} requests, got {len(requests)}")
+    custom_ids: set[str] = set()
     for i, request in enumerate(requests):
         if _CUSTOM_ID.fullmatch(request.custom_id) is None:
-            raise invalid(f"requests[{i}].custom_id", "expected 1 to 64 letters, digits, `_` and `-`")
-        if request.custom_id in seen:
-            raise invalid(f"requests[{i}].custom_id", f"{echo(request.custom_id)} was used before")
-        seen.add(request.custom_id)
+            raise invalid_value(f"requests[{i}].custom_id", "expected 1 to 64 letters, digits, `_` and `-`")
+        if request.custom_id in custom_ids:
+            raise invalid_value(f"requests[{i}].custom_id", f"{abbreviate(request.custom_id)} was used before")
+        custom_ids.add(request.custom_id)
         _check_params(request.params, f"requests[{i}].params")
-    return tuple(BatchedRequest(each.custom_id, bytes(each.params)) for each in requests), tuple(
-        body.others(_CREATE.names)
+    return tuple(MessageBatchRequest(entry.custom_id, bytes(entry.params)) for entry in requests), tuple(
+        body.find_other_fields(_CREATE.names)
     )
 
 
-def _check_params(params: Raw, at: str) -> None:
+def _check_params(params: Raw, path: str) -> None:
     """Only what can be told without running it; the rest is a result of its own."""
     try:
-        asked = _params.decode(params)
+        parsed = _params_decoder.decode(params)
     except msgspec.ValidationError:
-        raise RequestError(f"Invalid type for '{at}': expected an object.", param=at, code="invalid_type") from None
-    if asked.stream not in (None, False):
-        raise invalid(f"{at}.stream", "a batch does not stream")
+        raise RequestError(f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type") from None
+    if parsed.stream not in (None, False):
+        raise invalid_value(f"{path}.stream", "a batch does not stream")
 
 
 class _Succeeded(Struct, frozen=True, tag_field="type", tag="succeeded"):
@@ -118,22 +118,22 @@ class _Result(Struct, frozen=True):
     result: _Succeeded | _Errored | _Canceled | _Expired
 
 
-_result = msgspec.json.Decoder(_Result)
+_result_decoder = msgspec.json.Decoder(_Result)
 
 
-def answered(custom_id: str, status: int, body: bytes) -> bytes:
+def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
     """body: a message, or the error envelope."""
     result = _Succeeded(Raw(body)) if status < 400 else _Errored(Raw(body))
     return msgspec.json.encode(_Result(custom_id, result)) + b"\n"
 
 
-def unanswered(custom_id: str, *, canceled: bool) -> bytes:
+def encode_missing_result(custom_id: str, *, canceled: bool) -> bytes:
     return msgspec.json.encode(_Result(custom_id, _Canceled() if canceled else _Expired())) + b"\n"
 
 
-def counted(counts: Counts, line: bytes) -> Counts:
+def count_result(counts: MessageBatchCounts, line: bytes) -> MessageBatchCounts:
     """One more result."""
-    match _result.decode(line).result:
+    match _result_decoder.decode(line).result:
         case _Succeeded():
             return msgspec.structs.replace(counts, succeeded=counts.succeeded + 1)
         case _Errored():
@@ -144,15 +144,15 @@ def counted(counts: Counts, line: bytes) -> Counts:
             return msgspec.structs.replace(counts, expired=counts.expired + 1)
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def deleted(id: str) -> bytes:
+def render_deleted_batch(id: str) -> bytes:
     return msgspec.json.encode({"id": id, "type": "message_batch_deleted"})
 
 
-class Listing(Struct, frozen=True):
+class CursorQuery(Struct, frozen=True):
     """limit; after, before: ids. Newest first."""
 
     limit: int
@@ -160,23 +160,23 @@ class Listing(Struct, frozen=True):
     before: str | None
 
 
-def read_listing(limit: str | None, after: str | None, before: str | None) -> Listing:
+def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
     """Raises RequestError."""
     text = "20" if limit is None else limit
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
-        raise invalid("limit", f"expected an integer from 1 to 1000, got {echo(text)}")
+        raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")
     if after and before:
-        raise invalid("before_id", "it excludes `after_id`")
-    return Listing(int(text), after or None, before or None)
+        raise invalid_value("before_id", "it excludes `after_id`")
+    return CursorQuery(int(text), after or None, before or None)
 
 
-class _Page(Struct, frozen=True):
+class _BatchPage(Struct, frozen=True):
     data: list[Raw]
     has_more: bool
     first_id: str | None
     last_id: str | None
 
 
-def listed(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes:
+def render_batch_list(rows: list[tuple[str, bytes]], *, has_more: bool) -> bytes:
     first, last = (rows[0][0], rows[-1][0]) if rows else (None, None)
-    return msgspec.json.encode(_Page([Raw(row) for _, row in rows], has_more, first, last))
+    return msgspec.json.encode(_BatchPage([Raw(row) for _, row in rows], has_more, first, last))

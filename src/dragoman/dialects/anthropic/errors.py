@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import ContextTooLong, DragomanError, NotFound, Unsupported
-from ..body import echo
+from ..body import abbreviate
 from ..errors import MAX_MESSAGE
-from ..text import line_safe, printable
+from ..json_encoding import escape_line_breaks, replace_surrogates
 
-OVERLOADED = 529
+OVERLOADED_STATUS = 529
 """Anthropic's own status for what is 503 elsewhere."""
 
 _TYPES = {
@@ -28,10 +28,10 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
-    OVERLOADED: "overloaded_error",
+    OVERLOADED_STATUS: "overloaded_error",
 }
 # What fields of the core are called here, where the error comes from behind the reader.
-_NAMES = {
+_PARAM_NAMES = {
     "thinking_token_budget": "thinking.budget_tokens",
     "response_format": "output_config.format",
     "continue_final_message": "messages",
@@ -41,7 +41,7 @@ _MISSING = re.compile(r"Missing required parameter: '[^']*'\.(.*)", re.DOTALL)
 _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
 
-class ThreadDetails(Struct, frozen=True):
+class ThreadUnsupportedDetails(Struct, frozen=True):
     """What makes the official SDK send the whole conversation again, without `thread`."""
 
     error_code: str = "thread_unsupported_request"
@@ -51,13 +51,13 @@ class ThreadDetails(Struct, frozen=True):
 class ThreadUnsupported(Unsupported):
     """A conversation that the server shall remember. Ignoring that would lose all earlier turns in silence."""
 
-    details = ThreadDetails()
+    details = ThreadUnsupportedDetails()
 
     def __init__(self) -> None:
         super().__init__("Threads are not supported here; send the whole conversation without it.", param="thread")
 
 
-class LostDetails(Struct, frozen=True):
+class ThreadNotFoundDetails(Struct, frozen=True):
     """What makes the official SDK send the whole conversation again, as a new thread."""
 
     error_code: str = "thread_not_found"
@@ -66,56 +66,56 @@ class LostDetails(Struct, frozen=True):
 class ThreadNotFound(NotFound):
     """The answer that is to be continued is not there, or one before it is gone."""
 
-    details = LostDetails()
+    details = ThreadNotFoundDetails()
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"There is no message {echo(id)} to continue.", param="thread.previous_message_id")
+        super().__init__(f"There is no message {abbreviate(id)} to continue.", param="thread.previous_message_id")
 
 
-class _Error(Struct, frozen=True):
+class _AnthropicError(Struct, frozen=True):
     type: str
     message: str
-    details: ThreadDetails | LostDetails | UnsetType = UNSET
+    details: ThreadUnsupportedDetails | ThreadNotFoundDetails | UnsetType = UNSET
 
 
-class _Envelope(Struct, frozen=True, kw_only=True):
+class _AnthropicErrorEnvelope(Struct, frozen=True, kw_only=True):
     type: str = "error"
-    error: _Error
+    error: _AnthropicError
     request_id: str | UnsetType = UNSET
 
 
-def anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
+def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
     """The JSON body of an answer with status `anthropic_status(error)`, or the payload of an `error` event."""
-    message = printable(_message(error))
+    message = replace_surrogates(_build_message(error))
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
     details = error.details if isinstance(error, ThreadUnsupported | ThreadNotFound) else UNSET
     id = UNSET if request_id is None else request_id
-    said = _Error(_type(error.status), message, details)
-    return line_safe(msgspec.json.encode(_Envelope(error=said, request_id=id)))
+    body = _AnthropicError(_find_type(error.status), message, details)
+    return escape_line_breaks(msgspec.json.encode(_AnthropicErrorEnvelope(error=body, request_id=id)))
 
 
-def anthropic_status(error: DragomanError) -> int:
-    return OVERLOADED if error.status == 503 else error.status
+def map_anthropic_status(error: DragomanError) -> int:
+    return OVERLOADED_STATUS if error.status == 503 else error.status
 
 
-def _type(status: int) -> str:
+def _find_type(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
-def _message(error: DragomanError) -> str:
+def _build_message(error: DragomanError) -> str:
     if isinstance(error, ContextTooLong):
         # The wording that Claude Code, LangChain and LiteLLM look for. At least one token of the answer has to fit too.
         return f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
     if error.param is None:
         return error.message
-    path = _path(error.param)
-    if found := _MISSING.fullmatch(error.message):
-        return f"{path}: Field required{'.' if found.group(1) else ''}{found.group(1)}"
-    found = _INVALID.fullmatch(error.message)
-    return f"{path}: {found.group(1) if found else error.message}"
+    path = _translate_path(error.param)
+    if match := _MISSING.fullmatch(error.message):
+        return f"{path}: Field required{'.' if match.group(1) else ''}{match.group(1)}"
+    match = _INVALID.fullmatch(error.message)
+    return f"{path}: {match.group(1) if match else error.message}"
 
 
-def _path(param: str) -> str:
+def _translate_path(param: str) -> str:
     """`messages[0].content` is `messages.0.content` here."""
-    return _INDEX.sub(r".\1", _NAMES.get(param, param))
+    return _INDEX.sub(r".\1", _PARAM_NAMES.get(param, param))

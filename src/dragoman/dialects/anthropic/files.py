@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from ..body import echo, invalid
-from .batches import Listing, read_listing
+from ..body import abbreviate, invalid_value
+from .batches import CursorQuery, read_cursor_query
 
-_LEAST_SECONDS, _MOST_SECONDS = 3600, 7776000
-_MOST_IDS = 100
-_CURSOR = "page_"
+_MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 7776000
+_MAX_IDS = 100
+_CURSOR_PREFIX = "page_"
 
 
 class FileMetadata(Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class FileMetadata(Struct, frozen=True, kw_only=True):
     downloadable: bool = True
 
 
-class _Page(Struct, frozen=True):
+class _FilePage(Struct, frozen=True):
     data: list[Raw]
     has_more: bool
     first_id: str | None
@@ -36,45 +36,48 @@ class _Page(Struct, frozen=True):
     next_page: str | None
 
 
-def names_anthropic(headers: Mapping[str, str]) -> bool:
+def is_anthropic_request(headers: Mapping[str, str]) -> bool:
     """Whether a request to a path that OpenAI has too is Anthropic's: all clients of theirs name their version."""
     return "anthropic-version" in headers
 
 
-def seconds_until_expiry(said: str | None) -> int | None:
+def read_expiry_seconds(text: str | None) -> int | None:
     """Raises RequestError unless it is a number of seconds between an hour and 90 days."""
-    if said is None:
+    if text is None:
         return None
-    if not (said.isascii() and said.isdecimal() and _LEAST_SECONDS <= int(said[:12]) <= _MOST_SECONDS):
-        raise invalid("expires_in_seconds", f"expected from {_LEAST_SECONDS} to {_MOST_SECONDS}, got {echo(said)}")
-    return int(said)
+    if not (text.isascii() and text.isdecimal() and _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS):
+        raise invalid_value(
+            "expires_in_seconds",
+            f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}",
+        )
+    return int(text)
 
 
-def read_file_listing(query: Mapping[str, str]) -> Listing:
+def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
     """By a cursor, as the SDK asks today, or by ids, as it did. Raises RequestError."""
     page, after = query.get("page"), query.get("after_id")
     if page is not None:
         if after or query.get("before_id"):
-            raise invalid("page", "it excludes `after_id` and `before_id`")
-        after = page.removeprefix(_CURSOR)
-    return read_listing(query.get("limit"), after, query.get("before_id"))
+            raise invalid_value("page", "it excludes `after_id` and `before_id`")
+        after = page.removeprefix(_CURSOR_PREFIX)
+    return read_cursor_query(query.get("limit"), after, query.get("before_id"))
 
 
-def chosen_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
+def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
     """The files that a list is to be of, each once. Raises RequestError."""
-    chosen = tuple(dict.fromkeys(ids))
-    if len(chosen) > _MOST_IDS:
-        raise invalid("ids", f"expected at most {_MOST_IDS}, got {len(chosen)}")
-    if chosen and ("page" in query or "limit" in query):
-        raise invalid("ids", "it excludes `page` and `limit`")
-    return chosen
+    selected = tuple(dict.fromkeys(ids))
+    if len(selected) > _MAX_IDS:
+        raise invalid_value("ids", f"expected at most {_MAX_IDS}, got {len(selected)}")
+    if selected and ("page" in query or "limit" in query):
+        raise invalid_value("ids", "it excludes `page` and `limit`")
+    return selected
 
 
-def listed_files(rows: Sequence[FileMetadata], *, has_more: bool) -> bytes:
+def render_file_list(rows: Sequence[FileMetadata], *, has_more: bool) -> bytes:
     first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
     data = [Raw(msgspec.json.encode(row)) for row in rows]
-    return msgspec.json.encode(_Page(data, has_more, first, last, f"{_CURSOR}{last}" if has_more else None))
+    return msgspec.json.encode(_FilePage(data, has_more, first, last, f"{_CURSOR_PREFIX}{last}" if has_more else None))
 
 
-def file_deleted(id: str) -> bytes:
+def render_deleted_file(id: str) -> bytes:
     return msgspec.json.encode({"id": id, "type": "file_deleted"})

@@ -8,19 +8,19 @@ from msgspec import Struct
 
 from ...core.errors import RequestError
 from ...core.message import Message, Part, Role, ToolCall, ToolResult
-from ..body import json_value, one_of
-from .blocks import read_content, read_system
-from .thoughts import Thoughts
-from .wire import ContentBlock, WireMessage
+from ..body import check_one_of, read_json_value
+from .content_blocks import read_content, read_system
+from .thinking_blocks import ThinkingBlockReader
+from .wire import AnthropicWireMessage, WireContentBlock
 
 ROLES = ("user", "assistant", "system")
 
 
-class History(Struct, frozen=True):
+class MessageHistory(Struct, frozen=True):
     """prefilled: the last message is the assistant's, and the answer goes on with it."""
 
     messages: tuple[Message, ...]
-    prefilled: bool
+    is_prefilled: bool
 
     @property
     def last_speaker(self) -> Role:
@@ -30,45 +30,45 @@ class History(Struct, frozen=True):
 
 
 def read_history(
-    messages: Sequence[WireMessage],
-    system: str | list[ContentBlock] | None,
-    thoughts: Thoughts,
+    messages: Sequence[AnthropicWireMessage],
+    system: str | list[WireContentBlock] | None,
+    thoughts: ThinkingBlockReader,
     *,
     drop_nonces: bool = True,
-) -> History:
+) -> MessageHistory:
     """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.
 
     drop_nonces: as in ReaderOptions. Raises RequestError with the path of the offending field.
     """
-    told = tuple(read_system(system, drop_nonces=drop_nonces))
-    first = (Message(Role.SYSTEM, told),) if told else ()
-    turns = tuple(_turns(_parts(messages, thoughts)))
+    system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
+    system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
+    turns = tuple(_group_turns(_read_parts(messages, thoughts)))
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
-    last = turns[-1]
-    prefilled = last.role is Role.ASSISTANT and messages[-1].role == "assistant"
-    if prefilled and any(isinstance(part, ToolCall) for part in last.parts):
+    last_turn = turns[-1]
+    is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
+    if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
             "tool_use blocks need a user message with their tool_result blocks behind them",
             param=f"messages[{len(messages) - 1}]",
         )
-    return History((*first, *turns), prefilled)
+    return MessageHistory((*system_messages, *turns), is_prefilled)
 
 
-def wants_citations(messages: Sequence[WireMessage]) -> bool:
+def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
     """Whether a document or a search result asks to be cited. What an earlier answer cited is a list."""
     blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
-    settings = (json_value(block.citations, "citations") for block in blocks)
+    settings = (read_json_value(block.citations, "citations") for block in blocks)
     return any(setting == {"enabled": True} for setting in settings)
 
 
-def _parts(messages: Sequence[WireMessage], thoughts: Thoughts) -> Iterator[tuple[Role, Part]]:
+def _read_parts(messages: Sequence[AnthropicWireMessage], thoughts: ThinkingBlockReader) -> Iterator[tuple[Role, Part]]:
     """Every part with the role that says it, in order."""
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
-        role = Role(one_of(message.role, ROLES, f"messages[{i}].role"))
+        role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
         if message.clear_at is not None:
-            one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
+            check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
         if message.content is None and message.output_config is not None:
             continue
         for part in read_content(message.content, message.role, f"messages[{i}].content", thoughts):
@@ -76,22 +76,22 @@ def _parts(messages: Sequence[WireMessage], thoughts: Thoughts) -> Iterator[tupl
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 
 
-def _turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
+def _group_turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
     names: dict[str, str] = {}
-    speaker, said = Role.USER, list[Part]()
+    turn_role, turn_parts = Role.USER, list[Part]()
     for role, part in parts:
-        if said and (role is not speaker or role is Role.TOOL):
-            yield _turn(speaker, said, names)
-            said = []
+        if turn_parts and (role is not turn_role or role is Role.TOOL):
+            yield _build_turn(turn_role, turn_parts, names)
+            turn_parts = []
         if isinstance(part, ToolCall):
             names[part.id] = part.name
-        speaker = role
-        said.append(part)
-    if said:
-        yield _turn(speaker, said, names)
+        turn_role = role
+        turn_parts.append(part)
+    if turn_parts:
+        yield _build_turn(turn_role, turn_parts, names)
 
 
-def _turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
+def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
     """A result is given its tool's name."""
     first = parts[0]
     return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..chat.parameters import SHARED_HONOURED, shared_hints
-from ..fields import Decoding
-from ..support import Rules, Support, accepted, honoured, refused, warned
+from ..chat.parameters import SHARED_HONOURED, build_shared_rows
+from ..fields import DecodingFields
+from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
 
-DIALECT, COUNTING = "messages", "count_tokens"
+DIALECT, COUNT_TOKENS_DIALECT = "messages", "count_tokens"
 
-_PROMPTING = (
+_PROMPT_FIELDS = (
     ("model", "optional where the server has a default model"),
     (
         "messages",
@@ -47,7 +47,7 @@ _PROMPTING = (
     ("chat_template_kwargs", "those that the server allows; enable_thinking and thinking turn thinking on or off"),
 )
 
-_OWN = (
+_GENERATION_FIELDS = (
     ("max_tokens", "required; 0 only fills the cache, -1 is the rest of the context"),
     ("stream", ""),
     ("stop_sequences", "how many is a setting of the server"),
@@ -57,47 +57,51 @@ _OWN = (
 
 _NOTES = dict(SHARED_HONOURED)
 
-_HINTS = (
-    *accepted(DIALECT, "cache_control", note="caching is automatic"),
-    *accepted(DIALECT, "betas", note="beta headers of any value are accepted"),
-    *accepted(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="there is no account"),
-    *accepted(DIALECT, "fallback_credit_token", note="there is nothing to pay"),
-    *accepted(DIALECT, "stream_options", note="usage always comes"),
-    *warned(DIALECT, "inference_geo", "the server is where it is"),
-    *warned(DIALECT, "speed", "there is one speed", "standard"),
-    *warned(DIALECT, "fallbacks", "there are no other models to fall back on", [], "default"),
-    *warned(DIALECT, "diagnostics", "cache misses are not explained", {}, {"previous_message_id": None}),
-    *refused(DIALECT, "container", "there is no container to run code in"),
-    *refused(DIALECT, "mcp_servers", "the server connects to no MCP server", []),
-    *refused(DIALECT, "compaction", "conversations are not summarised"),
-    *refused(DIALECT, "stop", "use stop_sequences", []),
-    *refused(DIALECT, "response_format", "use output_config.format", {"type": "text"}),
-    *refused(DIALECT, "n", "a message is one answer", 1),
-    *refused(DIALECT, "best_of", "a message is one answer", 1),
-    *refused(DIALECT, "logprobs", "a message has no place for them; use /v1/chat/completions", False),
-    *refused(DIALECT, "top_logprobs", "a message has no place for them; use /v1/chat/completions", 0),
-    *refused(DIALECT, "prompt_logprobs", "a message has no place for them; use /v1/chat/completions"),
-    *refused(DIALECT, "return_token_ids", "a message has no place for them; use /v1/chat/completions", False),
+_UNSUPPORTED = (
+    *accept(DIALECT, "cache_control", note="caching is automatic"),
+    *accept(DIALECT, "betas", note="beta headers of any value are accepted"),
+    *accept(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="there is no account"),
+    *accept(DIALECT, "fallback_credit_token", note="there is nothing to pay"),
+    *accept(DIALECT, "stream_options", note="usage always comes"),
+    *warn(DIALECT, "inference_geo", "the server is where it is"),
+    *warn(DIALECT, "speed", "there is one speed", "standard"),
+    *warn(DIALECT, "fallbacks", "there are no other models to fall back on", [], "default"),
+    *warn(DIALECT, "diagnostics", "cache misses are not explained", {}, {"previous_message_id": None}),
+    *reject(DIALECT, "container", "there is no container to run code in"),
+    *reject(DIALECT, "mcp_servers", "the server connects to no MCP server", []),
+    *reject(DIALECT, "compaction", "conversations are not summarised"),
+    *reject(DIALECT, "stop", "use stop_sequences", []),
+    *reject(DIALECT, "response_format", "use output_config.format", {"type": "text"}),
+    *reject(DIALECT, "n", "a message is one answer", 1),
+    *reject(DIALECT, "best_of", "a message is one answer", 1),
+    *reject(DIALECT, "logprobs", "a message has no place for them; use /v1/chat/completions", False),
+    *reject(DIALECT, "top_logprobs", "a message has no place for them; use /v1/chat/completions", 0),
+    *reject(DIALECT, "prompt_logprobs", "a message has no place for them; use /v1/chat/completions"),
+    *reject(DIALECT, "return_token_ids", "a message has no place for them; use /v1/chat/completions", False),
 )
 
 
-def _rows() -> tuple[Support, ...]:
-    shared = ((name, _NOTES[name]) for name in Decoding.__struct_fields__)
-    rows = (row for name, note in (*_PROMPTING, *_OWN, *shared) for row in honoured(DIALECT, name, note=note))
-    return (*rows, *shared_hints(DIALECT), *_HINTS)
+def _build_rows() -> tuple[ParameterSupport, ...]:
+    shared = ((name, _NOTES[name]) for name in DecodingFields.__struct_fields__)
+    rows = (
+        row
+        for name, note in (*_PROMPT_FIELDS, *_GENERATION_FIELDS, *shared)
+        for row in honour(DIALECT, name, note=note)
+    )
+    return (*rows, *build_shared_rows(DIALECT), *_UNSUPPORTED)
 
 
-MESSAGES = Rules(_rows())
+MESSAGES = ParameterTable(_build_rows())
 
-_COUNTED = frozenset(name for name, _ in _PROMPTING)
-COUNT_TOKENS = Rules(
+_PROMPT_FIELD_NAMES = frozenset(name for name, _ in _PROMPT_FIELDS)
+COUNT_TOKENS = ParameterTable(
     (
-        *(row for name, note in _PROMPTING for row in honoured(COUNTING, name, note=note)),
+        *(row for name, note in _PROMPT_FIELDS for row in honour(COUNT_TOKENS_DIALECT, name, note=note)),
         *(
             row
             for known in MESSAGES.rows
-            if known.name not in _COUNTED
-            for row in accepted(COUNTING, known.name, note="does not change the count")
+            if known.name not in _PROMPT_FIELD_NAMES
+            for row in accept(COUNT_TOKENS_DIALECT, known.name, note="does not change the count")
         ),
     )
 )

@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ..body import Body, Shape, invalid, missing, one_of
-from ..text import quoted
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter
+from ..json_encoding import encode_string
 
-_MARK = b'"thread"'
+_THREAD_KEY = b'"thread"'
 _NULL = Raw(b"null")
 
 
@@ -23,18 +23,18 @@ class _Thread(Struct, frozen=True):
     previous_message_id: str | None = None
 
 
-class _Threaded(Struct, frozen=True):
+class _ThreadBody(Struct, frozen=True):
     messages: list[Raw] | None = None
     system: Raw = _NULL
     tools: Raw = _NULL
     thread: _Thread | None = None
 
 
-_THREADED = Shape(_Threaded)
-_ONCE = ("system", "tools")
+_THREAD_BODY = BodySchema(_ThreadBody)
+_FIRST_TURN_FIELDS = ("system", "tools")
 
 
-class Turn(Struct, frozen=True):
+class StoredTurn(Struct, frozen=True):
     """What is kept of one turn: what it added. system, tools: of the turn that began the thread."""
 
     messages: list[Raw]
@@ -42,62 +42,64 @@ class Turn(Struct, frozen=True):
     tools: Raw = _NULL
 
 
-class ThreadOrder(Struct, frozen=True):
+class ThreadRequest(Struct, frozen=True):
     """A body of a thread. previous: the id of the answer that it continues; None begins one. own: what it adds."""
 
-    previous: str | None
-    own: Turn
+    previous_id: str | None
+    turn: StoredTurn
     fields: dict[str, Raw]
 
 
-class _Answer(Struct, frozen=True):
+class _AnswerBody(Struct, frozen=True):
     id: str
     content: list[Raw]
 
 
-def read_thread(data: bytes) -> ThreadOrder | None:
+def read_thread(data: bytes) -> ThreadRequest | None:
     """None for a body that is in no thread. Raises RequestError."""
-    if _MARK not in data:
+    if _THREAD_KEY not in data:
         # Most bodies: they are read once.
         return None
-    body = Body(data)
-    said = body.read(_THREADED)
-    if said.thread is None:
+    body = ParsedBody(data)
+    thread_body = body.decode(_THREAD_BODY)
+    if thread_body.thread is None:
         return None
-    kind = one_of(said.thread.type, ("create", "continue"), "thread.type")
+    kind = check_one_of(thread_body.thread.type, ("create", "continue"), "thread.type")
     if kind == "create":
-        return ThreadOrder(None, Turn(said.messages or [], said.system, said.tools), body.fields)
-    if not said.thread.previous_message_id:
-        raise missing("thread.previous_message_id")
-    for name in _ONCE:
+        return ThreadRequest(
+            None, StoredTurn(thread_body.messages or [], thread_body.system, thread_body.tools), body.fields
+        )
+    if not thread_body.thread.previous_message_id:
+        raise missing_parameter("thread.previous_message_id")
+    for name in _FIRST_TURN_FIELDS:
         if not _is_absent(body.fields.get(name)):
-            raise invalid(name, "a thread keeps what it began with; leave it out when you continue")
-    return ThreadOrder(said.thread.previous_message_id, Turn(said.messages or []), body.fields)
+            raise invalid_value(name, "a thread keeps what it began with; leave it out when you continue")
+    return ThreadRequest(thread_body.thread.previous_message_id, StoredTurn(thread_body.messages or []), body.fields)
 
 
-def whole_body(order: ThreadOrder, earlier: Sequence[Turn]) -> bytes:
+def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn]) -> bytes:
     """The same request without a memory. earlier: the turns that it continues, the first one first."""
-    fields = {name: bytes(raw) for name, raw in order.fields.items() if name != "thread"}
-    if earlier:
-        once = (("system", earlier[0].system), ("tools", earlier[0].tools))
-        fields |= {name: bytes(raw) for name, raw in once if not _is_absent(raw)}
-    turns = (*earlier, order.own)
+    fields = {name: bytes(raw) for name, raw in request.fields.items() if name != "thread"}
+    if earlier_turns:
+        first_turn_fields = (("system", earlier_turns[0].system), ("tools", earlier_turns[0].tools))
+        fields |= {name: bytes(raw) for name, raw in first_turn_fields if not _is_absent(raw)}
+    turns = (*earlier_turns, request.turn)
     fields["messages"] = b"[%s]" % b",".join(bytes(message) for turn in turns for message in turn.messages)
-    return b"{%s}" % b",".join(quoted(name) + b":" + text for name, text in fields.items())
+    return b"{%s}" % b",".join(encode_string(name) + b":" + text for name, text in fields.items())
 
 
-def turn_with_answer(order: ThreadOrder, message: bytes) -> tuple[str, bytes]:
+def encode_turn_with_answer(request: ThreadRequest, message: bytes) -> tuple[str, bytes]:
     """The answer's id, and what is kept. message: the whole answer."""
-    answer = msgspec.json.decode(message, type=_Answer)
+    answer = msgspec.json.decode(message, type=_AnswerBody)
     content = b"[%s]" % b",".join(map(bytes, answer.content))
-    said = [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
-    own = order.own
-    return answer.id, msgspec.json.encode(Turn([*own.messages, *said], own.system, own.tools))
+    answer_messages = [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
+    turn = request.turn
+    return answer.id, msgspec.json.encode(StoredTurn([*turn.messages, *answer_messages], turn.system, turn.tools))
 
 
-def read_turn(data: bytes) -> Turn:
+def read_turn(data: bytes) -> StoredTurn:
     """What was kept."""
-    return msgspec.json.decode(data, type=Turn)
+    return msgspec.json.decode(data, type=StoredTurn)
 
 
 def _is_absent(raw: Raw | None) -> bool:

@@ -10,25 +10,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..text import quoted
+from ..json_encoding import encode_string
 
-INVALID = "INVALID_JSON"
+INVALID_JSON_KEY = "INVALID_JSON"
 """The key under which Anthropic's documentation wants arguments that are no JSON."""
 MAX_DEPTH = 100
-MAX_NUMBER = 1_000
+MAX_SCALAR = 1_000
 """Characters. Beyond these two the parsers of some clients give up."""
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
+_PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]+')
 _SCALAR = re.compile(r'[^ \t\r\n,:"\[\]{}]+')
 _VALID_SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null", re.ASCII)
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_BEGUN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+_PARTIAL_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _REPLACEMENT = r"\ufffd"
 
 
-class ToolInput:
+class ToolInputStreamer:
     """Takes the arguments in any pieces.
 
     A string goes out as it comes, anything else when it is complete, a key only together with its value, and the last
@@ -39,209 +39,209 @@ class ToolInput:
     def __init__(self) -> None:
         self._raw: list[str] = []
         self._undecided = ""
-        self._held: list[str] = []
+        self._pending: list[str] = []
         """Read, and not to be sent before a value follows."""
         self._sent: list[str] = []
-        self._complete = 0
+        self._complete_count = 0
         """How many of `_sent` there were when no string was open."""
         self._closers: list[str] = []
-        self._expects: Callable[[ToolInput, str, int], int] = ToolInput._root
-        self._broken = False
+        self._state: Callable[[ToolInputStreamer, str, int], int] = ToolInputStreamer._read_root
+        self._is_broken = False
 
     def feed(self, text: str) -> str:
         """What of it may be sent; possibly nothing."""
         self._raw.append(text)
-        if self._broken:
+        if self._is_broken:
             return ""
-        before, text, at = len(self._sent), self._undecided + text, 0
-        while at < len(text):
-            step = self._expects(self, text, at)
-            if not step:
+        sent_count, text, position = len(self._sent), self._undecided + text, 0
+        while position < len(text):
+            consumed = self._state(self, text, position)
+            if not consumed:
                 break
-            at += step
-        self._undecided = "" if self._broken else text[at:]
-        return "".join(self._sent[before:])
+            position += consumed
+        self._undecided = "" if self._is_broken else text[position:]
+        return "".join(self._sent[sent_count:])
 
-    def end(self, *, cut: bool) -> str:
+    def end(self, *, is_cut_off: bool) -> str:
         """What is still to be sent. cut: the answer was cut off here, so that what is missing is nobody's mistake."""
-        if self._expects is ToolInput._nothing and not self._broken:
-            return self._send(whole=True)
+        if self._state is ToolInputStreamer._read_end and not self._is_broken:
+            return self._send(is_complete=True)
         raw = "".join(self._raw)
-        if not self._broken and (cut or not raw.strip(" \t\r\n")):
+        if not self._is_broken and (is_cut_off or not raw.strip(" \t\r\n")):
             return ""
-        return self._confess(raw)
+        return self._close_as_invalid(raw)
 
     @property
     def value(self) -> str:
         """The object, as an SDK has it: where it was cut off without the string, number or word that was cut."""
-        return "".join(self._sent[: self._complete]) + "".join(reversed(self._closers)) or "{}"
+        return "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
 
-    def _confess(self, raw: str) -> str:
+    def _close_as_invalid(self, raw: str) -> str:
         """Close what is open, and add what the model wrote, all of it."""
-        quote = '"' if len(self._sent) > self._complete else ""
+        quote = '"' if len(self._sent) > self._complete_count else ""
         comma = "," if len(self._sent) > 1 else ""
-        begin = "" if self._sent else "{"
-        ends = "".join(reversed(self._closers[1:]))
-        self._held = [begin, quote, ends, comma, f'"{INVALID}":', quoted(raw).decode(), "}"]
+        opening = "" if self._sent else "{"
+        closers = "".join(reversed(self._closers[1:]))
+        self._pending = [opening, quote, closers, comma, f'"{INVALID_JSON_KEY}":', encode_string(raw).decode(), "}"]
         self._closers = []
-        return self._send(whole=True)
+        return self._send(is_complete=True)
 
-    def _send(self, *, whole: bool) -> str:
+    def _send(self, *, is_complete: bool) -> str:
         """Everything held. whole: no string is open behind it."""
-        text = "".join(self._held)
-        self._held.clear()
+        text = "".join(self._pending)
+        self._pending.clear()
         self._sent.append(text)
-        if whole:
-            self._complete = len(self._sent)
+        if is_complete:
+            self._complete_count = len(self._sent)
         return text
 
-    def _break(self) -> int:
-        self._broken = True
+    def _mark_broken(self) -> int:
+        self._is_broken = True
         return 0
 
     # What may come next. Each returns how many characters it took: none where it needs more of them or broke.
 
-    def _blank(self, text: str, at: int) -> int:
-        found = _BLANKS.match(text, at)
-        size = found.end() - at if found else 0
+    def _skip_blanks(self, text: str, position: int) -> int:
+        match = _BLANKS.match(text, position)
+        size = match.end() - position if match else 0
         if size:
-            self._held.append(text[at : at + size])
+            self._pending.append(text[position : position + size])
         return size
 
-    def _root(self, text: str, at: int) -> int:
-        if blank := self._blank(text, at):
+    def _read_root(self, text: str, position: int) -> int:
+        if blank := self._skip_blanks(text, position):
             return blank
-        return self._open("}", ToolInput._first_key, "{") if text[at] == "{" else self._break()
+        return self._open("}", ToolInputStreamer._read_first_key, "{") if text[position] == "{" else self._mark_broken()
 
-    def _first_key(self, text: str, at: int) -> int:
-        return self._close("}") if text[at] == "}" else self._key(text, at)
+    def _read_first_key(self, text: str, position: int) -> int:
+        return self._close("}") if text[position] == "}" else self._read_key(text, position)
 
-    def _key(self, text: str, at: int) -> int:
-        if blank := self._blank(text, at):
+    def _read_key(self, text: str, position: int) -> int:
+        if blank := self._skip_blanks(text, position):
             return blank
-        if text[at] != '"':
-            return self._break()
-        self._held.append('"')
-        self._expects = ToolInput._in_key
+        if text[position] != '"':
+            return self._mark_broken()
+        self._pending.append('"')
+        self._state = ToolInputStreamer._read_in_key
         return 1
 
-    def _in_key(self, text: str, at: int) -> int:
-        return self._string(text, at)
+    def _read_in_key(self, text: str, position: int) -> int:
+        return self._read_string(text, position)
 
-    def _colon(self, text: str, at: int) -> int:
-        if blank := self._blank(text, at):
+    def _read_colon(self, text: str, position: int) -> int:
+        if blank := self._skip_blanks(text, position):
             return blank
-        if text[at] != ":":
-            return self._break()
-        self._held.append(":")
-        self._expects = ToolInput._value
+        if text[position] != ":":
+            return self._mark_broken()
+        self._pending.append(":")
+        self._state = ToolInputStreamer._read_value
         return 1
 
-    def _first_value(self, text: str, at: int) -> int:
-        return self._close("]") if text[at] == "]" else self._value(text, at)
+    def _read_first_value(self, text: str, position: int) -> int:
+        return self._close("]") if text[position] == "]" else self._read_value(text, position)
 
-    def _value(self, text: str, at: int) -> int:
-        if blank := self._blank(text, at):
+    def _read_value(self, text: str, position: int) -> int:
+        if blank := self._skip_blanks(text, position):
             return blank
-        match text[at]:
+        match text[position]:
             case '"':
-                self._held.append('"')
-                self._send(whole=False)
-                self._expects = ToolInput._in_string
+                self._pending.append('"')
+                self._send(is_complete=False)
+                self._state = ToolInputStreamer._read_in_string
                 return 1
             case "{":
-                return self._open("}", ToolInput._first_key, "{")
+                return self._open("}", ToolInputStreamer._read_first_key, "{")
             case "[":
-                return self._open("]", ToolInput._first_value, "[")
+                return self._open("]", ToolInputStreamer._read_first_value, "[")
             case _:
-                return self._scalar(text, at)
+                return self._read_scalar(text, position)
 
-    def _in_string(self, text: str, at: int) -> int:
-        return self._string(text, at)
+    def _read_in_string(self, text: str, position: int) -> int:
+        return self._read_string(text, position)
 
-    def _comma(self, text: str, at: int) -> int:
-        if blank := self._blank(text, at):
+    def _read_comma(self, text: str, position: int) -> int:
+        if blank := self._skip_blanks(text, position):
             return blank
-        if text[at] == self._closers[-1]:
-            return self._close(text[at])
-        if text[at] != ",":
-            return self._break()
-        self._held.append(",")
-        self._expects = ToolInput._key if self._closers[-1] == "}" else ToolInput._value
+        if text[position] == self._closers[-1]:
+            return self._close(text[position])
+        if text[position] != ",":
+            return self._mark_broken()
+        self._pending.append(",")
+        self._state = ToolInputStreamer._read_key if self._closers[-1] == "}" else ToolInputStreamer._read_value
         return 1
 
-    def _nothing(self, text: str, at: int) -> int:
-        return self._blank(text, at) or self._break()
+    def _read_end(self, text: str, position: int) -> int:
+        return self._skip_blanks(text, position) or self._mark_broken()
 
-    def _open(self, closer: str, expects: Callable[[ToolInput, str, int], int], opener: str) -> int:
+    def _open(self, closer: str, state: Callable[[ToolInputStreamer, str, int], int], opener: str) -> int:
         if len(self._closers) == MAX_DEPTH:
-            return self._break()
+            return self._mark_broken()
         self._closers.append(closer)
-        self._held.append(opener)
-        self._send(whole=True)
-        self._expects = expects
+        self._pending.append(opener)
+        self._send(is_complete=True)
+        self._state = state
         return 1
 
     def _close(self, closer: str) -> int:
         """The last bracket stays held: something that may not follow could follow."""
         self._closers.pop()
-        self._held.append(closer)
+        self._pending.append(closer)
         if self._closers:
-            self._send(whole=True)
-        self._expects = ToolInput._comma if self._closers else ToolInput._nothing
+            self._send(is_complete=True)
+        self._state = ToolInputStreamer._read_comma if self._closers else ToolInputStreamer._read_end
         return 1
 
-    def _scalar(self, text: str, at: int) -> int:
-        found = _SCALAR.match(text, at)
-        if found is None or found.end() - at > MAX_NUMBER:
-            return self._break()
-        if found.end() == len(text):
+    def _read_scalar(self, text: str, position: int) -> int:
+        match = _SCALAR.match(text, position)
+        if match is None or match.end() - position > MAX_SCALAR:
+            return self._mark_broken()
+        if match.end() == len(text):
             return 0
-        if not _VALID_SCALAR.fullmatch(found.group()):
-            return self._break()
-        self._held.append(found.group())
-        self._send(whole=True)
-        self._expects = ToolInput._comma
-        return found.end() - at
+        if not _VALID_SCALAR.fullmatch(match.group()):
+            return self._mark_broken()
+        self._pending.append(match.group())
+        self._send(is_complete=True)
+        self._state = ToolInputStreamer._read_comma
+        return match.end() - position
 
-    def _string(self, text: str, at: int) -> int:
-        if plain := _PLAIN.match(text, at):
-            return self._pass(plain.group(), plain.end() - at)
-        match text[at]:
+    def _read_string(self, text: str, position: int) -> int:
+        if plain_match := _PLAIN_STRING.match(text, position):
+            return self._emit(plain_match.group(), plain_match.end() - position)
+        match text[position]:
             case '"':
-                self._held.append('"')
-                if self._expects is ToolInput._in_key:
-                    self._expects = ToolInput._colon
+                self._pending.append('"')
+                if self._state is ToolInputStreamer._read_in_key:
+                    self._state = ToolInputStreamer._read_colon
                 else:
-                    self._send(whole=True)
-                    self._expects = ToolInput._comma
+                    self._send(is_complete=True)
+                    self._state = ToolInputStreamer._read_comma
                 return 1
             case "\\":
-                return self._escape(text, at)
-            case control:
-                return self._pass(quoted(control).decode()[1:-1], 1)
+                return self._read_escape(text, position)
+            case control_character:
+                return self._emit(encode_string(control_character).decode()[1:-1], 1)
 
-    def _escape(self, text: str, at: int) -> int:
-        found = _ESCAPE.match(text, at)
-        if found is None:
-            begun = _BEGUN_ESCAPE.fullmatch(text, at)
-            return 0 if begun else self._pass("\\\\", 1)
-        escape = found.group()
+    def _read_escape(self, text: str, position: int) -> int:
+        match = _ESCAPE.match(text, position)
+        if match is None:
+            is_partial = _PARTIAL_ESCAPE.fullmatch(text, position)
+            return 0 if is_partial else self._emit("\\\\", 1)
+        escape = match.group()
         if escape[1] == "u" and 0xD800 <= int(escape[2:], 16) < 0xE000:
-            return self._surrogate(text, at, escape)
-        return self._pass(escape, len(escape))
+            return self._read_surrogate(text, position, escape)
+        return self._emit(escape, len(escape))
 
-    def _surrogate(self, text: str, at: int, escape: str) -> int:
+    def _read_surrogate(self, text: str, position: int, escape: str) -> int:
         if _LOW_SURROGATE.match(escape):
-            return self._pass(_REPLACEMENT, 6)
-        low = text[at + 6 : at + 12]
+            return self._emit(_REPLACEMENT, 6)
+        low = text[position + 6 : position + 12]
         if not _LOW_SURROGATE.match(low + r"\udc00"[len(low) :]):
-            return self._pass(_REPLACEMENT, 6)
-        return self._pass(escape + low, 12) if len(low) == 6 else 0
+            return self._emit(_REPLACEMENT, 6)
+        return self._emit(escape + low, 12) if len(low) == 6 else 0
 
-    def _pass(self, piece: str, size: int) -> int:
+    def _emit(self, piece: str, size: int) -> int:
         """A piece of a string. A key's waits for the value."""
-        self._held.append(piece)
-        if self._expects is ToolInput._in_string:
-            self._send(whole=False)
+        self._pending.append(piece)
+        if self._state is ToolInputStreamer._read_in_string:
+            self._send(is_complete=False)
         return size

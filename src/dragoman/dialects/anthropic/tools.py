@@ -11,20 +11,20 @@ from collections.abc import Sequence
 
 from ...core.errors import RequestError, Unsupported
 from ...core.message import FunctionTool, Tool, ToolChoice
-from ..body import echo, invalid, json_text, missing, one_of
-from .blocks import CHANGES
-from .builtin import builtin_tool
-from .wire import ContentBlock, WireMessage, WireTool, WireToolChoice
+from ..body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
+from .client_tools import build_client_tool
+from .content_blocks import TOOL_CHANGES
+from .wire import AnthropicWireMessage, AnthropicWireTool, AnthropicWireToolChoice, WireContentBlock
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-class Toolbox:
+class AnthropicToolRegistry:
     """The tools that may be called, by name, in the order in which they were declared."""
 
-    def __init__(self, tools: Sequence[WireTool], warnings: list[str]) -> None:
+    def __init__(self, tools: Sequence[AnthropicWireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
-        self._left_out: set[str] = set()
+        self._unavailable: set[str] = set()
         self._warnings = warnings
         for i, tool in enumerate(tools):
             self._add(tool, f"tools[{i}]")
@@ -33,78 +33,78 @@ class Toolbox:
     def tools(self) -> tuple[Tool, ...]:
         return tuple(self._tools.values())
 
-    def change(self, messages: Sequence[WireMessage]) -> None:
+    def apply_changes(self, messages: Sequence[AnthropicWireMessage]) -> None:
         """Do what the system's messages say of tools. The prompt shows those that there are in the end."""
         for i, message in enumerate(messages):
             if message.role != "system" or not isinstance(message.content, list):
                 continue
             for k, block in enumerate(message.content):
-                if block.type in CHANGES:
-                    self._change(block, f"messages[{i}].content[{k}].tool")
+                if block.type in TOOL_CHANGES:
+                    self._apply_change(block, f"messages[{i}].content[{k}].tool")
 
-    def _change(self, block: ContentBlock, at: str) -> None:
+    def _apply_change(self, block: WireContentBlock, path: str) -> None:
         change = block.tool
         if change is None:
-            raise missing(at)
+            raise missing_parameter(path)
         if change.definition is not None and block.type == "tool_addition":
             self._tools.pop(change.definition.name or "", None)
-            self._add(change.definition, f"{at}.definition")
+            self._add(change.definition, f"{path}.definition")
         elif change.type != "tool_reference":
-            raise Unsupported(f"{echo(change.type)} is not supported here.", param=f"{at}.type")
+            raise Unsupported(f"{abbreviate(change.type)} is not supported here.", param=f"{path}.type")
         elif change.name is None:
-            raise missing(f"{at}.name")
+            raise missing_parameter(f"{path}.name")
         elif block.type == "tool_removal":
             self._tools.pop(change.name, None)
 
-    def _add(self, tool: WireTool, at: str) -> None:
-        read = builtin_tool(tool) or _custom(tool, at)
-        why = "cannot be run here" if read is None else _uncallable(tool)
-        if read is None or why:
-            self._left_out.add(tool.name or "")
-            self._warnings.append(f"{at}: {echo(tool.name or tool.type or '')} {why}; it was left out")
-        elif read.name in self._tools:
-            raise invalid(f"{at}.name", f"tool names must be unique, {echo(read.name)} is there twice")
+    def _add(self, tool: AnthropicWireTool, path: str) -> None:
+        parsed = build_client_tool(tool) or _read_custom(tool, path)
+        reason = "cannot be run here" if parsed is None else _explain_uncallable(tool)
+        if parsed is None or reason:
+            self._unavailable.add(tool.name or "")
+            self._warnings.append(f"{path}: {abbreviate(tool.name or tool.type or '')} {reason}; it was left out")
+        elif parsed.name in self._tools:
+            raise invalid_value(f"{path}.name", f"tool names must be unique, {abbreviate(parsed.name)} is there twice")
         else:
-            self._tools[read.name] = read
+            self._tools[parsed.name] = parsed
 
-    def choice(self, choice: WireToolChoice | None) -> ToolChoice:
+    def read_choice(self, choice: AnthropicWireToolChoice | None) -> ToolChoice:
         if choice is None:
             return ToolChoice()
-        match one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type"):
+        match check_one_of(choice.type, ("auto", "any", "tool", "none"), "tool_choice.type"):
             case "tool":
-                return self._named(choice.name)
+                return self._choose_named(choice.name)
             case "any" if not self._tools:
-                raise invalid("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
+                raise invalid_value("tool_choice", "'any' needs at least one tool that can be called in 'tools'")
             case "any":
                 return ToolChoice("required")
             case mode:
                 return ToolChoice(mode)
 
-    def _named(self, name: str | None) -> ToolChoice:
+    def _choose_named(self, name: str | None) -> ToolChoice:
         if not name:
-            raise missing("tool_choice.name")
-        if name in self._left_out and name not in self._tools:
-            raise Unsupported(f"{echo(name)} cannot be run here.", param="tool_choice.name")
+            raise missing_parameter("tool_choice.name")
+        if name in self._unavailable and name not in self._tools:
+            raise Unsupported(f"{abbreviate(name)} cannot be run here.", param="tool_choice.name")
         if name not in self._tools:
-            raise RequestError(f"Tool {echo(name)} not found in provided tools", param="tool_choice")
-        return ToolChoice("required", (name,), named=True)
+            raise RequestError(f"Tool {abbreviate(name)} not found in provided tools", param="tool_choice")
+        return ToolChoice("required", (name,), is_named=True)
 
 
-def _custom(tool: WireTool, at: str) -> FunctionTool | None:
+def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
     """None for a tool that another server would run: those have a type, and no schema."""
-    schema = json_text(tool.input_schema, f"{at}.input_schema")
+    schema = read_json_object(tool.input_schema, f"{path}.input_schema")
     if schema is None and tool.type not in (None, "custom"):
         return None
     if tool.name is None:
-        raise missing(f"{at}.name")
+        raise missing_parameter(f"{path}.name")
     if not _NAME.fullmatch(tool.name):
-        raise invalid(f"{at}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'")
+        raise invalid_value(f"{path}.name", "expected 1 to 128 of the characters a-z, A-Z, 0-9, '_', '.' and '-'")
     if schema is None:
-        raise missing(f"{at}.input_schema")
-    return FunctionTool(tool.name, _description(tool), schema, tool.strict)
+        raise missing_parameter(f"{path}.input_schema")
+    return FunctionTool(tool.name, _build_description(tool), schema, tool.strict)
 
 
-def _description(tool: WireTool) -> str | None:
+def _build_description(tool: AnthropicWireTool) -> str | None:
     """With the examples, which templates have no place for."""
     if not tool.input_examples:
         return tool.description
@@ -112,6 +112,6 @@ def _description(tool: WireTool) -> str | None:
     return f"{tool.description or ''}\n\nExamples of its input:\n{examples}".strip()
 
 
-def _uncallable(tool: WireTool) -> str:
+def _explain_uncallable(tool: AnthropicWireTool) -> str:
     callers = tool.allowed_callers
     return "may be called by hosted code only" if callers and "direct" not in callers else ""

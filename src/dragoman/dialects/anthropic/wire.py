@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, CountOrRest, Decoding
+from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields
 
 
-class Source(Struct, frozen=True):
+class BlockSource(Struct, frozen=True):
     """Where an image or a document is; `type` says which of the other fields is meant."""
 
     type: str
@@ -20,10 +20,10 @@ class Source(Struct, frozen=True):
     data: str | None = None
     url: str | None = None
     file_id: str | None = None
-    content: str | list[ContentBlock] | None = None
+    content: str | list[WireContentBlock] | None = None
 
 
-class ContentBlock(Struct, frozen=True):
+class WireContentBlock(Struct, frozen=True):
     """One block of a message's content; `type` says which of the other fields is meant."""
 
     type: str
@@ -31,8 +31,8 @@ class ContentBlock(Struct, frozen=True):
     thinking: str | None = None
     signature: str | None = None
     data: str | None = None
-    source: Source | str | None = None
-    content: str | list[ContentBlock] | dict[str, Any] | None = None
+    source: BlockSource | str | None = None
+    content: str | list[WireContentBlock] | dict[str, Any] | None = None
     id: str | None = None
     name: str | None = None
     input: Raw = Raw()
@@ -51,10 +51,10 @@ class ToolChange(Struct, frozen=True):
 
     type: str
     name: str | None = None
-    definition: WireTool | None = None
+    definition: AnthropicWireTool | None = None
 
 
-class WireTool(Struct, frozen=True):
+class AnthropicWireTool(Struct, frozen=True):
     type: str | None = None
     name: str | None = None
     description: str | None = None
@@ -66,13 +66,13 @@ class WireTool(Struct, frozen=True):
     display_height_px: int | None = None
 
 
-class WireToolChoice(Struct, frozen=True):
+class AnthropicWireToolChoice(Struct, frozen=True):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Struct, frozen=True):
+class ThinkingConfig(Struct, frozen=True):
     type: str
     budget_tokens: AtLeastOne | None = None
     display: str | None = None
@@ -88,16 +88,16 @@ class OutputConfig(Struct, frozen=True):
     format: OutputFormat | None = None
 
 
-class WireMessage(Struct, frozen=True):
+class AnthropicWireMessage(Struct, frozen=True):
     """clear_at, output_config: only messages of the system have them."""
 
     role: str
-    content: str | list[ContentBlock] | None = None
+    content: str | list[WireContentBlock] | None = None
     clear_at: str | None = None
     output_config: OutputConfig | None = None
 
 
-class Measure(Struct, frozen=True):
+class EditThreshold(Struct, frozen=True):
     """type: what is counted."""
 
     type: str
@@ -106,9 +106,9 @@ class Measure(Struct, frozen=True):
 
 class WireEdit(Struct, frozen=True):
     type: str
-    trigger: Measure | None = None
+    trigger: EditThreshold | None = None
     keep: Raw = Raw()
-    clear_at_least: Measure | None = None
+    clear_at_least: EditThreshold | None = None
     exclude_tools: list[str] | None = None
     clear_tool_inputs: bool | list[str] | None = None
 
@@ -117,15 +117,15 @@ class ContextManagement(Struct, frozen=True):
     edits: list[WireEdit] | None = None
 
 
-class Prompting(Struct, frozen=True, kw_only=True):
+class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     """What makes the prompt; count_tokens takes these too."""
 
     model: str | None = None
-    messages: Annotated[list[WireMessage], Meta(min_length=1, max_length=100_000)]
-    system: str | list[ContentBlock] | None = None
-    tools: list[WireTool] | None = None
-    tool_choice: WireToolChoice | None = None
-    thinking: Thinking | None = None
+    messages: Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=100_000)]
+    system: str | list[WireContentBlock] | None = None
+    tools: list[AnthropicWireTool] | None = None
+    tool_choice: AnthropicWireToolChoice | None = None
+    thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     context_management: ContextManagement | None = None
@@ -134,15 +134,15 @@ class Prompting(Struct, frozen=True, kw_only=True):
     chat_template_kwargs: Raw = Raw()
 
 
-class Metadata(Struct, frozen=True):
+class MessagesMetadata(Struct, frozen=True):
     user_id: str | None = None
 
 
-class MessagesBody(Decoding, frozen=True, kw_only=True):
+class MessagesBody(DecodingFields, frozen=True, kw_only=True):
     """The rest of a Messages body, beside `Prompting`."""
 
-    max_tokens: CountOrRest
+    max_tokens: CountOrUnlimited
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    metadata: Metadata | None = None
+    metadata: MessagesMetadata | None = None
     service_tier: str | None = None

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from ...core.errors import DragomanError
 from ...core.events import (
+    AppliedEdit,
     ChoiceFinished,
     Delta,
-    Edited,
     Event,
     Finished,
     FinishReason,
@@ -30,23 +30,30 @@ from ...core.events import (
     Usage,
 )
 from ...core.message import Reasoning, Refusal, ToolCall
-from ...core.reply import Choice, Part, Reply
+from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
-from ..text import json_field, line_safe, number, printable, quoted, quoted_or_null
-from .edits import applied_edits
-from .errors import anthropic_error
-from .tool_input import ToolInput
+from ..json_encoding import (
+    encode_field,
+    encode_int,
+    encode_string,
+    encode_string_or_null,
+    escape_line_breaks,
+    replace_surrogates,
+)
+from .context_management import render_applied_edits
+from .errors import render_anthropic_error
+from .tool_input import ToolInputStreamer
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-def unsigned(_: str) -> str:
+def no_signature(_: str) -> str:
     """The signature where nobody signs."""
     return ""
 
 
-class MessagesView(Struct, frozen=True):
+class MessagesRenderOptions(Struct, frozen=True):
     """What the client asked to see.
 
     max_tokens: what it set, None for the rest of the context; an answer that had to end with fewer has filled the
@@ -56,21 +63,21 @@ class MessagesView(Struct, frozen=True):
 
     max_tokens: int | None = 0
     omit_thinking: bool = False
-    sign: Callable[[str], str] = unsigned
-    tells_edits: bool = False
+    sign: Callable[[str], str] = no_signature
+    reports_edits: bool = False
 
 
-DEFAULT_VIEW = MessagesView()
+DEFAULT_OPTIONS = MessagesRenderOptions()
 
 
 class _TextBlock:
     start = b'{"type":"text","text":""}'
 
     def __init__(self, index: int) -> None:
-        self._opening = _delta_opening(index) + b'{"type":"text_delta","text":'
+        self._opening = _render_delta_prefix(index) + b'{"type":"text_delta","text":'
 
     def add(self, text: str) -> bytes:
-        return self._opening + quoted(text) + b"}}\n\n"
+        return self._opening + encode_string(text) + b"}}\n\n"
 
     def end(self) -> bytes:
         return b""
@@ -79,39 +86,39 @@ class _TextBlock:
 class _ThinkingBlock:
     start = b'{"type":"thinking","thinking":"","signature":""}'
 
-    def __init__(self, index: int, view: MessagesView) -> None:
-        self._opening, self._view = _delta_opening(index), view
-        self._thought: list[str] = []
+    def __init__(self, index: int, options: MessagesRenderOptions) -> None:
+        self._opening, self._options = _render_delta_prefix(index), options
+        self._texts: list[str] = []
 
     def add(self, text: str) -> bytes:
-        self._thought.append(text)
-        if self._view.omit_thinking:
+        self._texts.append(text)
+        if self._options.omit_thinking:
             return b""
-        return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (self._opening, quoted(text))
+        return b'%s{"type":"thinking_delta","thinking":%s}}\n\n' % (self._opening, encode_string(text))
 
     def end(self) -> bytes:
-        signature = self._view.sign("".join(self._thought))
-        return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, quoted(signature))
+        signature = self._options.sign("".join(self._texts))
+        return b'%s{"type":"signature_delta","signature":%s}}\n\n' % (self._opening, encode_string(signature))
 
 
 class _ToolUseBlock:
     """The first delta of an input is empty, as Anthropic sends it."""
 
     def __init__(self, index: int, id: str, name: str) -> None:
-        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (quoted(id), quoted(name))
-        self._opening = _delta_opening(index)
-        self._input = ToolInput()
+        self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (encode_string(id), encode_string(name))
+        self._opening = _render_delta_prefix(index)
+        self._input = ToolInputStreamer()
 
     def add(self, text: str) -> bytes:
         piece = self._input.feed(text)
-        return self._delta(piece) if piece or not text else b""
+        return self._render_delta(piece) if piece or not text else b""
 
-    def end(self, *, cut: bool) -> bytes:
-        rest = self._input.end(cut=cut)
-        return self._delta(rest) if rest else b""
+    def end(self, *, is_cut_off: bool) -> bytes:
+        piece = self._input.end(is_cut_off=is_cut_off)
+        return self._render_delta(piece) if piece else b""
 
-    def _delta(self, piece: str) -> bytes:
-        return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (self._opening, quoted(piece))
+    def _render_delta(self, piece: str) -> bytes:
+        return b'%s{"type":"input_json_delta","partial_json":%s}}\n\n' % (self._opening, encode_string(piece))
 
 
 _Block = _TextBlock | _ThinkingBlock | _ToolUseBlock
@@ -120,17 +127,17 @@ _Block = _TextBlock | _ThinkingBlock | _ToolUseBlock
 class MessagesWriter:
     """One answer, streamed or whole. There is one choice."""
 
-    def __init__(self, header: Header, view: MessagesView = DEFAULT_VIEW) -> None:
-        self._view = view
+    def __init__(self, header: Header, options: MessagesRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
         self._head = b'"id":%s,"type":"message","role":"assistant","model":%s' % (
-            quoted(header.id), quoted(header.model),
+            encode_string(header.id), encode_string(header.model),
         )  # fmt: skip
-        self._blocks = 0
-        self._open: _Block | None = None
-        self._text: _TextBlock | None = None
-        self._called = self._refused = False
-        self._end: ChoiceFinished | None = None
-        self._edited: tuple[Edited, ...] = ()
+        self._block_index = 0
+        self._open_block: _Block | None = None
+        self._open_text: _TextBlock | None = None
+        self._has_calls = self._has_refusal = False
+        self._choice_finished: ChoiceFinished | None = None
+        self._applied_edits: tuple[AppliedEdit, ...] = ()
 
     @property
     def end(self) -> bytes:
@@ -140,108 +147,110 @@ class MessagesWriter:
     def keepalive(self) -> bytes:
         return PING
 
-    def error(self, error: DragomanError) -> bytes:
-        return _event(b"error", anthropic_error(error))
+    def render_error(self, error: DragomanError) -> bytes:
+        return _render_event(b"error", render_anthropic_error(error))
 
     def feed(self, event: Event) -> bytes:
-        if self._text is not None and type(event) is TextDelta:
+        if self._open_text is not None and type(event) is TextDelta:
             # The path of nearly every token: its text escaped, one concatenation.
-            return self._text.add(event.text) if event.text else b""
+            return self._open_text.add(event.text) if event.text else b""
         if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
-            return self._frame(event)
-        return self._part(event)
+            return self._render_frame(event)
+        return self._render_part(event)
 
-    def full(self, reply: Reply) -> bytes:
+    def render_full(self, reply: Reply) -> bytes:
         choice, usage = reply.choices[0], reply.usage
         parts = [part for part in choice.parts if isinstance(part, ToolCall) or part.text]
-        refused = any(isinstance(part, Refusal) for part in parts)
-        stop = self._stop(choice.reason, choice.stop, choice.called_tools, refused, usage)
-        content = b",".join(self._content(parts, choice))
+        has_refusal = any(isinstance(part, Refusal) for part in parts)
+        stop = self._render_stop(choice.reason, choice.stop, choice.has_tool_calls, has_refusal, usage)
+        content = b",".join(self._render_content(parts, choice))
         return b'{%s,"content":[%s],%s,"usage":{%s,"service_tier":"standard"}%s%s}' % (
-            self._head, content, stop, _usage(usage), self._edits(reply.edited),
-            json_field("kv_transfer_params", reply.kv_transfer_params),
+            self._head, content, stop, _render_usage(usage), self._render_edits(reply.applied_edits),
+            encode_field("kv_transfer_params", reply.kv_transfer_params),
         )  # fmt: skip
 
-    def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
+    def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case Started():
-                self._edited = event.edited
+                self._applied_edits = event.edited
                 return self._start(event)
             case ChoiceFinished():
-                self._end = event
-                return self._close(cut=_was_cut(event.reason, event.stop))
+                self._choice_finished = event
+                return self._close_block(is_cut_off=_is_cut_off(event.reason, event.stop))
             case Finished(usage):
                 return self._finish(usage)
             case PromptTokens():
                 return b""
 
-    def _part(self, event: Delta) -> bytes:
+    def _render_part(self, event: Delta) -> bytes:
         match event:
             case TextDelta(text=text):
-                return self._say(text)
+                return self._write_text(text)
             case RefusalDelta(text=text):
-                self._refused = self._refused or bool(text)
-                return self._say(text)
+                self._has_refusal = self._has_refusal or bool(text)
+                return self._write_text(text)
             case ReasoningDelta(text=text):
-                return self._think(text)
+                return self._write_thinking(text)
             case ToolCallStart(id=id, name=name):
-                self._called = True
-                closed = self._close(cut=False)
-                return closed + self._begin(_ToolUseBlock(self._blocks, id, name), "")
+                self._has_calls = True
+                close_events = self._close_block(is_cut_off=False)
+                return close_events + self._start_block(_ToolUseBlock(self._block_index, id, name), "")
             case ToolCallDelta(arguments=text):
-                return self._open.add(text) if self._open is not None and text else b""
+                return self._open_block.add(text) if self._open_block is not None and text else b""
 
     def _start(self, event: Started) -> bytes:
-        usage = _usage(Usage(event.prompt_tokens, 0, event.cached_tokens))
+        usage = _render_usage(Usage(event.prompt_tokens, 0, event.cached_tokens))
         empty = b'"content":[],"stop_reason":null,"stop_sequence":null'
         message = b'{%s,%s,"usage":{%s,"service_tier":"standard"}}' % (self._head, empty, usage)
-        return _event(b"message_start", b'{"type":"message_start","message":%s}' % message)
+        return _render_event(b"message_start", b'{"type":"message_start","message":%s}' % message)
 
     def _finish(self, usage: Usage) -> bytes:
-        end = self._end or ChoiceFinished(0, FinishReason.ABORT)
-        stop = self._stop(end.reason, end.stop, self._called, self._refused, usage)
-        transfer = json_field("kv_transfer_params", end.kv_transfer_params)
+        choice_finished = self._choice_finished or ChoiceFinished(0, FinishReason.ABORT)
+        stop = self._render_stop(
+            choice_finished.reason, choice_finished.stop, self._has_calls, self._has_refusal, usage
+        )
+        transfer = encode_field("kv_transfer_params", choice_finished.kv_transfer_params)
         payload = b'{"type":"message_delta","delta":{%s},"usage":{%s}%s%s}' % (
-            stop, _usage(usage), self._edits(self._edited), transfer,
+            stop, _render_usage(usage), self._render_edits(self._applied_edits), transfer,
         )  # fmt: skip
-        return _event(b"message_delta", payload) + MESSAGE_STOP
+        return _render_event(b"message_delta", payload) + MESSAGE_STOP
 
-    def _edits(self, edited: Sequence[Edited]) -> bytes:
-        return b',"context_management":' + applied_edits(edited) if self._view.tells_edits else b""
+    def _render_edits(self, edits: Sequence[AppliedEdit]) -> bytes:
+        return b',"context_management":' + render_applied_edits(edits) if self._options.reports_edits else b""
 
-    def _say(self, text: str) -> bytes:
+    def _write_text(self, text: str) -> bytes:
         if not text:
             return b""
-        if self._text is not None:
-            return self._text.add(text)
-        closed = self._close(cut=False)
-        self._text = _TextBlock(self._blocks)
-        return closed + self._begin(self._text, text)
+        if self._open_text is not None:
+            return self._open_text.add(text)
+        close_events = self._close_block(is_cut_off=False)
+        self._open_text = _TextBlock(self._block_index)
+        return close_events + self._start_block(self._open_text, text)
 
-    def _think(self, text: str) -> bytes:
+    def _write_thinking(self, text: str) -> bytes:
         if not text:
             return b""
-        if isinstance(self._open, _ThinkingBlock):
-            return self._open.add(text)
-        closed = self._close(cut=False)
-        return closed + self._begin(_ThinkingBlock(self._blocks, self._view), text)
+        if isinstance(self._open_block, _ThinkingBlock):
+            return self._open_block.add(text)
+        close_events = self._close_block(is_cut_off=False)
+        return close_events + self._start_block(_ThinkingBlock(self._block_index, self._options), text)
 
-    def _begin(self, block: _Block, text: str) -> bytes:
+    def _start_block(self, block: _Block, text: str) -> bytes:
         """Open a block; none is. text: the first of it."""
-        self._open = block
-        payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._blocks, block.start)
-        return _event(b"content_block_start", payload) + block.add(text)
+        self._open_block = block
+        payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._block_index, block.start)
+        return _render_event(b"content_block_start", payload) + block.add(text)
 
-    def _close(self, *, cut: bool) -> bytes:
+    def _close_block(self, *, is_cut_off: bool) -> bytes:
         """cut: the answer was cut off within this block."""
-        block, self._open, self._text = self._open, None, None
+        block, self._open_block, self._open_text = self._open_block, None, None
         if block is None:
             return b""
-        stop = _event(b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._blocks)
-        self._blocks += 1
-        return (block.end(cut=cut) if isinstance(block, _ToolUseBlock) else block.end()) + stop
+        stop = _render_event(b"content_block_stop", b'{"type":"content_block_stop","index":%d}' % self._block_index)
+        self._block_index += 1
+        return (block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()) + stop
 
-    def _content(self, parts: list[Part], choice: Choice) -> Iterator[bytes]:
+    def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
         """The blocks of the whole. Text and refusals that follow one another are one."""
         text: list[str] = []
         for i, part in enumerate(parts):
@@ -249,30 +258,35 @@ class MessagesWriter:
                 text.append(part.text)
                 continue
             if text:
-                yield _whole_text(text)
+                yield _render_text_block(text)
                 text = []
             if isinstance(part, Reasoning):
-                yield self._whole_thought(part)
+                yield self._render_thinking_block(part)
             else:
-                cut = i == len(parts) - 1 and _was_cut(choice.reason, choice.stop)
-                yield _whole_call(part, cut)
+                is_cut_off = i == len(parts) - 1 and _is_cut_off(choice.reason, choice.stop)
+                yield _render_call_block(part, is_cut_off)
         if text:
-            yield _whole_text(text)
+            yield _render_text_block(text)
 
-    def _whole_thought(self, part: Reasoning) -> bytes:
-        shown = "" if self._view.omit_thinking else part.text
-        return b'{"type":"thinking","thinking":%s,"signature":%s}' % (quoted(shown), quoted(self._view.sign(part.text)))
+    def _render_thinking_block(self, part: Reasoning) -> bytes:
+        text = "" if self._options.omit_thinking else part.text
+        return b'{"type":"thinking","thinking":%s,"signature":%s}' % (
+            encode_string(text),
+            encode_string(self._options.sign(part.text)),
+        )
 
-    def _stop(self, reason: FinishReason, stop: str | int | None, called: bool, refused: bool, usage: Usage) -> bytes:
-        matched = stop if reason is FinishReason.STOP and isinstance(stop, str) and not refused else None
-        word = self._stop_reason(reason, matched, called, refused, usage)
-        said = b'"stop_reason":"%s","stop_sequence":%s' % (word, quoted_or_null(matched))
-        if word != b"refusal":
-            return said
-        return said + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
+    def _render_stop(
+        self, reason: FinishReason, stop: str | int | None, has_calls: bool, has_refusal: bool, usage: Usage
+    ) -> bytes:
+        stop_sequence = stop if reason is FinishReason.STOP and isinstance(stop, str) and not has_refusal else None
+        stop_reason = self._map_stop_reason(reason, stop_sequence, has_calls, has_refusal, usage)
+        fields = b'"stop_reason":"%s","stop_sequence":%s' % (stop_reason, encode_string_or_null(stop_sequence))
+        if stop_reason != b"refusal":
+            return fields
+        return fields + b',"stop_details":{"type":"refusal","category":null,"explanation":null}'
 
-    def _stop_reason(
-        self, reason: FinishReason, matched: str | None, called: bool, refused: bool, usage: Usage
+    def _map_stop_reason(
+        self, reason: FinishReason, stop_sequence: str | None, has_calls: bool, has_refusal: bool, usage: Usage
     ) -> bytes:
         """What was ended from outside was cut off: never to be taken for complete, and no other word says so."""
         match reason:
@@ -281,48 +295,52 @@ class MessagesWriter:
             case FinishReason.ABORT:
                 return b"max_tokens"
             case FinishReason.LENGTH:
-                most = self._view.max_tokens
-                full = most is None or usage.completion < most
-                return b"model_context_window_exceeded" if full else b"max_tokens"
-            case FinishReason.STOP if refused:
+                max_tokens = self._options.max_tokens
+                is_context_full = max_tokens is None or usage.completion < max_tokens
+                return b"model_context_window_exceeded" if is_context_full else b"max_tokens"
+            case FinishReason.STOP if has_refusal:
                 return b"refusal"
-            case FinishReason.STOP if matched is not None:
+            case FinishReason.STOP if stop_sequence is not None:
                 return b"stop_sequence"
             case FinishReason.STOP:
-                return b"tool_use" if called else b"end_turn"
+                return b"tool_use" if has_calls else b"end_turn"
 
 
-def _was_cut(reason: FinishReason, stop: str | int | None) -> bool:
+def _is_cut_off(reason: FinishReason, stop: str | int | None) -> bool:
     return reason is not FinishReason.STOP or isinstance(stop, str)
 
 
-def _whole_text(pieces: list[str]) -> bytes:
-    return b'{"type":"text","text":%s}' % quoted("".join(pieces))
+def _render_text_block(pieces: list[str]) -> bytes:
+    return b'{"type":"text","text":%s}' % encode_string("".join(pieces))
 
 
-def _whole_call(call: ToolCall, cut: bool) -> bytes:
+def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
     """The input is what the stream's pieces come to, not what the model may have meant."""
-    input = ToolInput()
+    input = ToolInputStreamer()
     input.feed(call.arguments)
-    input.end(cut=cut)
-    value = line_safe(printable(input.value).encode())
-    return b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (quoted(call.id), quoted(call.name), value)
+    input.end(is_cut_off=is_cut_off)
+    value = escape_line_breaks(replace_surrogates(input.value).encode())
+    return b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (
+        encode_string(call.id),
+        encode_string(call.name),
+        value,
+    )
 
 
-def _usage(usage: Usage) -> bytes:
+def _render_usage(usage: Usage) -> bytes:
     """Prompt tokens that came out of the cache are counted apart. A zero is a zero, unknown is null or absent."""
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":%s,"output_tokens":%d' % (
-        usage.prompt - (usage.cached or 0), number(usage.cached), usage.completion,
+        usage.prompt - (usage.cached or 0), encode_int(usage.cached), usage.completion,
     )  # fmt: skip
     if usage.reasoning is None:
         return counts
     return counts + b',"output_tokens_details":{"thinking_tokens":%d}' % usage.reasoning
 
 
-def _event(name: bytes, payload: bytes) -> bytes:
+def _render_event(name: bytes, payload: bytes) -> bytes:
     """The line with the name is not a luxury: the official SDKs drop an event without it."""
     return b"event: %s\ndata: %s\n\n" % (name, payload)
 
 
-def _delta_opening(index: int) -> bytes:
+def _render_delta_prefix(index: int) -> bytes:
     return b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":' % index

@@ -1,28 +1,38 @@
 """OpenAI's files and batches: their objects, what creates them, and the lines of their files. Pure; runs nothing."""
 
-from .lines import BadLine, Line, answer_in, read_line, result_line, unexecuted_line
-from .objects import Batch, BatchError, Counts, Errors, File, Status, Usage, deleted, usage_of
-from .reader import PURPOSES, BatchOrder, expiry_seconds, purpose_of, read_batch_order
+from .lines import BatchLine, InvalidBatchLine, encode_result_line, encode_unexecuted_line, read_answer, read_line
+from .objects import (
+    BatchCounts,
+    BatchError,
+    BatchErrors,
+    BatchObject,
+    BatchStatus,
+    BatchUsage,
+    FileObject,
+    read_usage,
+    render_deleted,
+)
+from .reader import PURPOSES, BatchRequest, read_batch_request, read_expiry_seconds, read_purpose
 
 __all__ = [
     "PURPOSES",
-    "BadLine",
-    "Batch",
+    "BatchCounts",
     "BatchError",
-    "BatchOrder",
-    "Counts",
-    "Errors",
-    "File",
-    "Line",
-    "Status",
-    "Usage",
-    "answer_in",
-    "deleted",
-    "expiry_seconds",
-    "purpose_of",
-    "read_batch_order",
+    "BatchErrors",
+    "BatchLine",
+    "BatchObject",
+    "BatchRequest",
+    "BatchStatus",
+    "BatchUsage",
+    "FileObject",
+    "InvalidBatchLine",
+    "encode_result_line",
+    "encode_unexecuted_line",
+    "read_answer",
+    "read_batch_request",
+    "read_expiry_seconds",
     "read_line",
-    "result_line",
-    "unexecuted_line",
-    "usage_of",
+    "read_purpose",
+    "read_usage",
+    "render_deleted",
 ]

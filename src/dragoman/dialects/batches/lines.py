@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-from ..body import echo
+from ..body import abbreviate
 
 
-class BadLine(Exception):
+class InvalidBatchLine(Exception):
     """A line that is no request. code: as in the errors of a batch."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
@@ -16,7 +16,7 @@ class BadLine(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-class Line(Struct, frozen=True):
+class BatchLine(Struct, frozen=True):
     """A request. body: that of the endpoint, as it was written."""
 
     custom_id: str
@@ -24,42 +24,46 @@ class Line(Struct, frozen=True):
     model: str | None
 
 
-class _Line(Struct, frozen=True):
+class _LineBody(Struct, frozen=True):
     custom_id: str
     method: str
     url: str
     body: Raw
 
 
-class _Asked(Struct, frozen=True):
+class _RequestFields(Struct, frozen=True):
     model: object = None
     stream: object = None
 
 
-_line = msgspec.json.Decoder(_Line)
-_asked = msgspec.json.Decoder(_Asked)
+_line_decoder = msgspec.json.Decoder(_LineBody)
+_request_decoder = msgspec.json.Decoder(_RequestFields)
 
 MAX_CUSTOM_ID = 512
 
 
-def read_line(data: bytes, endpoint: str) -> Line:
+def read_line(data: bytes, endpoint: str) -> BatchLine:
     """Raises BadLine."""
     try:
-        line = _line.decode(data)
-        asked = _asked.decode(line.body)
+        line = _line_decoder.decode(data)
+        request = _request_decoder.decode(line.body)
     except msgspec.ValidationError as error:
-        raise BadLine("invalid_request", f"This line is not a request: {error}.") from None
+        raise InvalidBatchLine("invalid_request", f"This line is not a request: {error}.") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise BadLine("invalid_json_line", "This line is not parseable as valid JSON.") from None
+        raise InvalidBatchLine("invalid_json_line", "This line is not parseable as valid JSON.") from None
     if not 0 < len(line.custom_id) <= MAX_CUSTOM_ID or "\0" in line.custom_id:
-        raise BadLine("invalid_custom_id", f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters.", "custom_id")
+        raise InvalidBatchLine(
+            "invalid_custom_id", f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters.", "custom_id"
+        )
     if line.method != "POST":
-        raise BadLine("invalid_method", f"`method` must be 'POST', not {echo(line.method)}.", "method")
+        raise InvalidBatchLine("invalid_method", f"`method` must be 'POST', not {abbreviate(line.method)}.", "method")
     if line.url != endpoint:
-        raise BadLine("invalid_url", f"`url` must be the batch's endpoint {endpoint}, not {echo(line.url)}.", "url")
-    if asked.stream not in (None, False):
-        raise BadLine("invalid_request", "Streaming is not possible in a batch.", "body.stream")
-    return Line(line.custom_id, bytes(line.body), asked.model if isinstance(asked.model, str) else None)
+        raise InvalidBatchLine(
+            "invalid_url", f"`url` must be the batch's endpoint {endpoint}, not {abbreviate(line.url)}.", "url"
+        )
+    if request.stream not in (None, False):
+        raise InvalidBatchLine("invalid_request", "Streaming is not possible in a batch.", "body.stream")
+    return BatchLine(line.custom_id, bytes(line.body), request.model if isinstance(request.model, str) else None)
 
 
 class _Response(Struct, frozen=True):
@@ -80,18 +84,18 @@ class _Result(Struct, frozen=True):
     error: _Error | None
 
 
-def result_line(id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
+def encode_result_line(id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
     """A request that was answered, well or badly."""
     return msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None)) + b"\n"
 
 
-def answer_in(line: bytes) -> bytes:
+def read_answer(line: bytes) -> bytes:
     """The body of a request that was answered."""
     response = msgspec.json.decode(line, type=_Result).response
     assert response is not None, "only what was answered is asked for its answer"
     return bytes(response.body)
 
 
-def unexecuted_line(id: str, custom_id: str, code: str, message: str) -> bytes:
+def encode_unexecuted_line(id: str, custom_id: str, code: str, message: str) -> bytes:
     """A request that got no answer."""
     return msgspec.json.encode(_Result(id, custom_id, None, _Error(code, message))) + b"\n"

@@ -7,10 +7,12 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+BatchStatus = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
 
 
-class File(Struct, frozen=True, kw_only=True):
+class FileObject(Struct, frozen=True, kw_only=True):
     """bytes: its size. expires_at, created_at: Unix seconds. mime_type: as it was uploaded by Anthropic's API, which
     tells it.
     """
@@ -36,12 +38,12 @@ class BatchError(Struct, frozen=True, kw_only=True):
     param: str | None = None
 
 
-class Errors(Struct, frozen=True):
+class BatchErrors(Struct, frozen=True):
     data: tuple[BatchError, ...]
     object: str = "list"
 
 
-class Counts(Struct, frozen=True):
+class BatchCounts(Struct, frozen=True):
     total: int = 0
     completed: int = 0
     failed: int = 0
@@ -55,7 +57,7 @@ class _OutputDetails(Struct, frozen=True):
     reasoning_tokens: int = 0
 
 
-class Usage(Struct, frozen=True):
+class BatchUsage(Struct, frozen=True):
     """Tokens of all answers together."""
 
     input_tokens: int = 0
@@ -64,10 +66,10 @@ class Usage(Struct, frozen=True):
     output_tokens_details: _OutputDetails = _OutputDetails()
     total_tokens: int = 0
 
-    def plus(self, other: Usage) -> Usage:
+    def add(self, other: BatchUsage) -> BatchUsage:
         cached = self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens
         reasoning = self.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens
-        return Usage(
+        return BatchUsage(
             self.input_tokens + other.input_tokens,
             _InputDetails(cached),
             self.output_tokens + other.output_tokens,
@@ -81,7 +83,7 @@ class ExpiresAfter(Struct, frozen=True):
     seconds: int
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class BatchObject(Struct, frozen=True, kw_only=True):
     """All times are Unix seconds. model: of the first request. output_expires_after: of the files that it makes."""
 
     id: str
@@ -91,9 +93,9 @@ class Batch(Struct, frozen=True, kw_only=True):
     input_file_id: str
     expires_at: int
     object: str = "batch"
-    status: Status = "validating"
+    status: BatchStatus = "validating"
     model: str | None = None
-    errors: Errors | None = None
+    errors: BatchErrors | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
@@ -103,20 +105,20 @@ class Batch(Struct, frozen=True, kw_only=True):
     expired_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
-    request_counts: Counts = Counts()
-    usage: Usage | None = None
+    request_counts: BatchCounts = BatchCounts()
+    usage: BatchUsage | None = None
     metadata: dict[str, str] | None = None
     output_expires_after: ExpiresAfter | None = None
 
 
-class Deleted(Struct, frozen=True):
+class DeletedObject(Struct, frozen=True):
     id: str
     object: str
     deleted: bool = True
 
 
-def deleted(id: str, object: str) -> bytes:
-    return msgspec.json.encode(Deleted(id, object))
+def render_deleted(id: str, object: str) -> bytes:
+    return msgspec.json.encode(DeletedObject(id, object))
 
 
 class _Details(Struct, frozen=True):
@@ -137,24 +139,24 @@ class _AnyUsage(Struct, frozen=True):
     output_tokens_details: _Details | None = None
 
 
-class _Answered(Struct, frozen=True):
+class _AnswerFields(Struct, frozen=True):
     usage: _AnyUsage | None = None
 
 
-_answered = msgspec.json.Decoder(_Answered)
+_answer_decoder = msgspec.json.Decoder(_AnswerFields)
 
 
-def usage_of(answer: bytes) -> Usage:
+def read_usage(answer: bytes) -> BatchUsage:
     """What an answer of any endpoint has used."""
-    used = _answered.decode(answer).usage or _AnyUsage()
-    given = used.input_tokens or used.prompt_tokens or 0
-    made = used.output_tokens or used.completion_tokens or 0
-    of_given = used.input_tokens_details or used.prompt_tokens_details or _Details()
-    of_made = used.output_tokens_details or used.completion_tokens_details or _Details()
-    return Usage(
-        given,
-        _InputDetails(of_given.cached_tokens or 0),
-        made,
-        _OutputDetails(of_made.reasoning_tokens or 0),
-        given + made,
+    usage = _answer_decoder.decode(answer).usage or _AnyUsage()
+    input_tokens = usage.input_tokens or usage.prompt_tokens or 0
+    output_tokens = usage.output_tokens or usage.completion_tokens or 0
+    input_details = usage.input_tokens_details or usage.prompt_tokens_details or _Details()
+    output_details = usage.output_tokens_details or usage.completion_tokens_details or _Details()
+    return BatchUsage(
+        input_tokens,
+        _InputDetails(input_details.cached_tokens or 0),
+        output_tokens,
+        _OutputDetails(output_details.reasoning_tokens or 0),
+        input_tokens + output_tokens,
     )

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ..body import Body, Shape, echo, invalid, missing, one_of
+from ..body import BodySchema, ParsedBody, abbreviate, check_one_of, invalid_value, missing_parameter
 from ..fields import check_metadata
 from .objects import ExpiresAfter
 
 PURPOSES = ("batch", "user_data", "assistants", "vision", "fine-tune", "evals")
-_LEAST_SECONDS, _MOST_SECONDS = 3600, 2592000
+_MIN_EXPIRY_SECONDS, _MAX_EXPIRY_SECONDS = 3600, 2592000
 
 
 class _BatchBody(Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class _BatchBody(Struct, frozen=True, kw_only=True):
     output_expires_after: ExpiresAfter | None = None
 
 
-class BatchOrder(Struct, frozen=True):
+class BatchRequest(Struct, frozen=True):
     input_file_id: str
     endpoint: str
     completion_window: str
@@ -32,43 +32,45 @@ class BatchOrder(Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
-_SHAPE = Shape(_BatchBody)
+_SCHEMA = BodySchema(_BatchBody)
 
 
-def read_batch_order(data: bytes, endpoints: Collection[str]) -> BatchOrder:
+def read_batch_request(data: bytes, endpoints: Collection[str]) -> BatchRequest:
     """endpoints: those that this server has. Raises RequestError."""
-    body = Body(data)
-    said = body.read(_SHAPE)
+    body = ParsedBody(data)
+    batch_body = body.decode(_SCHEMA)
     for name in ("input_file_id", "endpoint", "completion_window"):
-        if getattr(said, name) is None:
-            raise missing(name)
-    assert said.input_file_id is not None
-    assert said.endpoint is not None
-    assert said.completion_window is not None
-    one_of(said.endpoint, endpoints, "endpoint")
-    one_of(said.completion_window, ("24h",), "completion_window")
-    check_metadata(said.metadata)
-    if said.output_expires_after is not None:
-        expiry_seconds(str(said.output_expires_after.seconds), "output_expires_after")
-    return BatchOrder(
-        said.input_file_id,
-        said.endpoint,
-        said.completion_window,
-        said.metadata,
-        said.output_expires_after,
-        tuple(body.others(_SHAPE.names)),
+        if getattr(batch_body, name) is None:
+            raise missing_parameter(name)
+    assert batch_body.input_file_id is not None
+    assert batch_body.endpoint is not None
+    assert batch_body.completion_window is not None
+    check_one_of(batch_body.endpoint, endpoints, "endpoint")
+    check_one_of(batch_body.completion_window, ("24h",), "completion_window")
+    check_metadata(batch_body.metadata)
+    if batch_body.output_expires_after is not None:
+        read_expiry_seconds(str(batch_body.output_expires_after.seconds), "output_expires_after")
+    return BatchRequest(
+        batch_body.input_file_id,
+        batch_body.endpoint,
+        batch_body.completion_window,
+        batch_body.metadata,
+        batch_body.output_expires_after,
+        tuple(body.find_other_fields(_SCHEMA.names)),
     )
 
 
-def purpose_of(said: str | None) -> str:
+def read_purpose(purpose: str | None) -> str:
     """Raises RequestError."""
-    if said is None:
-        raise missing("purpose")
-    return one_of(said, PURPOSES, "purpose")
+    if purpose is None:
+        raise missing_parameter("purpose")
+    return check_one_of(purpose, PURPOSES, "purpose")
 
 
-def expiry_seconds(said: str, param: str = "expires_after") -> int:
+def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
     """Raises RequestError unless it is a number of seconds between an hour and 30 days."""
-    if not said.isdecimal() or not _LEAST_SECONDS <= int(said[:12]) <= _MOST_SECONDS:
-        raise invalid(f"{param}.seconds", f"expected from {_LEAST_SECONDS} to {_MOST_SECONDS}, got {echo(said)}")
-    return int(said)
+    if not text.isdecimal() or not _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS:
+        raise invalid_value(
+            f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"
+        )
+    return int(text)

@@ -2,6 +2,6 @@
 
 from .reader import read_chat, read_chat_call
 from .stored import ChatCall
-from .writer import REASONING_FIELDS, ChatView, ChatWriter
+from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
-__all__ = ["REASONING_FIELDS", "ChatCall", "ChatView", "ChatWriter", "read_chat", "read_chat_call"]
+__all__ = ["REASONING_FIELDS", "ChatCall", "ChatRenderOptions", "ChatWriter", "read_chat", "read_chat_call"]

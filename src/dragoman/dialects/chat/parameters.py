@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..shared import SHARED_HONOURED, shared_hints
-from ..support import Rules, accepted, honoured, refused, warned
+from ..parameter_table import ParameterTable, accept, honour, reject, warn
+from ..shared_parameters import SHARED_HONOURED, build_shared_rows
 
 DIALECT = "chat"
 
@@ -31,25 +31,23 @@ _HONOURED = (
 )
 
 
-_OTHERS = (
-    *accepted(
-        DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"
-    ),
-    *warned(DIALECT, "prediction", "the prediction was not used; the answer is the same without"),
-    *refused(DIALECT, "modalities", "only text comes out", ["text"], []),
-    *refused(DIALECT, "audio", "only text comes out"),
-    *refused(DIALECT, "web_search_options", "there is no web search"),
-    *refused(DIALECT, "moderation", "there is no moderation"),
-    *refused(DIALECT, "echo", "a chat prompt is not repeated; see return_prompt_text", False),
-    *refused(DIALECT, "best_of", "use n", 1),
-    *refused(DIALECT, "media_io_kwargs", "how media is read is the server's setting", {}),
-    *refused(DIALECT, "mm_processor_kwargs", "how media is read is the server's setting", {}),
+_UNSUPPORTED = (
+    *accept(DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *warn(DIALECT, "prediction", "the prediction was not used; the answer is the same without"),
+    *reject(DIALECT, "modalities", "only text comes out", ["text"], []),
+    *reject(DIALECT, "audio", "only text comes out"),
+    *reject(DIALECT, "web_search_options", "there is no web search"),
+    *reject(DIALECT, "moderation", "there is no moderation"),
+    *reject(DIALECT, "echo", "a chat prompt is not repeated; see return_prompt_text", False),
+    *reject(DIALECT, "best_of", "use n", 1),
+    *reject(DIALECT, "media_io_kwargs", "how media is read is the server's setting", {}),
+    *reject(DIALECT, "mm_processor_kwargs", "how media is read is the server's setting", {}),
 )
 
-CHAT = Rules(
+CHAT = ParameterTable(
     (
-        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honoured(DIALECT, name, note=note)),
-        *shared_hints(DIALECT),
-        *_OTHERS,
+        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
+        *build_shared_rows(DIALECT),
+        *_UNSUPPORTED,
     )
 )

@@ -8,26 +8,28 @@ from msgspec import Raw
 from ...core.errors import RequestError
 from ...core.message import Message, Role, Tool, ToolChoice
 from ...core.request import Conversation, GenerateRequest, ReasoningOptions, TemplateOptions
-from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, json_text, missing, one_of
-from ..constraints import read_constraint
-from ..envelope import AnswerId
-from ..fields import alternatives, check_metadata, check_service_tier, model_of
-from ..thinking import thinking_switch
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
+from ..constraints import read_constraint_fields
+from ..envelope import ResponseId
+from ..fields import check_logprobs, check_metadata, check_service_tier, resolve_model
+from ..thinking import read_thinking_switch
 from .messages import read_messages
 from .parameters import CHAT
-from .stored import ChatCall, ToKeep, metadata_json
+from .stored import ChatCall, StoredChatFields, encode_metadata
 from .tools import read_functions, read_tool_choice, read_tools
-from .wire import ChatBody, Prompting, WireTool
-from .writer import REASONING_FIELDS, ChatView, ChatWriter
+from .wire import ChatBody, ChatPromptFields, ChatWireTool
+from .writer import REASONING_FIELDS, ChatRenderOptions, ChatWriter
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 ID_PREFIX = "chatcmpl-"
 
-_BODY, _PROMPTING = Shape(ChatBody), Shape(Prompting)
+_BODY, _PROMPT_FIELDS = BodySchema(ChatBody), BodySchema(ChatPromptFields)
 
 
-def read_chat(data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS) -> Call:
+def read_chat(
+    data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
+) -> GenerationCall:
     """The call alone; see `read_chat_call`."""
     return read_chat_call(data, options, reasoning_fields=reasoning_fields).call
 
@@ -36,128 +38,132 @@ def read_chat_call(
     data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 ) -> ChatCall:
     """reasoning_fields: the names under which reasoning goes out. Raises RequestError, and nothing else."""
-    parsed = Body(data)
+    parsed = ParsedBody(data)
     require_messages(parsed.fields)
-    body, prompting = parsed.read(_BODY), parsed.read(_PROMPTING)
-    warnings, unknown = CHAT.judge(parsed.others(_BODY.names, _PROMPTING.names))
+    body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = CHAT.classify(parsed.find_other_fields(_BODY.names, _PROMPT_FIELDS.names))
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     _check_verbosity(body.verbosity, warnings)
-    conversation = _conversation(body, prompting, warnings)
-    request = _request(body, options, conversation)
-    view = _view(body, options, conversation.tool_choice, reasoning_fields)
-    id = AnswerId(ID_PREFIX, None if body.store else body.request_id)
+    conversation = _read_conversation(body, prompting, warnings)
+    request = _build_request(body, options, conversation)
+    render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
+    id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
     if body.store and body.request_id is not None:
         warnings.append("request_id: the id of a stored completion is the server's")
 
     def writer(header: Header) -> ChatWriter:
-        return ChatWriter(id.over(header), view)
+        return ChatWriter(id.apply_to(header), render_options)
 
-    call = Call((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
-    return ChatCall(call, _kept(body, parsed.fields) if body.store else None)
+    call = GenerationCall((request,), bool(body.stream), ID_PREFIX, writer, tuple(warnings), unknown)
+    return ChatCall(call, _read_stored_fields(body, parsed.fields) if body.store else None)
 
 
-def _kept(body: ChatBody, fields: dict[str, Raw]) -> ToKeep:
+def _read_stored_fields(body: ChatBody, fields: dict[str, Raw]) -> StoredChatFields:
     """`messages` has been read before, so it is a list."""
-    return ToKeep(msgspec.json.decode(fields["messages"], type=tuple[Raw, ...]), metadata_json(body.metadata))
+    return StoredChatFields(
+        msgspec.json.decode(fields["messages"], type=tuple[Raw, ...]), encode_metadata(body.metadata)
+    )
 
 
 def require_messages(fields: dict[str, Raw]) -> None:
     if "messages" in fields:
         return
     if "input" in fields:
-        raise missing("messages", " A body with 'input' is a Responses request: POST it to /v1/responses.")
+        raise missing_parameter("messages", " A body with 'input' is a Responses request: POST it to /v1/responses.")
     if "prompt" in fields:
-        raise missing("messages", " A body with 'prompt' is a Completions request: POST it to /v1/completions.")
-    raise missing("messages")
+        raise missing_parameter(
+            "messages", " A body with 'prompt' is a Completions request: POST it to /v1/completions."
+        )
+    raise missing_parameter("messages")
 
 
-def read_prompting(body: Prompting, tools: tuple[Tool, ...]) -> Conversation:
+def read_prompt_fields(body: ChatPromptFields, tools: tuple[Tool, ...]) -> Conversation:
     """Messages and what the template is told: the part that /tokenize shares."""
     messages = read_messages(body.messages)
     template = TemplateOptions(
-        kwargs=json_text(body.chat_template_kwargs, "chat_template_kwargs"),
+        kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
         documents=None if body.documents is None else msgspec.json.encode(body.documents).decode(),
         template=body.chat_template,
-        add_generation_prompt=_add_generation_prompt(body, messages),
+        add_generation_prompt=_read_add_generation_prompt(body, messages),
         continue_final_message=bool(body.continue_final_message),
     )
-    reasoning = ReasoningOptions(enabled=thinking_switch(body.chat_template_kwargs))
+    reasoning = ReasoningOptions(enabled=read_thinking_switch(body.chat_template_kwargs))
     return Conversation(messages, tools, template=template, reasoning=reasoning)
 
 
-def declared_tools(tools: list[WireTool] | None, warnings: list[str]) -> tuple[Tool, ...]:
+def read_declared_tools(tools: list[ChatWireTool] | None, warnings: list[str]) -> tuple[Tool, ...]:
     return read_tools(tools or (), warnings)
 
 
-def _conversation(body: ChatBody, prompting: Prompting, warnings: list[str]) -> Conversation:
+def _read_conversation(body: ChatBody, prompting: ChatPromptFields, warnings: list[str]) -> Conversation:
     if prompting.tools and body.functions:
         raise RequestError("'functions' is the old form of 'tools'; send only one of them.", param="functions")
-    tools = read_functions(body.functions) if body.functions else declared_tools(prompting.tools, warnings)
-    conversation = read_prompting(prompting, tools)
+    tools = read_functions(body.functions) if body.functions else read_declared_tools(prompting.tools, warnings)
+    conversation = read_prompt_fields(prompting, tools)
     return msgspec.structs.replace(
         conversation,
         tool_choice=read_tool_choice(body, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False and not body.functions,
-        reasoning=_reasoning(body, conversation.reasoning.enabled),
+        reasoning=_read_reasoning(body, conversation.reasoning.enabled),
     )
 
 
-def _reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
+def _read_reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
     """The template's own switch, where it was set, says more exactly than an effort what is wanted."""
     effort = body.reasoning_effort
     if effort is not None:
-        one_of(effort, EFFORTS, "reasoning_effort")
+        check_one_of(effort, EFFORTS, "reasoning_effort")
     enabled = False if switch is None and effort == "none" else switch
     budget = body.thinking_token_budget
     return ReasoningOptions(enabled, effort, None if budget == -1 else budget)
 
 
 def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
-    if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
+    if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
         warnings.append("verbosity: models here are not told; say it in the prompt")
 
 
-def _add_generation_prompt(body: Prompting, messages: tuple[Message, ...]) -> bool:
+def _read_add_generation_prompt(body: ChatPromptFields, messages: tuple[Message, ...]) -> bool:
     if not body.continue_final_message:
         return body.add_generation_prompt is not False
     if body.add_generation_prompt:
-        raise invalid("continue_final_message", "it cannot be true together with 'add_generation_prompt'")
+        raise invalid_value("continue_final_message", "it cannot be true together with 'add_generation_prompt'")
     if messages[-1].role is not Role.ASSISTANT:
-        raise invalid("continue_final_message", "the last message must be the assistant's")
+        raise invalid_value("continue_final_message", "the last message must be the assistant's")
     return False
 
 
-def _request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
-    scored = body.scored_prompt()
+def _build_request(body: ChatBody, options: ReaderOptions, conversation: Conversation) -> GenerateRequest:
+    prompt_logprobs = body.read_prompt_logprobs()
     return GenerateRequest(
-        model=model_of(body.model, options),
+        model=resolve_model(body.model, options),
         prompt=conversation,
-        choices=body.choices(options),
-        sampling=body.sampling(),
-        limits=body.limits(options, _max_tokens(body)),
-        constraint=read_constraint(body),
-        logprobs=_logprobs(body),
-        prompt_logprobs=scored,
-        return_prompt=bool(body.return_token_ids or body.return_prompt_text) or scored is not None,
+        choices=body.read_choice_count(options),
+        sampling=body.build_sampling(),
+        limits=body.read_limits(options, _read_max_tokens(body)),
+        constraint=read_constraint_fields(body),
+        logprobs=_read_logprobs(body),
+        prompt_logprobs=prompt_logprobs,
+        return_prompt=bool(body.return_token_ids or body.return_prompt_text) or prompt_logprobs is not None,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
-        extras=body.extras(),
+        extras=body.build_extras(),
     )
 
 
-def _max_tokens(body: ChatBody) -> int | None:
+def _read_max_tokens(body: ChatBody) -> int | None:
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if most == 0:
-        raise invalid(name, "expected -1 or an integer >= 1")
-    return None if most == -1 else most
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if max_tokens == 0:
+        raise invalid_value(name, "expected -1 or an integer >= 1")
+    return None if max_tokens == -1 else max_tokens
 
 
-def _logprobs(body: ChatBody) -> int | None:
-    top = alternatives(body.top_logprobs, "top_logprobs")
+def _read_logprobs(body: ChatBody) -> int | None:
+    top = check_logprobs(body.top_logprobs, "top_logprobs")
     if body.logprobs:
         return top or 0
     if top:
@@ -165,11 +171,13 @@ def _logprobs(body: ChatBody) -> int | None:
     return None
 
 
-def _view(body: ChatBody, options: ReaderOptions, choice: ToolChoice, reasoning_fields: tuple[str, ...]) -> ChatView:
-    include_usage, continuous_usage = body.includes_usage()
-    return ChatView(
+def _build_render_options(
+    body: ChatBody, options: ReaderOptions, choice: ToolChoice, reasoning_fields: tuple[str, ...]
+) -> ChatRenderOptions:
+    include_usage, continuous_usage = body.read_usage_options()
+    return ChatRenderOptions(
         profile=options.profile,
-        logprobs=_logprobs(body),
+        logprobs=_read_logprobs(body),
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
         prompt_logprobs=body.prompt_logprobs,
@@ -179,6 +187,6 @@ def _view(body: ChatBody, options: ReaderOptions, choice: ToolChoice, reasoning_
         weight_versions=bool(body.return_weight_versions),
         prompt_text=bool(body.return_prompt_text),
         reasoning_fields=reasoning_fields if body.include_reasoning is not False else (),
-        named_choice=choice.named,
+        is_named_choice=choice.is_named,
         legacy_functions=bool(body.functions),
     )

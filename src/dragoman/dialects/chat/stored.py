@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Raw, Struct
 
-from ..base import Call
-from ..body import Body, Shape, missing
+from ..base import GenerationCall
+from ..body import BodySchema, ParsedBody, missing_parameter
 from ..fields import check_metadata
-from ..pages import Row
-from ..text import line_safe, quoted
+from ..json_encoding import encode_string, escape_line_breaks
+from ..pagination import PageRow
 
 
 class ChatCall(Struct, frozen=True):
@@ -20,16 +20,16 @@ class ChatCall(Struct, frozen=True):
     messages: those of the prompt, as they came. metadata: as JSON.
     """
 
-    call: Call
-    kept: ToKeep | None
+    call: GenerationCall
+    stored_fields: StoredChatFields | None
 
 
-class ToKeep(Struct, frozen=True):
+class StoredChatFields(Struct, frozen=True):
     messages: tuple[Raw, ...]
     metadata: Raw
 
 
-class KeptChat(Struct, frozen=True):
+class StoredChat(Struct, frozen=True):
     """The body of a stored completion. whole: the object, without its metadata. model: its name in that."""
 
     whole: Raw
@@ -40,61 +40,61 @@ class KeptChat(Struct, frozen=True):
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
-    def object(self) -> bytes:
+    def render_object(self) -> bytes:
         return b'%s,"metadata":%s}' % (bytes(self.whole)[:-1], bytes(self.metadata))
 
-    def fits(self, metadata: Mapping[str, str]) -> bool:
+    def matches(self, metadata: Mapping[str, str]) -> bool:
         """Whether it has all of these."""
-        own = msgspec.json.decode(self.metadata, type=dict[str, str])
-        return all(own.get(key) == value for key, value in metadata.items())
+        stored_metadata = msgspec.json.decode(self.metadata, type=dict[str, str])
+        return all(stored_metadata.get(key) == value for key, value in metadata.items())
 
-    def rows(self, id: str) -> list[Row]:
-        return [_message(f"{id}-{i}", raw) for i, raw in enumerate(self.messages)]
+    def list_messages(self, id: str) -> list[PageRow]:
+        return [_render_message(f"{id}-{i}", raw) for i, raw in enumerate(self.messages)]
 
 
-def read_kept_chat(body: bytes) -> KeptChat:
-    return msgspec.json.decode(body, type=KeptChat)
+def read_stored_chat(body: bytes) -> StoredChat:
+    return msgspec.json.decode(body, type=StoredChat)
 
 
 class _Update(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_UPDATE = Shape(_Update)
+_UPDATE = BodySchema(_Update)
 
 
 def read_update(data: bytes) -> Raw:
     """The metadata; null clears it. Raises RequestError."""
-    parsed = Body(data)
-    body = parsed.read(_UPDATE)
+    parsed = ParsedBody(data)
+    body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:
-        raise missing("metadata")
+        raise missing_parameter("metadata")
     check_metadata(body.metadata)
-    return metadata_json(body.metadata)
+    return encode_metadata(body.metadata)
 
 
-def metadata_json(metadata: dict[str, str] | None) -> Raw:
-    return Raw(line_safe(msgspec.json.encode(metadata or {})))
+def encode_metadata(metadata: dict[str, str] | None) -> Raw:
+    return Raw(escape_line_breaks(msgspec.json.encode(metadata or {})))
 
 
-def deleted_chat(id: str) -> bytes:
-    return b'{"object":"chat.completion.deleted","id":%s,"deleted":true}' % quoted(id)
+def render_deleted_chat(id: str) -> bytes:
+    return b'{"object":"chat.completion.deleted","id":%s,"deleted":true}' % encode_string(id)
 
 
 class _Part(Struct, frozen=True):
     text: str | None = None
 
 
-def _message(id: str, raw: Raw) -> Row:
+def _render_message(id: str, raw: Raw) -> PageRow:
     """A list of parts is told as such, and its text as the content, which is a string in a stored message."""
     fields = msgspec.json.decode(raw, type=dict[str, Raw])
     content = bytes(fields.get("content", Raw(b"null"))).strip()
     parts = Raw(b"null")
     if content.startswith(b"["):
         parts = Raw(content)
-        said = msgspec.json.decode(content, type=list[_Part | str])
-        texts = [part if isinstance(part, str) else part.text or "" for part in said]
-        content = quoted("".join(texts)) if any(texts) else b"null"
-    told = {"id": Raw(quoted(id))} | fields | {"content": Raw(content), "content_parts": parts}
-    told.setdefault("refusal", Raw(b"null"))
-    return id, line_safe(msgspec.json.encode(told | {"id": Raw(quoted(id))}))
+        content_parts = msgspec.json.decode(content, type=list[_Part | str])
+        texts = [part if isinstance(part, str) else part.text or "" for part in content_parts]
+        content = encode_string("".join(texts)) if any(texts) else b"null"
+    message = {"id": Raw(encode_string(id))} | fields | {"content": Raw(content), "content_parts": parts}
+    message.setdefault("refusal", Raw(b"null"))
+    return id, escape_line_breaks(msgspec.json.encode(message | {"id": Raw(encode_string(id))}))

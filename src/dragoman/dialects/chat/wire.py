@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import CountOrRest, Generation, Logprobs
+from ..fields import CountOrUnlimited, GenerationFields, Logprobs
 
 
-class ImageUrl(Struct, frozen=True):
+class ChatImageUrl(Struct, frozen=True):
     url: str
     detail: str | None = None
 
@@ -18,7 +18,7 @@ class AudioUrl(Struct, frozen=True):
     url: str
 
 
-class InputAudio(Struct, frozen=True):
+class ChatInputAudio(Struct, frozen=True):
     data: str
     format: str
 
@@ -29,52 +29,52 @@ class FileData(Struct, frozen=True):
     filename: str | None = None
 
 
-class ContentPart(Struct, frozen=True):
+class ChatContentPart(Struct, frozen=True):
     """One part of a message's content; `type` says which of the other fields is meant."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
-    image_url: ImageUrl | str | None = None
+    image_url: ChatImageUrl | str | None = None
     audio_url: AudioUrl | str | None = None
-    input_audio: InputAudio | None = None
+    input_audio: ChatInputAudio | None = None
     file: FileData | None = None
 
 
-class CalledFunction(Struct, frozen=True):
+class FunctionCallBody(Struct, frozen=True):
     """arguments: a string as OpenAI has it; some local clients replay the object itself."""
 
     name: str
     arguments: Raw = Raw()
 
 
-class CalledCustom(Struct, frozen=True):
+class CustomCallBody(Struct, frozen=True):
     name: str
     input: str
 
 
-class CalledTool(Struct, frozen=True):
+class ChatToolCall(Struct, frozen=True):
     """`type` is left out by some clients; then the field that is there decides."""
 
     id: str
     type: str | None = None
-    function: CalledFunction | None = None
-    custom: CalledCustom | None = None
+    function: FunctionCallBody | None = None
+    custom: CustomCallBody | None = None
 
 
-class WireMessage(Struct, frozen=True):
+class ChatWireMessage(Struct, frozen=True):
     """Any role's message. What does not belong to the role is ignored, as OpenAI does."""
 
     role: str
-    content: str | list[ContentPart | str] | None = None
+    content: str | list[ChatContentPart | str] | None = None
     name: Annotated[str, Meta(max_length=256)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: list[ChatToolCall] | None = None
     tool_call_id: str | None = None
-    function_call: CalledFunction | None = None
+    function_call: FunctionCallBody | None = None
 
 
 class FunctionDefinition(Struct, frozen=True):
@@ -104,39 +104,39 @@ class CustomDefinition(Struct, frozen=True):
     format: CustomFormat | None = None
 
 
-class WireTool(Struct, frozen=True):
+class ChatWireTool(Struct, frozen=True):
     type: str = "function"
     function: FunctionDefinition | None = None
     custom: CustomDefinition | None = None
 
 
-class Named(Struct, frozen=True):
+class NameReference(Struct, frozen=True):
     name: str
 
 
-class NamedTool(Struct, frozen=True):
+class ChatNamedTool(Struct, frozen=True):
     type: str = "function"
-    function: Named | None = None
-    custom: Named | None = None
+    function: NameReference | None = None
+    custom: NameReference | None = None
 
 
 class AllowedTools(Struct, frozen=True):
     mode: str
-    tools: list[NamedTool]
+    tools: list[ChatNamedTool]
 
 
-class WireToolChoice(Struct, frozen=True):
+class ChatWireToolChoice(Struct, frozen=True):
     type: str = "function"
-    function: Named | None = None
-    custom: Named | None = None
+    function: NameReference | None = None
+    custom: NameReference | None = None
     allowed_tools: AllowedTools | None = None
 
 
-class Prompting(Struct, frozen=True, kw_only=True):
+class ChatPromptFields(Struct, frozen=True, kw_only=True):
     """What makes the prompt; /tokenize takes these too."""
 
-    messages: Annotated[list[WireMessage], Meta(min_length=1)]
-    tools: list[WireTool] | None = None
+    messages: Annotated[list[ChatWireMessage], Meta(min_length=1)]
+    tools: list[ChatWireTool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None
@@ -144,18 +144,18 @@ class Prompting(Struct, frozen=True, kw_only=True):
     documents: list[dict[str, str]] | None = None
 
 
-class ChatBody(Generation, frozen=True, kw_only=True):
+class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """The rest of a chat body, beside `Prompting`."""
 
-    max_completion_tokens: CountOrRest | None = None
+    max_completion_tokens: CountOrUnlimited | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None
-    tool_choice: str | WireToolChoice | None = None
+    tool_choice: str | ChatWireToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: list[FunctionDefinition] | None = None
-    function_call: str | Named | None = None
+    function_call: str | NameReference | None = None
     reasoning_effort: str | None = None
-    thinking_token_budget: CountOrRest | None = None
+    thinking_token_budget: CountOrUnlimited | None = None
     include_reasoning: bool | None = None
     return_prompt_text: bool | None = None
     verbosity: str | None = None

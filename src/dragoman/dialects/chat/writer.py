@@ -28,10 +28,19 @@ from ...core.events import (
 from ...core.message import Refusal
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason, weight_versions
-from ..logprobs import Naming, chat_entries, prompt_logprobs, token_ids
-from ..text import json_field, quoted
-from . import pieces
+from ..envelope import (
+    ChunkEnvelope,
+    ChunkWriter,
+    RenderOptions,
+    UsageCounter,
+    render_finish_reason,
+    render_kv_transfer,
+    render_stop_reason,
+    render_weight_versions,
+)
+from ..json_encoding import encode_field, encode_string
+from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs, render_token_ids
+from . import message_fields
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """Clients read one or the other; sending both doubled the text in none of them."""
@@ -40,7 +49,7 @@ KINDS = (b"chat.completion.chunk", b"chat.completion")
 CONTENT = b'"content":'
 
 
-class ChatView(View, frozen=True, kw_only=True):
+class ChatRenderOptions(RenderOptions, frozen=True, kw_only=True):
     """What the client asked to see.
 
     reasoning_fields: the names of the reasoning; none hides it. named_choice: `tool_choice` named one function,
@@ -49,89 +58,89 @@ class ChatView(View, frozen=True, kw_only=True):
 
     prompt_text: bool = False
     reasoning_fields: tuple[str, ...] = REASONING_FIELDS
-    named_choice: bool = False
+    is_named_choice: bool = False
     legacy_functions: bool = False
 
 
-DEFAULT_VIEW = ChatView()
+DEFAULT_OPTIONS = ChatRenderOptions()
 
 
-class _Said:
+class _ChoiceState:
     """One choice of a stream: the calls so far, and the tokens that no chunk has carried yet."""
 
-    __slots__ = ("calls", "custom", "held")
+    __slots__ = ("calls", "is_custom", "pending_tokens")
 
     def __init__(self) -> None:
         self.calls = 0
-        self.custom = False
-        self.held: list[tuple[bool, Token]] = []
+        self.is_custom = False
+        self.pending_tokens: list[tuple[bool, Token]] = []
 
 
 class ChatWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
     __slots__ = (
-        "_choices",
-        "_closing",
+        "_awaits_prompt",
+        "_choice_count",
+        "_chunk_end",
+        "_chunk_starts",
         "_counter",
-        "_number",
-        "_openings",
-        "_plain",
-        "_view",
-        "_vllm",
-        "_waiting",
+        "_is_plain",
+        "_is_vllm",
+        "_options",
+        "_read_choices",
         "_wants_prompt",
         "_wants_tokens",
     )
 
-    def __init__(self, header: Header, view: ChatView = DEFAULT_VIEW) -> None:
-        self._view = view
-        self._envelope = Envelope(header, view, KINDS)
-        self._vllm = view.profile is Profile.VLLM
-        self._wants_prompt = view.token_ids or view.prompt_text
-        self._wants_tokens = view.token_ids or view.logprobs is not None
-        self._plain = not (self._wants_prompt or self._wants_tokens or view.continuous_usage)
-        self._waiting = False
-        self._number = 0
-        self._choices: dict[int, _Said] = {}
-        self._openings: tuple[bytes, ...] = ()
-        self._closing = b""
-        self._counter = Counter() if view.continuous_usage else None
+    def __init__(self, header: Header, options: ChatRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._envelope = ChunkEnvelope(header, options, KINDS)
+        self._is_vllm = options.profile is Profile.VLLM
+        self._wants_prompt = options.token_ids or options.prompt_text
+        self._wants_tokens = options.token_ids or options.logprobs is not None
+        self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
+        self._awaits_prompt = False
+        self._choice_count = 0
+        self._choices: dict[int, _ChoiceState] = {}
+        self._chunk_starts: tuple[bytes, ...] = ()
+        self._chunk_end = b""
+        self._counter = UsageCounter() if options.continuous_usage else None
 
     def feed(self, event: Event) -> bytes:
-        if self._plain and type(event) is TextDelta:
+        if self._is_plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
-            before, opening = self._envelope.before, self._openings[event.choice]
-            return b"".join((before, opening, CONTENT, quoted(event.text), self._closing)) if event.text else b""
-        if self._waiting:
+            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end)) if event.text else b""
+        if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
-            return self._roles(prompt) + self._event(event)
-        return self._event(event)
+            return self._render_roles(prompt) + self._render_event(event)
+        return self._render_event(event)
 
-    def full(self, reply: Reply) -> bytes:
-        choices = b",".join(self._choice(i, choice) for i, choice in enumerate(reply.choices))
+    def render_full(self, reply: Reply) -> bytes:
+        choices = b",".join(self._render_choice(i, choice) for i, choice in enumerate(reply.choices))
         prompt = reply.prompts[0] if reply.prompts else None
-        extra = self._of_prompt(prompt)
-        if self._view.prompt_logprobs is not None and prompt is not None:
-            extra += b',"prompt_logprobs":' + prompt_logprobs(prompt, self._view.prompt_logprobs)
-        elif self._vllm:
+        extra = self._render_prompt_fields(prompt)
+        if self._options.prompt_logprobs is not None and prompt is not None:
+            extra += b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        elif self._is_vllm:
             extra += b',"prompt_logprobs":null'
-        extra += kv_transfer(reply.kv_transfer_params, self._view.profile)
-        return self._envelope.whole(choices, reply.usage, extra)
+        extra += render_kv_transfer(reply.kv_transfer_params, self._options.profile)
+        return self._envelope.render_object(choices, reply.usage, extra)
 
-    def _event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
+    def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         match event:
             case TextDelta(choice, text, tokens):
-                return self._delta(choice, text and b'"content":' + quoted(text), tokens)
+                return self._render_delta(choice, text and b'"content":' + encode_string(text), tokens)
             case ReasoningDelta(choice, text, tokens):
-                shown = text and pieces.reasoning(self._view.reasoning_fields, quoted(text))
-                return self._delta(choice, shown, tokens)
+                fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
+                return self._render_delta(choice, fields, tokens)
             case RefusalDelta(choice, text, tokens):
-                return self._delta(choice, text and b'"refusal":' + quoted(text), tokens, refusal=True)
+                return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens, refusal=True)
             case ToolCallStart(choice):
-                return self._delta(choice, self._call_start(event), event.tokens)
+                return self._render_delta(choice, self._render_call_start(event), event.tokens)
             case ToolCallDelta(choice):
-                return self._delta(choice, self._call_arguments(event), event.tokens)
+                return self._render_delta(choice, self._render_call_arguments(event), event.tokens)
             case ChoiceFinished():
                 return self._finish(event)
             case Started():
@@ -139,129 +148,138 @@ class ChatWriter(ChunkWriter):
             case PromptTokens():
                 return b""
             case Finished(usage):
-                return self._envelope.final(usage)
+                return self._envelope.render_usage_chunk(usage)
 
     def _start(self, event: Started) -> bytes:
-        self._number = event.choices
-        self._openings = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
-        self._closing = b'},"logprobs":null,"finish_reason":null%s}%s' % (self._token_ids(()), self._envelope.after)
+        self._choice_count = event.choices
+        self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
+        self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
+            self._render_token_ids(()),
+            self._envelope.chunk_suffix,
+        )
         if self._counter is not None:
-            self._counter = Counter(event.prompt_tokens, event.cached_tokens)
-        self._waiting = self._wants_prompt
-        return b"" if self._waiting else self._roles(None)
+            self._counter = UsageCounter(event.prompt_tokens, event.cached_tokens)
+        self._awaits_prompt = self._wants_prompt
+        return b"" if self._awaits_prompt else self._render_roles(None)
 
-    def _roles(self, prompt: PromptTokens | None) -> bytes:
+    def _render_roles(self, prompt: PromptTokens | None) -> bytes:
         """All roles, in index order and before anything else: the official SDK appends choices as they arrive."""
-        self._waiting = False
-        extra = self._of_prompt(prompt)
-        scores = b"null" if self._view.logprobs is None or self._vllm else b'{"content":[],"refusal":null}'
-        rest = b'"delta":{"role":"assistant","content":""},"logprobs":%s,"finish_reason":null}' % scores
-        choices = (b'{"index":%d,%s' % (i, rest) for i in range(self._number))
-        return b"".join(self._envelope.chunk(choice, self._usage(), extra) for choice in choices)
+        self._awaits_prompt = False
+        extra = self._render_prompt_fields(prompt)
+        logprobs = b"null" if self._options.logprobs is None or self._is_vllm else b'{"content":[],"refusal":null}'
+        fields = b'"delta":{"role":"assistant","content":""},"logprobs":%s,"finish_reason":null}' % logprobs
+        choices = (b'{"index":%d,%s' % (i, fields) for i in range(self._choice_count))
+        return b"".join(self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices)
 
-    def _said(self, choice: int) -> _Said:
+    def _get_state(self, choice: int) -> _ChoiceState:
         """Made when there is something to remember: of most choices there never is."""
-        known = self._choices.get(choice)
-        if known is None:
-            known = self._choices[choice] = _Said()
-        return known
+        state = self._choices.get(choice)
+        if state is None:
+            state = self._choices[choice] = _ChoiceState()
+        return state
 
-    def _call_start(self, event: ToolCallStart) -> bytes:
-        said = self._said(event.choice)
-        said.calls += 1
-        said.custom = event.custom
-        if not self._view.legacy_functions:
-            return pieces.call_start(event, said.calls - 1)
-        return pieces.legacy_start(event) if said.calls == 1 else b""
+    def _render_call_start(self, event: ToolCallStart) -> bytes:
+        state = self._get_state(event.choice)
+        state.calls += 1
+        state.is_custom = event.custom
+        if not self._options.legacy_functions:
+            return message_fields.render_call_start(event, state.calls - 1)
+        return message_fields.render_legacy_start(event) if state.calls == 1 else b""
 
-    def _call_arguments(self, event: ToolCallDelta) -> bytes:
-        said = self._said(event.choice)
-        if not event.arguments or (self._view.legacy_functions and said.calls > 1):
+    def _render_call_arguments(self, event: ToolCallDelta) -> bytes:
+        state = self._get_state(event.choice)
+        if not event.arguments or (self._options.legacy_functions and state.calls > 1):
             return b""
-        if self._view.legacy_functions:
-            return pieces.legacy_arguments(event.arguments)
-        return pieces.call_arguments(event.arguments, said.calls - 1, said.custom)
+        if self._options.legacy_functions:
+            return message_fields.render_legacy_arguments(event.arguments)
+        return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
 
-    def _delta(self, choice: int, field: bytes | str, tokens: Sequence[Token], refusal: bool = False) -> bytes:
+    def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token], refusal: bool = False) -> bytes:
         """field: the one that the delta has; where there is none, the tokens wait for the next chunk."""
-        self._keep(choice, tokens, refusal)
+        self._buffer_tokens(choice, tokens, refusal)
         if not isinstance(field, bytes) or not field:
             return b""
-        if self._plain:
-            return b"".join((self._envelope.before, self._openings[choice], field, self._closing))
-        return self._chunk(choice, b"{%s}" % field, b"null")
+        if self._is_plain:
+            return b"".join((self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end))
+        return self._render_chunk(choice, b"{%s}" % field, b"null")
 
     def _finish(self, event: ChoiceFinished) -> bytes:
-        self._keep(event.choice, event.tokens, refusal=False)
-        reason = self._reason(event.reason, self._said(event.choice).calls > 0) + self._weights(event)
-        transfer = json_field("kv_transfer_params", event.kv_transfer_params)
-        return self._chunk(event.choice, b"{}", reason + self._stop(event.stop), transfer)
+        self._buffer_tokens(event.choice, event.tokens, refusal=False)
+        reason = self._render_reason(event.reason, self._get_state(event.choice).calls > 0) + self._render_weights(
+            event
+        )
+        transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+        return self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
 
-    def _keep(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
+    def _buffer_tokens(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
         if self._counter is not None:
             self._counter.add(tokens)
         if self._wants_tokens:
-            self._said(choice).held.extend((refusal, token) for token in tokens)
+            self._get_state(choice).pending_tokens.extend((refusal, token) for token in tokens)
 
-    def _chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
+    def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
-        said = self._said(choice)
-        held, said.held = said.held, []
-        ids = self._token_ids([token for _, token in held])
+        state = self._get_state(choice)
+        tokens, state.pending_tokens = state.pending_tokens, []
+        ids = self._render_token_ids([token for _, token in tokens])
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            choice, delta, self._logprobs(held) if held else b"null", reason, ids,
+            choice, delta, self._render_logprobs(tokens) if tokens else b"null", reason, ids,
         )  # fmt: skip
-        return self._envelope.chunk(body, self._usage(), extra)
+        return self._envelope.render_chunk(body, self._get_usage(), extra)
 
-    def _choice(self, index: int, choice: Choice) -> bytes:
-        view = self._view
-        message = pieces.message(choice, view.reasoning_fields, view.profile, view.legacy_functions)
-        told = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
-        told += [(False, token) for token in choice.tail]
-        scores = b"null" if view.logprobs is None else self._logprobs(told, whole=True)
-        reason = self._reason(choice.reason, choice.called_tools) + self._stop(choice.stop)
-        ids = self._token_ids([token for _, token in told]) + self._weights(choice)
-        return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, scores, reason, ids)
+    def _render_choice(self, index: int, choice: Choice) -> bytes:
+        options = self._options
+        message = message_fields.render_message(
+            choice, options.reasoning_fields, options.profile, options.legacy_functions
+        )
+        tokens = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
+        tokens += [(False, token) for token in choice.trailing_tokens]
+        logprobs = b"null" if options.logprobs is None else self._render_logprobs(tokens, is_complete=True)
+        reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
+        ids = self._render_token_ids([token for _, token in tokens]) + self._render_weights(choice)
+        return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
 
-    def _reason(self, reason: FinishReason, called: bool) -> bytes:
+    def _render_reason(self, reason: FinishReason, has_calls: bool) -> bytes:
         """A call that was cut off is no call: length goes before. What was forced by name just stops."""
-        if reason is not FinishReason.STOP or not called or self._view.named_choice:
-            return finish(reason, self._view.profile)
-        return b'"function_call"' if self._view.legacy_functions else b'"tool_calls"'
+        if reason is not FinishReason.STOP or not has_calls or self._options.is_named_choice:
+            return render_finish_reason(reason, self._options.profile)
+        return b'"function_call"' if self._options.legacy_functions else b'"tool_calls"'
 
-    def _weights(self, ended: ChoiceFinished | Choice) -> bytes:
-        return weight_versions(ended.weights) if self._view.weight_versions else b""
+    def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
+        return render_weight_versions(choice.weights) if self._options.weight_versions else b""
 
-    def _stop(self, stop: str | int | None) -> bytes:
-        return b',"stop_reason":' + stop_reason(stop) if self._vllm else b""
+    def _render_stop(self, stop: str | int | None) -> bytes:
+        return b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
 
-    def _logprobs(self, told: Sequence[tuple[bool, Token]], whole: bool = False) -> bytes:
+    def _render_logprobs(self, tokens: Sequence[tuple[bool, Token]], is_complete: bool = False) -> bytes:
         """Refusals have a list of their own. Streamed lists that are empty are null, so that they add nothing."""
-        top = self._view.logprobs
+        top = self._options.logprobs
         if top is None:
             return b"null"
-        naming = Naming(self._view.tokens_as_ids)
-        content = [token for refusal, token in told if not refusal]
-        refused = [token for refusal, token in told if refusal]
+        naming = TokenNaming(self._options.tokens_as_ids)
+        content_tokens = [token for refusal, token in tokens if not refusal]
+        refusal_tokens = [token for refusal, token in tokens if refusal]
         return b'{"content":%s,"refusal":%s}' % (
-            chat_entries(content, top, naming) if content or whole else b"null",
-            chat_entries(refused, top, naming) if refused else b"null",
+            render_chat_logprobs(content_tokens, top, naming) if content_tokens or is_complete else b"null",
+            render_chat_logprobs(refusal_tokens, top, naming) if refusal_tokens else b"null",
         )
 
-    def _token_ids(self, tokens: Sequence[Token]) -> bytes:
-        if self._view.token_ids:
-            return b',"token_ids":' + token_ids(tokens)
-        return b',"token_ids":null' if self._vllm else b""
+    def _render_token_ids(self, tokens: Sequence[Token]) -> bytes:
+        if self._options.token_ids:
+            return b',"token_ids":' + render_token_ids(tokens)
+        return b',"token_ids":null' if self._is_vllm else b""
 
-    def _of_prompt(self, prompt: PromptTokens | None) -> bytes:
+    def _render_prompt_fields(self, prompt: PromptTokens | None) -> bytes:
         """What the first chunks and the whole object say of the prompt."""
-        view, extra = self._view, b""
-        if view.token_ids or self._vllm:
-            ids = token_ids(prompt.tokens) if view.token_ids and prompt is not None else b"null"
+        options, extra = self._options, b""
+        if options.token_ids or self._is_vllm:
+            ids = render_token_ids(prompt.tokens) if options.token_ids and prompt is not None else b"null"
             extra += b',"prompt_token_ids":' + ids
-        if view.prompt_text or self._vllm:
-            extra += b',"prompt_text":' + (quoted(prompt.text) if view.prompt_text and prompt is not None else b"null")
+        if options.prompt_text or self._is_vllm:
+            extra += b',"prompt_text":' + (
+                encode_string(prompt.text) if options.prompt_text and prompt is not None else b"null"
+            )
         return extra
 
-    def _usage(self) -> Usage | None:
+    def _get_usage(self) -> Usage | None:
         return None if self._counter is None else self._counter.usage

@@ -1,6 +1,6 @@
 """OpenAI Completions, with vLLM's extensions."""
 
 from .reader import read_completions
-from .writer import CompletionsView, CompletionsWriter
+from .writer import CompletionsRenderOptions, CompletionsWriter
 
-__all__ = ["CompletionsView", "CompletionsWriter", "read_completions"]
+__all__ = ["CompletionsRenderOptions", "CompletionsWriter", "read_completions"]

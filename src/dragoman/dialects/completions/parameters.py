@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..shared import SHARED_HONOURED, shared_hints
-from ..support import Rules, honoured, refused
+from ..parameter_table import ParameterTable, honour, reject
+from ..shared_parameters import SHARED_HONOURED, build_shared_rows
 
 DIALECT = "completions"
 
@@ -14,16 +14,16 @@ _HONOURED = (
     ("logprobs", "0 to 5, in the vllm profile to 20; -1 is refused"),
 )
 
-_OTHERS = (
-    *refused(DIALECT, "suffix", "no engine here fills in the middle", ""),
-    *refused(DIALECT, "prompt_embeds", "prompts are text or token ids"),
-    *refused(DIALECT, "thinking_token_budget", "a completion has no reasoning apart from its text", -1),
+_UNSUPPORTED = (
+    *reject(DIALECT, "suffix", "no engine here fills in the middle", ""),
+    *reject(DIALECT, "prompt_embeds", "prompts are text or token ids"),
+    *reject(DIALECT, "thinking_token_budget", "a completion has no reasoning apart from its text", -1),
 )
 
-COMPLETIONS = Rules(
+COMPLETIONS = ParameterTable(
     (
-        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honoured(DIALECT, name, note=note)),
-        *shared_hints(DIALECT),
-        *_OTHERS,
+        *(row for name, note in (*_HONOURED, *SHARED_HONOURED) for row in honour(DIALECT, name, note=note)),
+        *build_shared_rows(DIALECT),
+        *_UNSUPPORTED,
     )
 )

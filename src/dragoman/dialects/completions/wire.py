@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ..fields import Generation, Logprobs, TokenId
+from ..fields import GenerationFields, Logprobs, TokenId
 
 
-class CompletionsBody(Generation, frozen=True, kw_only=True):
+class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
     """prompt: a text, texts, one prompt's token ids, or several prompts' token ids."""
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None

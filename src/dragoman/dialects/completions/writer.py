@@ -27,168 +27,187 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason, weight_versions
-from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
-from ..text import json_field, quoted
+from ..envelope import (
+    ChunkEnvelope,
+    ChunkWriter,
+    RenderOptions,
+    UsageCounter,
+    render_finish_reason,
+    render_kv_transfer,
+    render_stop_reason,
+    render_weight_versions,
+)
+from ..json_encoding import encode_field, encode_string
+from ..logprobs import TextOffsets, TokenNaming, render_completion_logprobs, render_prompt_logprobs, render_token_ids
 
 KINDS = (b"text_completion", b"text_completion")
 
 
-class CompletionsView(View, frozen=True, kw_only=True):
+class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
     """What the client asked to see. special_tokens_in_text: control tokens are part of the text, and of its offsets."""
 
     echo: bool = False
     special_tokens_in_text: bool = False
 
 
-DEFAULT_VIEW = CompletionsView()
+DEFAULT_OPTIONS = CompletionsRenderOptions()
 
 
-class _Said:
+class _ChoiceState:
     """One choice of a stream: its offsets, and what no chunk has carried yet."""
 
-    __slots__ = ("held", "offsets", "prompt")
+    __slots__ = ("offsets", "pending_tokens", "prompt")
 
-    def __init__(self, offsets: Offsets) -> None:
+    def __init__(self, offsets: TextOffsets) -> None:
         self.offsets = offsets
-        self.held: list[Token] = []
+        self.pending_tokens: list[Token] = []
         self.prompt: PromptTokens | None = None
 
 
 class CompletionsWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
-    __slots__ = ("_choices", "_closing", "_counter", "_each", "_openings", "_plain", "_view", "_vllm", "_wants_tokens")
+    __slots__ = (
+        "_choices_per_prompt",
+        "_chunk_end",
+        "_chunk_starts",
+        "_counter",
+        "_is_plain",
+        "_is_vllm",
+        "_options",
+        "_read_choices",
+        "_wants_tokens",
+    )
 
-    def __init__(self, header: Header, view: CompletionsView = DEFAULT_VIEW) -> None:
-        self._view = view
-        self._envelope = Envelope(header, view, KINDS)
-        self._vllm = view.profile is Profile.VLLM
-        self._wants_tokens = view.token_ids or view.logprobs is not None
-        self._plain = not (self._wants_tokens or view.continuous_usage)
-        self._each = 1
-        self._choices: dict[int, _Said] = {}
-        self._openings: tuple[bytes, ...] = ()
-        self._closing = b""
-        self._counter = Counter() if view.continuous_usage else None
+    def __init__(self, header: Header, options: CompletionsRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._envelope = ChunkEnvelope(header, options, KINDS)
+        self._is_vllm = options.profile is Profile.VLLM
+        self._wants_tokens = options.token_ids or options.logprobs is not None
+        self._is_plain = not (self._wants_tokens or options.continuous_usage)
+        self._choices_per_prompt = 1
+        self._choices: dict[int, _ChoiceState] = {}
+        self._chunk_starts: tuple[bytes, ...] = ()
+        self._chunk_end = b""
+        self._counter = UsageCounter() if options.continuous_usage else None
 
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
-        if self._plain and type(event) is TextDelta:
+        if self._is_plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
-            before, opening = self._envelope.before, self._openings[event.choice]
-            return b"".join((before, opening, quoted(event.text), self._closing)) if event.text else b""
+            prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
+            return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
-                self._keep(choice, tokens)
-                return self._chunk(choice, text) if text else b""
+                self._buffer_tokens(choice, tokens)
+                return self._render_chunk(choice, text) if text else b""
             case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
-                self._keep(event.choice, event.tokens)
+                self._buffer_tokens(event.choice, event.tokens)
                 return b""
             case ChoiceFinished():
                 return self._finish(event)
             case PromptTokens():
-                return self._prompt(event)
+                return self._echo_prompt(event)
             case Started():
                 return self._start(event)
             case Finished(usage):
-                return self._envelope.final(usage)
+                return self._envelope.render_usage_chunk(usage)
 
-    def full(self, reply: Reply) -> bytes:
-        each = len(reply.choices) // max(1, len(reply.prompts))
-        prompts = [reply.prompts[i // each] if reply.prompts else None for i in range(len(reply.choices))]
-        choices = (self._choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
-        extra = kv_transfer(reply.kv_transfer_params, self._view.profile)
-        return self._envelope.whole(b",".join(choices), reply.usage, extra)
+    def render_full(self, reply: Reply) -> bytes:
+        choices_per_prompt = len(reply.choices) // max(1, len(reply.prompts))
+        prompts = [reply.prompts[i // choices_per_prompt] if reply.prompts else None for i in range(len(reply.choices))]
+        choices = (self._render_choice(i, choice, prompts[i]) for i, choice in enumerate(reply.choices))
+        extra = render_kv_transfer(reply.kv_transfer_params, self._options.profile)
+        return self._envelope.render_object(b",".join(choices), reply.usage, extra)
 
     def _start(self, event: Started) -> bytes:
-        self._openings = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
-        extensions = self._extensions(None, (), None)
-        self._closing = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.after)
-        self._each = event.choices // event.prompts
+        self._chunk_starts = tuple([b'{"index":%d,"text":' % i for i in range(event.choices)])
+        extensions = self._render_extensions(None, (), None)
+        self._chunk_end = b',"logprobs":null,"finish_reason":null%s}%s' % (extensions, self._envelope.chunk_suffix)
+        self._choices_per_prompt = event.choices // event.prompts
         if self._counter is not None:
-            self._counter = Counter(event.prompt_tokens, event.cached_tokens)
+            self._counter = UsageCounter(event.prompt_tokens, event.cached_tokens)
         return b""
 
-    def _said(self, choice: int) -> _Said:
+    def _get_state(self, choice: int) -> _ChoiceState:
         """Made when there is something to remember: of most choices there never is."""
-        known = self._choices.get(choice)
-        if known is None:
-            known = self._choices[choice] = _Said(self._offsets())
-        return known
+        state = self._choices.get(choice)
+        if state is None:
+            state = self._choices[choice] = _ChoiceState(self._create_offsets())
+        return state
 
     def _finish(self, event: ChoiceFinished) -> bytes:
-        self._keep(event.choice, event.tokens)
-        transfer = json_field("kv_transfer_params", event.kv_transfer_params)
-        reason = finish(event.reason, self._view.profile) + self._weights(event)
-        return self._chunk(event.choice, "", reason, event.stop, transfer)
+        self._buffer_tokens(event.choice, event.tokens)
+        transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
+        reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
+        return self._render_chunk(event.choice, "", reason, event.stop, transfer)
 
-    def _prompt(self, event: PromptTokens) -> bytes:
+    def _echo_prompt(self, event: PromptTokens) -> bytes:
         """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
-        mine = range(event.prompt * self._each, (event.prompt + 1) * self._each)
-        for choice in mine:
-            self._said(choice).prompt = event
-        if not self._view.echo:
+        choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
+        for choice in choices:
+            self._get_state(choice).prompt = event
+        if not self._options.echo:
             return b""
-        return b"".join(self._chunk(choice, event.text) for choice in mine)
+        return b"".join(self._render_chunk(choice, event.text) for choice in choices)
 
-    def _keep(self, choice: int, tokens: Sequence[Token]) -> None:
+    def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
         if self._counter is not None:
             self._counter.add(tokens)
         if self._wants_tokens:
-            self._said(choice).held.extend(tokens)
+            self._get_state(choice).pending_tokens.extend(tokens)
 
-    def _chunk(
+    def _render_chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
     ) -> bytes:
         """Everything held so far goes with this text; where there is no text, it waits for the next chunk.
 
         extra: further fields of the chunk, each after a comma.
         """
-        said = self._said(choice)
-        held, said.held = said.held, []
-        prompt, said.prompt = said.prompt, None
-        scores = self._logprobs(said.offsets, prompt, held)
+        state = self._get_state(choice)
+        tokens, state.pending_tokens = state.pending_tokens, []
+        prompt, state.prompt = state.prompt, None
+        logprobs = self._render_logprobs(state.offsets, prompt, tokens)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
+            choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
         )  # fmt: skip
-        return self._envelope.chunk(body, None if self._counter is None else self._counter.usage, extra)
+        return self._envelope.render_chunk(body, None if self._counter is None else self._counter.usage, extra)
 
-    def _choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
+    def _render_choice(self, index: int, choice: Choice, prompt: PromptTokens | None) -> bytes:
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
-        if self._view.echo and prompt is not None:
+        if self._options.echo and prompt is not None:
             text = prompt.text + text
-        scores = self._logprobs(self._offsets(), prompt, choice.tokens)
-        reason = finish(choice.reason, self._view.profile) + self._weights(choice)
-        extensions = self._extensions(prompt, choice.tokens, choice.stop) + self._prompt_logprobs(prompt)
+        logprobs = self._render_logprobs(self._create_offsets(), prompt, choice.tokens)
+        reason = render_finish_reason(choice.reason, self._options.profile) + self._render_weights(choice)
+        extensions = self._render_extensions(prompt, choice.tokens, choice.stop) + self._render_prompt_logprobs(prompt)
         return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            index, quoted(text), scores, reason, extensions,
+            index, encode_string(text), logprobs, reason, extensions,
         )  # fmt: skip
 
-    def _weights(self, ended: ChoiceFinished | Choice) -> bytes:
-        return weight_versions(ended.weights) if self._view.weight_versions else b""
+    def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
+        return render_weight_versions(choice.weights) if self._options.weight_versions else b""
 
-    def _offsets(self) -> Offsets:
-        view = self._view
-        return Offsets(view.logprobs or 0, Naming(view.tokens_as_ids), view.special_tokens_in_text)
+    def _create_offsets(self) -> TextOffsets:
+        options = self._options
+        return TextOffsets(options.logprobs or 0, TokenNaming(options.tokens_as_ids), options.special_tokens_in_text)
 
-    def _logprobs(self, offsets: Offsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
-        if self._view.logprobs is None:
+    def _render_logprobs(self, offsets: TextOffsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
+        if self._options.logprobs is None:
             return b"null"
-        echoed = offsets.prompt(prompt) if self._view.echo and prompt is not None else []
-        return completion_entries(echoed + offsets.feed(tokens))
+        prompt_rows = offsets.add_prompt(prompt) if self._options.echo and prompt is not None else []
+        return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
 
-    def _extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
+    def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
         """vLLM's fields of a choice: always there in its profile, in OpenAI's only where they were asked for."""
-        extra = b',"stop_reason":' + stop_reason(stop) if self._vllm else b""
-        if self._view.token_ids:
-            extra += b',"token_ids":' + token_ids(tokens)
+        extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
+        if self._options.token_ids:
+            extra += b',"token_ids":' + render_token_ids(tokens)
             if prompt is not None:
-                return extra + b',"prompt_token_ids":' + token_ids(prompt.tokens)
-        elif self._vllm:
+                return extra + b',"prompt_token_ids":' + render_token_ids(prompt.tokens)
+        elif self._is_vllm:
             extra += b',"token_ids":null'
-        return extra + b',"prompt_token_ids":null' if self._vllm else extra
+        return extra + b',"prompt_token_ids":null' if self._is_vllm else extra
 
-    def _prompt_logprobs(self, prompt: PromptTokens | None) -> bytes:
-        if self._view.prompt_logprobs is not None and prompt is not None:
-            return b',"prompt_logprobs":' + prompt_logprobs(prompt, self._view.prompt_logprobs)
-        return b',"prompt_logprobs":null' if self._vllm else b""
+    def _render_prompt_logprobs(self, prompt: PromptTokens | None) -> bytes:
+        if self._options.prompt_logprobs is not None and prompt is not None:
+            return b',"prompt_logprobs":' + render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        return b',"prompt_logprobs":null' if self._is_vllm else b""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..support import Rules, Support, accepted, honoured, refused
+from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject
 
 DIALECT = "embeddings"
 
-_READING = (
+_SHARED = (
     ("model", "optional where the server has a default model"),
     ("user", "identifies the end user; nothing here depends on it"),
     ("truncate_prompt_tokens", "keeps at most so many tokens, special ones included; -1 what fits"),
@@ -22,24 +22,24 @@ _HONOURED = (
 )
 
 
-def reading_rows(dialect: str) -> tuple[Support, ...]:
+def build_text_input_rows(dialect: str) -> tuple[ParameterSupport, ...]:
     """Of the fields that every route has that reads texts."""
     return (
-        *(row for name, note in _READING for row in honoured(dialect, name, note=note)),
-        *accepted(dialect, "request_id", note="an answer's id here is its own"),
-        *accepted(dialect, "priority", note="calls take turns, input by input"),
-        *accepted(dialect, "cache_salt", note="vectors are not cached"),
-        *refused(dialect, "padding", "texts are not padded", "do_not_pad"),
-        *refused(dialect, "mm_processor_kwargs", "only text is read", {}),
+        *(row for name, note in _SHARED for row in honour(dialect, name, note=note)),
+        *accept(dialect, "request_id", note="an answer's id here is its own"),
+        *accept(dialect, "priority", note="calls take turns, input by input"),
+        *accept(dialect, "cache_salt", note="vectors are not cached"),
+        *reject(dialect, "padding", "texts are not padded", "do_not_pad"),
+        *reject(dialect, "mm_processor_kwargs", "only text is read", {}),
     )
 
 
-EMBEDDINGS = Rules(
+EMBEDDINGS = ParameterTable(
     (
-        *(row for name, note in _HONOURED for row in honoured(DIALECT, name, note=note)),
-        *reading_rows(DIALECT),
-        *refused(DIALECT, "messages", "send the text as `input`"),
-        *refused(DIALECT, "embed_dtype", "vectors are float32", "float32"),
-        *refused(DIALECT, "endianness", "vectors are little-endian", "little", "native"),
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *build_text_input_rows(DIALECT),
+        *reject(DIALECT, "messages", "send the text as `input`"),
+        *reject(DIALECT, "embed_dtype", "vectors are float32", "float32"),
+        *reject(DIALECT, "endianness", "vectors are little-endian", "little", "native"),
     )
 )

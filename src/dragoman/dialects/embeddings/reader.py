@@ -6,20 +6,20 @@ from typing import cast
 
 from msgspec import Struct
 
-from ...core.embed import Texts
+from ...core.embeddings import TextInputs
 from ...core.errors import RequestError
 from ..base import ReaderOptions
-from ..body import Body, Shape, invalid, missing
-from ..fields import model_of
+from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from ..fields import resolve_model
 from .parameters import EMBEDDINGS
-from .wire import MAX_INPUTS, EmbeddingsBody, Reading, Several
+from .wire import MAX_INPUTS, EmbeddingsBody, InputList, TextInputFields
 
 
 class EmbedCall(Struct, frozen=True):
     """normalize: None is the model's own way. base64: the form of the vectors. warnings, unknown: as in `Call`."""
 
     model: str
-    texts: Texts
+    texts: TextInputs
     dimensions: int | None = None
     normalize: bool | None = None
     base64: bool = False
@@ -27,38 +27,40 @@ class EmbedCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-_BODY = Shape(EmbeddingsBody)
+_BODY = BodySchema(EmbeddingsBody)
 
 
 def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
     """Raises RequestError."""
-    parsed = Body(data)
-    warnings, unknown = EMBEDDINGS.judge(parsed.others(_BODY.names))
+    parsed = ParsedBody(data)
+    warnings, unknown = EMBEDDINGS.classify(parsed.find_other_fields(_BODY.names))
     if "input" not in parsed.fields:
-        raise missing("input")
-    body = parsed.read(_BODY)
+        raise missing_parameter("input")
+    body = parsed.decode(_BODY)
     return EmbedCall(
-        model_of(body.model, options),
-        texts_of(_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False),
+        resolve_model(body.model, options),
+        build_text_inputs(_read_inputs(body.input), body, add_special_tokens=body.add_special_tokens is not False),
         body.dimensions,
-        _normalize(body),
+        _read_normalize(body),
         body.encoding_format == "base64",
         tuple(warnings),
         unknown,
     )
 
 
-def texts_of(inputs: tuple[str | tuple[int, ...], ...], body: Reading, *, add_special_tokens: bool = True) -> Texts:
+def build_text_inputs(
+    inputs: tuple[str | tuple[int, ...], ...], body: TextInputFields, *, add_special_tokens: bool = True
+) -> TextInputs:
     if body.truncate_prompt_tokens == 0:
-        raise invalid("truncate_prompt_tokens", "expected -1 or an integer >= 1")
-    return Texts(inputs, body.truncate_prompt_tokens, body.truncation_side == "left", add_special_tokens)
+        raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+    return TextInputs(inputs, body.truncate_prompt_tokens, body.truncation_side == "left", add_special_tokens)
 
 
-def _inputs(input: str | Several) -> tuple[str | tuple[int, ...], ...]:
+def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
     """Raises RequestError for too many, for empty ones, and for texts and ids in one list."""
     if isinstance(input, str):
-        return (_not_empty(input, "input"),)
-    kinds = {type(each) for each in input}
+        return (_require_input(input, "input"),)
+    kinds = {type(entry) for entry in input}
     if len(kinds) > 1:
         raise RequestError(
             "Invalid type for 'input': expected strings, integers or lists of integers, not some of each.",
@@ -68,18 +70,18 @@ def _inputs(input: str | Several) -> tuple[str | tuple[int, ...], ...]:
     if kinds == {int}:
         return (tuple(cast(list[int], input)),)
     if len(input) > MAX_INPUTS:
-        raise invalid("input", f"expected at most {MAX_INPUTS} inputs, got {len(input)}")
-    listed = cast(list[str | list[int]], input)
-    return tuple(_not_empty(each, f"input[{index}]") for index, each in enumerate(listed))
+        raise invalid_value("input", f"expected at most {MAX_INPUTS} inputs, got {len(input)}")
+    entries = cast(list[str | list[int]], input)
+    return tuple(_require_input(entry, f"input[{index}]") for index, entry in enumerate(entries))
 
 
-def _not_empty(input: str | list[int], param: str) -> str | tuple[int, ...]:
+def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
     if not input:
-        raise invalid(param, "an input must not be empty")
+        raise invalid_value(param, "an input must not be empty")
     return input if isinstance(input, str) else tuple(input)
 
 
-def _normalize(body: EmbeddingsBody) -> bool | None:
+def _read_normalize(body: EmbeddingsBody) -> bool | None:
     if body.normalize is not None and body.use_activation not in (None, body.normalize):
-        raise invalid("use_activation", "it is another name for normalize, and says something else")
+        raise invalid_value("use_activation", "it is another name for normalize, and says something else")
     return body.use_activation if body.normalize is None else body.normalize

@@ -8,9 +8,9 @@ import struct
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.embed import Embeddings
+from ...core.embeddings import Embeddings
 from ..base import Header, Profile
-from ..usage import ReadUsage, read_usage
+from ..prompt_usage import PromptUsage, build_prompt_usage
 
 
 class _Embedding(Struct, frozen=True):
@@ -21,30 +21,30 @@ class _Embedding(Struct, frozen=True):
     embedding: tuple[float, ...] | str
 
 
-class _Answer(Struct, frozen=True, omit_defaults=True):
+class _EmbeddingsBody(Struct, frozen=True, omit_defaults=True):
     """id, created: vLLM's."""
 
     object: str
     data: list[_Embedding]
     model: str
-    usage: ReadUsage
+    usage: PromptUsage
     id: str | UnsetType = UNSET
     created: int | UnsetType = UNSET
 
 
-def embeddings_answer(made: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
+def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
     """A number that is written out is the float32 exactly: read as a double it rounds to the same bits."""
-    form = _text if as_base64 else _numbers
-    data = [_Embedding(index, "embedding", form(vector)) for index, vector in enumerate(made.vectors)]
-    answer = _Answer("list", data, header.model, read_usage(made.prompt_tokens, profile))
+    encode = _encode_base64 if as_base64 else _unpack_floats
+    data = [_Embedding(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
+    answer = _EmbeddingsBody("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))
     if profile is Profile.VLLM:
         answer = msgspec.structs.replace(answer, id=header.id, created=header.created)
     return msgspec.json.encode(answer)
 
 
-def _numbers(vector: bytes) -> tuple[float, ...]:
+def _unpack_floats(vector: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(vector) // 4}f", vector)
 
 
-def _text(vector: bytes) -> str:
+def _encode_base64(vector: bytes) -> str:
     return base64.b64encode(vector).decode()

@@ -1,5 +1,5 @@
 """What became of a prompt: the answer of the `explain` routes, which are this server's own."""
 
-from .writer import Difference, Explained, explanation
+from .writer import PromptDifference, PromptExplanation, render_explanation
 
-__all__ = ["Difference", "Explained", "explanation"]
+__all__ = ["PromptDifference", "PromptExplanation", "render_explanation"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ..text import printable
+from ..json_encoding import replace_surrogates
 
 
-class Difference(Struct, frozen=True):
+class PromptDifference(Struct, frozen=True):
     """Against an earlier prompt. at: the first token that differs; None where this prompt goes on from that one.
 
     before: the end of what they share. previous, now: the text from there, some tokens long.
@@ -22,7 +22,7 @@ class Difference(Struct, frozen=True):
     now: str = ""
 
 
-class Explained(Struct, frozen=True):
+class PromptExplanation(Struct, frozen=True):
     """cached_tokens: that need not be computed now; None where the engine does not tell. difference: None where no
     earlier prompt is known.
     """
@@ -33,35 +33,35 @@ class Explained(Struct, frozen=True):
     token_strs: tuple[str, ...]
     max_tokens: int
     cached_tokens: int | None
-    difference: Difference | None
+    difference: PromptDifference | None
     warnings: tuple[str, ...]
 
 
-class _Answer(Struct, frozen=True):
+class _ExplanationBody(Struct, frozen=True):
     object: str
     model: str
     prompt: str
     prompt_tokens: int
     max_tokens: int
     cached_tokens: int | None
-    previous: Difference | None
+    previous: PromptDifference | None
     tokens: tuple[int, ...]
     token_strs: list[str]
     warnings: tuple[str, ...]
 
 
-def explanation(made: Explained) -> bytes:
+def render_explanation(explanation: PromptExplanation) -> bytes:
     return msgspec.json.encode(
-        _Answer(
+        _ExplanationBody(
             "prompt.explanation",
-            made.model,
-            printable(made.prompt),
-            len(made.tokens),
-            made.max_tokens,
-            made.cached_tokens,
-            made.difference,
-            made.tokens,
-            [printable(text) for text in made.token_strs],
-            made.warnings,
+            explanation.model,
+            replace_surrogates(explanation.prompt),
+            len(explanation.tokens),
+            explanation.max_tokens,
+            explanation.cached_tokens,
+            explanation.difference,
+            explanation.tokens,
+            [replace_surrogates(text) for text in explanation.token_strs],
+            explanation.warnings,
         )
     )

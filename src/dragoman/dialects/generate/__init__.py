@@ -1,7 +1,7 @@
 """vLLM's /inference/v1/generate: token ids in, token ids out, and the rendering of a chat into such a body."""
 
 from .reader import read_generate
-from .rendered import rendering
-from .writer import GenerateView, GenerateWriter
+from .render import render_generate_body
+from .writer import GenerateRenderOptions, GenerateWriter
 
-__all__ = ["GenerateView", "GenerateWriter", "read_generate", "rendering"]
+__all__ = ["GenerateRenderOptions", "GenerateWriter", "read_generate", "render_generate_body"]

@@ -6,71 +6,81 @@ import msgspec
 
 from ...core.errors import RequestError
 from ...core.request import Extras, GenerateRequest
-from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, json_text, missing, within
-from ..constraints import only_one, structured
-from ..envelope import AnswerId
-from ..fields import MAX_CHOICES, alternatives, model_of, stop_strings
-from ..support import read_part
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param, read_json_object
+from ..constraints import read_structured_outputs, require_at_most_one
+from ..envelope import ResponseId
+from ..fields import MAX_CHOICES, check_logprobs, read_stop_strings, resolve_model
+from ..parameter_table import read_part
 from .parameters import GENERATE, SAMPLING_PARAMS
-from .wire import GenerateBody, SamplingParams
-from .writer import GenerateView, GenerateWriter
+from .wire import GenerateBody, VllmSamplingParams
+from .writer import GenerateRenderOptions, GenerateWriter
 
 ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
 """vLLM's SamplingParams have it."""
 
-_BODY, _PARAMS = Shape(GenerateBody), Shape(SamplingParams)
+_BODY, _PARAMS = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
 
 
-def read_generate(data: bytes, options: ReaderOptions) -> Call:
+def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Raises RequestError, and nothing else."""
-    parsed = Body(data)
+    parsed = ParsedBody(data)
     if "token_ids" not in parsed.fields:
-        raise missing("token_ids")
-    body = parsed.read(_BODY)
-    warnings, unknown = GENERATE.judge(parsed.others(_BODY.names))
-    with within("sampling_params"):
-        params, more, strange = read_part(bytes(body.sampling_params), _PARAMS, SAMPLING_PARAMS, "sampling_params")
-        request = _request(body, params, options)
-    view = GenerateView(
+        raise missing_parameter("token_ids")
+    body = parsed.decode(_BODY)
+    warnings, unknown = GENERATE.classify(parsed.find_other_fields(_BODY.names))
+    with prefix_param("sampling_params"):
+        params, param_warnings, unknown_params = read_part(
+            bytes(body.sampling_params), _PARAMS, SAMPLING_PARAMS, "sampling_params"
+        )
+        request = _build_request(body, params, options)
+    render_options = GenerateRenderOptions(
         profile=options.profile,
         logprobs=params.logprobs,
         prompt_logprobs=params.prompt_logprobs,
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
     )
-    id = AnswerId("", body.request_id)
+    id = ResponseId("", body.request_id)
 
     def writer(header: Header) -> GenerateWriter:
-        return GenerateWriter(id.over(header), view)
+        return GenerateWriter(id.apply_to(header), render_options)
 
-    return Call((request,), bool(body.stream), ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
-
-
-def _request(body: GenerateBody, params: SamplingParams, options: ReaderOptions) -> GenerateRequest:
-    n, scored = params.n or 1, alternatives(params.prompt_logprobs, "prompt_logprobs")
-    if n > min(options.max_n, MAX_CHOICES):
-        raise invalid("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
-    if scored is not None and body.stream:
-        raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
-    most = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
-    if most == 0:
-        raise invalid("max_tokens", "expected -1 or an integer >= 1")
-    return GenerateRequest(
-        model=model_of(body.model, options),
-        prompt=tuple(body.token_ids),
-        choices=n,
-        sampling=params.sampling(),
-        limits=params.ending(None if most == -1 else most, stop_strings(params.stop, options.max_stop)),
-        constraint=only_one(structured(params)),
-        logprobs=alternatives(params.logprobs, "logprobs"),
-        prompt_logprobs=scored,
-        priority=body.priority or params.priority or 0,
-        cache_salt=body.cache_salt or params.cache_salt or "",
-        extras=_extras(body, params),
+    return GenerationCall(
+        (request,), bool(body.stream), ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
     )
 
 
-def _extras(body: GenerateBody, params: SamplingParams) -> Extras:
-    asked = json_text(body.kv_transfer_params, "kv_transfer_params")
-    return params.extras() if asked is None else msgspec.structs.replace(params.extras(), kv_transfer_params=asked)
+def _build_request(body: GenerateBody, params: VllmSamplingParams, options: ReaderOptions) -> GenerateRequest:
+    n, prompt_logprobs = params.n or 1, check_logprobs(params.prompt_logprobs, "prompt_logprobs")
+    if n > min(options.max_n, MAX_CHOICES):
+        raise invalid_value("n", f"expected an integer <= {min(options.max_n, MAX_CHOICES)}")
+    if prompt_logprobs is not None and body.stream:
+        raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
+    max_tokens = DEFAULT_MAX_TOKENS if params.max_tokens is None else params.max_tokens
+    if max_tokens == 0:
+        raise invalid_value("max_tokens", "expected -1 or an integer >= 1")
+    return GenerateRequest(
+        model=resolve_model(body.model, options),
+        prompt=tuple(body.token_ids),
+        choices=n,
+        sampling=params.build_sampling(),
+        limits=params.build_limits(
+            None if max_tokens == -1 else max_tokens, read_stop_strings(params.stop, options.max_stop)
+        ),
+        constraint=require_at_most_one(read_structured_outputs(params)),
+        logprobs=check_logprobs(params.logprobs, "logprobs"),
+        prompt_logprobs=prompt_logprobs,
+        priority=body.priority or params.priority or 0,
+        cache_salt=body.cache_salt or params.cache_salt or "",
+        extras=_read_extras(body, params),
+    )
+
+
+def _read_extras(body: GenerateBody, params: VllmSamplingParams) -> Extras:
+    transfer_params = read_json_object(body.kv_transfer_params, "kv_transfer_params")
+    return (
+        params.build_extras()
+        if transfer_params is None
+        else msgspec.structs.replace(params.build_extras(), kv_transfer_params=transfer_params)
+    )

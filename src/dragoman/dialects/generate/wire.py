@@ -6,14 +6,14 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, CountOrRest, Decoding, Int64, Logprobs, RequestId, StreamOptions, TokenId
+from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, Int64, Logprobs, RequestId, StreamOptions, TokenId
 
 
-class SamplingParams(Decoding, frozen=True, kw_only=True):
+class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
     """vLLM's own object of that name, as far as it means something on the wire."""
 
     n: AtLeastOne | None = None
-    max_tokens: CountOrRest | None = None
+    max_tokens: CountOrUnlimited | None = None
     stop: str | list[str] | None = None
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None

@@ -24,13 +24,13 @@ from ...core.events import (
 )
 from ...core.reply import Reply
 from ..base import Header, Profile
-from ..envelope import COMMENT, DONE, finish, kv_transfer, weight_versions
-from ..errors import openai_error
-from ..logprobs import prompt_logprobs, token_ids, usage
-from ..text import json_field, logprob, quoted
+from ..envelope import DONE, KEEPALIVE_COMMENT, render_finish_reason, render_kv_transfer, render_weight_versions
+from ..errors import render_openai_error
+from ..json_encoding import clamp_logprob, encode_field, encode_string
+from ..logprobs import render_prompt_logprobs, render_token_ids, render_usage
 
 
-class GenerateView(Struct, frozen=True, kw_only=True):
+class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
     """What the client asked to see. logprobs, prompt_logprobs: most alternatives a token, None for none at all."""
 
     profile: Profile = Profile.OPENAI
@@ -39,10 +39,10 @@ class GenerateView(Struct, frozen=True, kw_only=True):
     include_usage: bool = False
 
 
-DEFAULT_VIEW = GenerateView()
+DEFAULT_OPTIONS = GenerateRenderOptions()
 
 
-class _Top(Struct, frozen=True):
+class _TopLogprob(Struct, frozen=True):
     """token: for those who read ids out of a chat's logprobs; token_id: for those who read vLLM's own."""
 
     token: str
@@ -52,21 +52,21 @@ class _Top(Struct, frozen=True):
     bytes: None = None
 
 
-class _Scored(Struct, frozen=True):
+class _TokenLogprob(Struct, frozen=True):
     token: str
     token_id: int
     logprob: float
     rank: int | None
-    top_logprobs: list[_Top]
+    top_logprobs: list[_TopLogprob]
     bytes: None = None
 
 
 class GenerateWriter:
     """One answer, streamed or whole."""
 
-    def __init__(self, header: Header, view: GenerateView = DEFAULT_VIEW) -> None:
-        self._view = view
-        self._head = b'{"request_id":%s,"choices":[' % quoted(header.id)
+    def __init__(self, header: Header, options: GenerateRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
+        self._head = b'{"request_id":%s,"choices":[' % encode_string(header.id)
 
     @property
     def end(self) -> bytes:
@@ -74,59 +74,67 @@ class GenerateWriter:
 
     @property
     def keepalive(self) -> bytes:
-        return COMMENT
+        return KEEPALIVE_COMMENT
 
-    def error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % openai_error(error, self._view.profile)
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
 
     def feed(self, event: Event) -> bytes:
         match event:
             case Started() | PromptTokens():
                 return b""
-            case Finished(usage=counted):
-                return self._chunk(b"", b',"usage":' + usage(counted)) if self._view.include_usage else b""
+            case Finished(usage=token_usage):
+                return (
+                    self._render_chunk(b"", b',"usage":' + render_usage(token_usage))
+                    if self._options.include_usage
+                    else b""
+                )
             case ChoiceFinished(choice, reason, _, tokens, params, weights):
-                end = self._choice(choice, tokens, reason, weight_versions(weights))
-                return self._chunk(end, json_field("kv_transfer_params", params))
+                finish = self._render_choice(choice, tokens, reason, render_weight_versions(weights))
+                return self._render_chunk(finish, encode_field("kv_transfer_params", params))
             case _:
-                return self._chunk(self._choice(event.choice, event.tokens, None)) if event.tokens else b""
+                return (
+                    self._render_chunk(self._render_choice(event.choice, event.tokens, None)) if event.tokens else b""
+                )
 
-    def full(self, reply: Reply) -> bytes:
+    def render_full(self, reply: Reply) -> bytes:
         choices = (
-            self._choice(i, choice.tokens, choice.reason, weight_versions(choice.weights))
+            self._render_choice(i, choice.tokens, choice.reason, render_weight_versions(choice.weights))
             for i, choice in enumerate(reply.choices)
         )
         prompt = reply.prompts[0] if reply.prompts else None
-        scores = b"null"
-        if self._view.prompt_logprobs is not None and prompt is not None:
-            scores = prompt_logprobs(prompt, self._view.prompt_logprobs)
-        extra = b',"prompt_logprobs":%s%s' % (scores, kv_transfer(reply.kv_transfer_params, Profile.VLLM))
-        return self._whole(b",".join(choices), extra, reply.usage)
+        prompt_scores = b"null"
+        if self._options.prompt_logprobs is not None and prompt is not None:
+            prompt_scores = render_prompt_logprobs(prompt, self._options.prompt_logprobs)
+        extra = b',"prompt_logprobs":%s%s' % (prompt_scores, render_kv_transfer(reply.kv_transfer_params, Profile.VLLM))
+        return self._render_object(b",".join(choices), extra, reply.usage)
 
-    def _chunk(self, choices: bytes, extra: bytes = b"") -> bytes:
+    def _render_chunk(self, choices: bytes, extra: bytes = b"") -> bytes:
         return b"data: %s%s]%s}\n\n" % (self._head, choices, extra)
 
-    def _whole(self, choices: bytes, extra: bytes, counted: Usage) -> bytes:
-        return b'%s%s]%s,"usage":%s}' % (self._head, choices, extra, usage(counted))
+    def _render_object(self, choices: bytes, extra: bytes, token_usage: Usage) -> bytes:
+        return b'%s%s]%s,"usage":%s}' % (self._head, choices, extra, render_usage(token_usage))
 
-    def _choice(self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b"") -> bytes:
+    def _render_choice(
+        self, index: int, tokens: Sequence[Token], reason: FinishReason | None, extra: bytes = b""
+    ) -> bytes:
         """extra: further fields, each after a comma."""
-        said = b"null" if reason is None else finish(reason, self._view.profile)
+        finish_reason = b"null" if reason is None else render_finish_reason(reason, self._options.profile)
         return b'{"index":%d,"logprobs":%s,"finish_reason":%s,"token_ids":%s%s}' % (
-            index, self._logprobs(tokens), said, token_ids(tokens), extra,
+            index, self._render_logprobs(tokens), finish_reason, render_token_ids(tokens), extra,
         )  # fmt: skip
 
-    def _logprobs(self, tokens: Sequence[Token]) -> bytes:
-        most = self._view.logprobs
-        if most is None:
+    def _render_logprobs(self, tokens: Sequence[Token]) -> bytes:
+        max_top = self._options.logprobs
+        if max_top is None:
             return b"null"
-        return b'{"content":%s}' % msgspec.json.encode([_scored(token, most) for token in tokens])
+        return b'{"content":%s}' % msgspec.json.encode([_build_logprob(token, max_top) for token in tokens])
 
 
-def _scored(token: Token, most: int) -> _Scored:
-    top = [_top(other, rank) for rank, other in enumerate(token.top[:most], start=1)]
-    return _Scored(f"token_id:{token.id}", token.id, logprob(token.logprob), token.rank, top)
+def _build_logprob(token: Token, max_top: int) -> _TokenLogprob:
+    top = [_build_top(alternative, rank) for rank, alternative in enumerate(token.top[:max_top], start=1)]
+    return _TokenLogprob(f"token_id:{token.id}", token.id, clamp_logprob(token.logprob), token.rank, top)
 
 
-def _top(other: Alternative, rank: int) -> _Top:
-    return _Top(f"token_id:{other.id}", other.id, logprob(other.logprob), rank)
+def _build_top(alternative: Alternative, rank: int) -> _TopLogprob:
+    return _TopLogprob(f"token_id:{alternative.id}", alternative.id, clamp_logprob(alternative.logprob), rank)

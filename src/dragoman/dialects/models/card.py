@@ -27,10 +27,10 @@ class ModelCard(Struct, frozen=True):
     display_name: str | None = None
     state: str | None = None
     aliases: tuple[str, ...] = ()
-    abilities: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] | None = None
 
 
-class _About(Struct, frozen=True):
+class _DragomanFields(Struct, frozen=True):
     """What no other server's list has, in a field of its own: clients that check fields strictly pass over one."""
 
     state: str
@@ -72,10 +72,10 @@ class _Model(Struct, frozen=True, omit_defaults=True):
     root: str | msgspec.UnsetType | None = msgspec.UNSET
     parent: str | msgspec.UnsetType | None = msgspec.UNSET
     permission: tuple[_Permission, ...] | msgspec.UnsetType = msgspec.UNSET
-    dragoman: _About | msgspec.UnsetType = msgspec.UNSET
+    dragoman: _DragomanFields | msgspec.UnsetType = msgspec.UNSET
 
 
-class _List(Struct, frozen=True):
+class _ModelList(Struct, frozen=True):
     object: str
     data: list[_Model]
     has_more: bool
@@ -83,19 +83,19 @@ class _List(Struct, frozen=True):
     last_id: str | None
 
 
-def model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
+def render_model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
     """The answer to GET /v1/models."""
-    models = [_model(card, profile) for card in cards]
+    models = [_build_model(card, profile) for card in cards]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
-    return msgspec.json.encode(_List("list", models, False, first, last))
+    return msgspec.json.encode(_ModelList("list", models, False, first, last))
 
 
-def model_object(card: ModelCard, profile: Profile) -> bytes:
+def render_model(card: ModelCard, profile: Profile) -> bytes:
     """The answer to GET /v1/models/{id}."""
-    return msgspec.json.encode(_model(card, profile))
+    return msgspec.json.encode(_build_model(card, profile))
 
 
-def _model(card: ModelCard, profile: Profile) -> _Model:
+def _build_model(card: ModelCard, profile: Profile) -> _Model:
     model = _Model(
         id=card.id,
         object="model",
@@ -108,7 +108,7 @@ def _model(card: ModelCard, profile: Profile) -> _Model:
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
         max_model_len=card.max_model_len,
-        dragoman=msgspec.UNSET if card.state is None else _About(card.state, card.aliases, card.abilities),
+        dragoman=msgspec.UNSET if card.state is None else _DragomanFields(card.state, card.aliases, card.capabilities),
     )
     if profile is Profile.OPENAI:
         return model

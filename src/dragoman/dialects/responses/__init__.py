@@ -2,24 +2,24 @@
 
 from .call import ResponsesCall
 from .echo import Echo
-from .errors import responses_error
-from .normal import InputItem, rows
+from .errors import render_responses_error
+from .input_items import NormalizedItem, assign_ids
 from .reader import read_responses
-from .view import ResponsesView
+from .render_options import ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 __all__ = [
     "Echo",
-    "InputItem",
+    "NormalizedItem",
     "ResponsesCall",
-    "ResponsesView",
+    "ResponsesRenderOptions",
     "ResponsesWriter",
-    "input_tokens_answer",
+    "assign_ids",
     "read_responses",
-    "responses_error",
-    "rows",
+    "render_input_tokens",
+    "render_responses_error",
 ]
 
 
-def input_tokens_answer(tokens: int) -> bytes:
+def render_input_tokens(tokens: int) -> bytes:
     return b'{"object":"response.input_tokens","input_tokens":%d}' % tokens

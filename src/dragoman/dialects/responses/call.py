@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from ...core.message import Message
 from ...core.request import Conversation
-from ..base import Call, Header
-from ..envelope import AnswerId
-from .compaction import CompactedWriter, CompactionWriter, said_by_users
+from ..base import GenerationCall, Header
+from ..envelope import ResponseId
+from .compaction import CompactionWriter, CompactResponseWriter, select_user_messages
 from .echo import Echo
-from .normal import InputItem
-from .view import ResponsesView
+from .input_items import NormalizedItem
+from .render_options import ResponsesRenderOptions
 from .writer import ResponsesWriter
 
 
@@ -26,53 +26,65 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     view, id, read: for `over` and `echoing`.
     """
 
-    call: Call
-    input: tuple[InputItem, ...]
+    call: GenerationCall
+    input: tuple[NormalizedItem, ...]
     echo: Echo
-    view: ResponsesView
-    id: AnswerId
-    read: Callable[[Sequence[bytes]], tuple[Message, ...]]
+    render_options: ResponsesRenderOptions
+    id: ResponseId
+    read_items: Callable[[Sequence[bytes]], tuple[Message, ...]]
     previous_response_id: str | None = None
     conversation: str | None = None
     store: bool | None = None
     background: bool = False
 
-    def over(self, items: Sequence[bytes]) -> ResponsesCall:
+    def with_items(self, items: Sequence[bytes]) -> ResponsesCall:
         """The same call with these items in place of its own: earlier turns, what references stand for, its own rows.
 
         items: each a whole JSON object, in order. The instructions stay before them. Raises RequestError.
         """
         request = self.call.requests[0]
         assert isinstance(request.prompt, Conversation)
-        prompt = msgspec.structs.replace(request.prompt, messages=self.read(items))
+        prompt = msgspec.structs.replace(request.prompt, messages=self.read_items(items))
         requests = (msgspec.structs.replace(request, prompt=prompt),)
         return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
-    def after(self, said: tuple[tuple[int, ...], ...]) -> ResponsesCall:
+    def with_sampled_turns(self, sampled_turns: tuple[tuple[int, ...], ...]) -> ResponsesCall:
         """The same call, whose conversation spells again what was said as it was sampled."""
         request = self.call.requests[0]
         assert isinstance(request.prompt, Conversation)
-        requests = (msgspec.structs.replace(request, prompt=msgspec.structs.replace(request.prompt, said=said)),)
+        requests = (
+            msgspec.structs.replace(
+                request, prompt=msgspec.structs.replace(request.prompt, sampled_turns=sampled_turns)
+            ),
+        )
         return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
-    def echoing(self, echo: Echo) -> ResponsesCall:
+    def with_echo(self, echo: Echo) -> ResponsesCall:
         """The same call, whose response says this back."""
-        writer = writer_of(self.id, self.view, echo)
+        writer = build_writer_factory(self.id, self.render_options, echo)
         return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
 
-    def compacted(self, header: Header, items: Sequence[bytes]) -> CompactedWriter:
+    def create_compacted_writer(self, header: Header, items: Sequence[bytes]) -> CompactResponseWriter:
         """For a call that was read to compact. items: all that it is about, in normal form."""
-        assert self.view.compact is not None
-        return CompactedWriter(self.id.over(header), self.view, self.echo, self.view.compact, said_by_users(items))
+        assert self.render_options.seal_compaction is not None
+        return CompactResponseWriter(
+            self.id.apply_to(header),
+            self.render_options,
+            self.echo,
+            self.render_options.seal_compaction,
+            select_user_messages(items),
+        )
 
-    def writer(self, header: Header) -> ResponsesWriter:
-        return writer_of(self.id, self.view, self.echo)(header)
+    def create_writer(self, header: Header) -> ResponsesWriter:
+        return build_writer_factory(self.id, self.render_options, self.echo)(header)
 
 
-def writer_of(id: AnswerId, view: ResponsesView, echo: Echo) -> Callable[[Header], ResponsesWriter]:
+def build_writer_factory(
+    id: ResponseId, render_options: ResponsesRenderOptions, echo: Echo
+) -> Callable[[Header], ResponsesWriter]:
     def writer(header: Header) -> ResponsesWriter:
-        if view.compact is not None:
-            return CompactionWriter(id.over(header), view, echo, view.compact)
-        return ResponsesWriter(id.over(header), view, echo)
+        if render_options.seal_compaction is not None:
+            return CompactionWriter(id.apply_to(header), render_options, echo, render_options.seal_compaction)
+        return ResponsesWriter(id.apply_to(header), render_options, echo)
 
     return writer

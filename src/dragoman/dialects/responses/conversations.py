@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from ..body import Body, Shape, invalid, missing
+from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
 from ..fields import check_metadata
-from ..text import line_safe, quoted
-from .items import HOSTED, read_items
-from .normal import PREFIXES, InputItem, normal_item
+from ..json_encoding import encode_string, escape_line_breaks
+from .input_items import ID_PREFIXES, NormalizedItem, normalize_item
+from .items import HOSTED_TYPES, read_items
 from .wire import WireItem
 
 CONVERSATION_PREFIX = "conv_"
@@ -22,80 +22,80 @@ MAX_ITEMS = 20
 Items = Annotated[list[WireItem], Meta(max_length=MAX_ITEMS)]
 
 
-class _Creation(Struct, frozen=True):
+class _CreateBody(Struct, frozen=True):
     metadata: dict[str, str] | None = None
     items: Items | None = None
 
 
-class _Addition(Struct, frozen=True):
+class _AddBody(Struct, frozen=True):
     items: Items | None = None
 
 
-class _Update(Struct, frozen=True):
+class _UpdateBody(Struct, frozen=True):
     metadata: dict[str, str] | None = None
 
 
-_CREATION, _ADDITION, _UPDATE = Shape(_Creation), Shape(_Addition), Shape(_Update)
+_CREATION, _ADDITION, _UPDATE = BodySchema(_CreateBody), BodySchema(_AddBody), BodySchema(_UpdateBody)
 
 
-class NewItems(Struct, frozen=True):
+class ConversationItems(Struct, frozen=True):
     """metadata: as JSON. unknown: names of fields that nobody knows."""
 
-    items: tuple[InputItem, ...]
+    items: tuple[NormalizedItem, ...]
     metadata: bytes = b"{}"
     unknown: tuple[str, ...] = ()
 
 
-def read_creation(data: bytes) -> NewItems:
+def read_create_body(data: bytes) -> ConversationItems:
     """An empty body is a conversation without anything. Raises RequestError, and nothing else."""
-    parsed = Body(data or b"{}")
-    body = parsed.read(_CREATION)
-    unknown = tuple(parsed.others(_CREATION.names))
-    return NewItems(_items(body.items or [], parsed), metadata_json(body.metadata), unknown)
+    parsed = ParsedBody(data or b"{}")
+    body = parsed.decode(_CREATION)
+    unknown = tuple(parsed.find_other_fields(_CREATION.names))
+    return ConversationItems(_read_items(body.items or [], parsed), encode_metadata(body.metadata), unknown)
 
 
-def read_addition(data: bytes) -> NewItems:
-    parsed = Body(data)
-    body = parsed.read(_ADDITION)
+def read_add_body(data: bytes) -> ConversationItems:
+    parsed = ParsedBody(data)
+    body = parsed.decode(_ADDITION)
     if not body.items:
-        raise missing("items")
-    return NewItems(_items(body.items, parsed), unknown=tuple(parsed.others(_ADDITION.names)))
+        raise missing_parameter("items")
+    return ConversationItems(_read_items(body.items, parsed), unknown=tuple(parsed.find_other_fields(_ADDITION.names)))
 
 
-def read_update(data: bytes) -> bytes:
+def read_update_body(data: bytes) -> bytes:
     """The metadata, as JSON; null clears it."""
-    parsed = Body(data)
-    body = parsed.read(_UPDATE)
+    parsed = ParsedBody(data)
+    body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:
-        raise missing("metadata")
-    return metadata_json(body.metadata)
+        raise missing_parameter("metadata")
+    return encode_metadata(body.metadata)
 
 
-def metadata_json(metadata: dict[str, str] | None) -> bytes:
+def encode_metadata(metadata: dict[str, str] | None) -> bytes:
     check_metadata(metadata)
-    return line_safe(msgspec.json.encode(metadata or {}))
+    return escape_line_breaks(msgspec.json.encode(metadata or {}))
 
 
-def item_prefix(item: InputItem) -> str:
+def get_id_prefix(item: NormalizedItem) -> str:
     """What the id of an item begins with that came without one."""
-    return PREFIXES.get(item.type, "item") + "_"
+    return ID_PREFIXES.get(item.type, "item") + "_"
 
 
-def conversation_object(id: str, created: int, metadata: bytes) -> bytes:
-    return b'{"id":%s,"object":"conversation","created_at":%d,"metadata":%s}' % (quoted(id), created, metadata)
+def render_conversation(id: str, created: int, metadata: bytes) -> bytes:
+    return b'{"id":%s,"object":"conversation","created_at":%d,"metadata":%s}' % (encode_string(id), created, metadata)
 
 
-def deleted_conversation(id: str) -> bytes:
-    return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % quoted(id)
+def render_deleted_conversation(id: str) -> bytes:
+    return b'{"id":%s,"object":"conversation.deleted","deleted":true}' % encode_string(id)
 
 
-def _items(items: Sequence[WireItem], parsed: Body) -> tuple[InputItem, ...]:
-    read_items(items, lambda name, _: name, None, [], at="items")
+def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[NormalizedItem, ...]:
+    read_items(items, lambda name, _: name, None, [], path="items")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
-            raise invalid(f"items[{i}].type", "a conversation holds items, and no references to others")
+            raise invalid_value(f"items[{i}].type", "a conversation holds items, and no references to others")
     raw: list[dict[str, Raw]] = [{}] * len(items)
-    if any(item.type in HOSTED for item in items):
+    if any(item.type in HOSTED_TYPES for item in items):
         raw = msgspec.json.decode(parsed.fields["items"], type=list[dict[str, Raw]])
-    found = zip(items, raw, strict=True)
-    return tuple(normal_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(found))
+    pairs = zip(items, raw, strict=True)
+    return tuple(normalize_item(item, fields, f"items[{i}]") for i, (item, fields) in enumerate(pairs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..text import quoted, quoted_or_null
+from ..json_encoding import encode_string, encode_string_or_null
 
 
 class Echo(Struct, frozen=True, kw_only=True):
@@ -19,13 +19,15 @@ class Echo(Struct, frozen=True, kw_only=True):
     previous_response_id: str | None = None
     conversation: str | None = None
 
-    def fields(self) -> bytes:
+    def render(self) -> bytes:
         """As JSON, without the braces."""
-        conversation = b"" if self.conversation is None else b',"conversation":{"id":%s}' % quoted(self.conversation)
+        conversation = (
+            b"" if self.conversation is None else b',"conversation":{"id":%s}' % encode_string(self.conversation)
+        )
         return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
-            quoted_or_null(self.previous_response_id), flag(self.store), flag(self.background), conversation, self.rest,
+            encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background), conversation, self.rest,
         )  # fmt: skip
 
 
-def flag(value: bool) -> bytes:
+def encode_bool(value: bool) -> bytes:
     return b"true" if value else b"false"

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from ...core.errors import ContextTooLong, DragomanError, RateLimited, RequestError
 from ..base import Profile
-from ..errors import openai_error
-from ..text import quoted, quoted_or_null
+from ..errors import render_openai_error
+from ..json_encoding import encode_string, encode_string_or_null
 
 # What fields of the core are called here, where the error comes from behind the reader.
-_NAMES = (
+_PARAM_NAMES = (
     (re.compile(r"messages\b"), "input"),
     (re.compile(r"max_tokens\b"), "max_output_tokens"),
     (re.compile(r"response_format\.json_schema\b"), "text.format"),
@@ -25,38 +25,40 @@ _NAMES = (
 )
 
 
-def responses_error(error: DragomanError, profile: Profile = Profile.OPENAI) -> bytes:
+def render_responses_error(error: DragomanError, profile: Profile = Profile.OPENAI) -> bytes:
     """The JSON body of an answer with status `error.status`."""
-    if error.param is None or (param := _renamed(error.param)) == error.param:
-        return openai_error(error, profile)
+    if error.param is None or (param := _rename_param(error.param)) == error.param:
+        return render_openai_error(error, profile)
     message = error.message.replace(error.param, param)
-    told = DragomanError(message, param=param, code=error.code)
-    told.status = error.status
-    return openai_error(told, profile)
+    renamed_error = DragomanError(message, param=param, code=error.code)
+    renamed_error.status = error.status
+    return render_openai_error(renamed_error, profile)
 
 
-class _Flat(Struct, frozen=True):
+class _FlatError(Struct, frozen=True):
     message: str
     param: str | None
     code: str | None
 
 
-def error_fields(error: DragomanError) -> bytes:
+def render_error_fields(error: DragomanError) -> bytes:
     """The fields of an `error` event, flat for OpenAI's clients and nested for those of Open Responses."""
-    nested = responses_error(error).removeprefix(b'{"error":')[:-1]
-    flat = msgspec.json.decode(nested, type=_Flat)
+    nested = render_responses_error(error).removeprefix(b'{"error":')[:-1]
+    flat = msgspec.json.decode(nested, type=_FlatError)
     return b'"code":%s,"message":%s,"param":%s,"error":%s' % (
-        quoted_or_null(flat.code), quoted(flat.message), quoted_or_null(flat.param), nested,
+        encode_string_or_null(flat.code), encode_string(flat.message), encode_string_or_null(flat.param), nested,
     )  # fmt: skip
 
 
-def failed_by(error: DragomanError) -> bytes:
+def render_failure(error: DragomanError) -> bytes:
     """The `error` of a response that failed."""
-    message = msgspec.json.decode(responses_error(error).removeprefix(b'{"error":')[:-1], type=_Flat).message
-    return b'{"code":"%s","message":%s}' % (_failure(error), quoted(message))
+    message = msgspec.json.decode(
+        render_responses_error(error).removeprefix(b'{"error":')[:-1], type=_FlatError
+    ).message
+    return b'{"code":"%s","message":%s}' % (_find_failure_code(error), encode_string(message))
 
 
-def _failure(error: DragomanError) -> bytes:
+def _find_failure_code(error: DragomanError) -> bytes:
     """OpenAI's codes of a failed response. The one for a full context is not in their list, but agents know it."""
     if isinstance(error, RateLimited):
         return b"rate_limit_exceeded"
@@ -65,8 +67,8 @@ def _failure(error: DragomanError) -> bytes:
     return b"invalid_prompt" if isinstance(error, RequestError) else b"server_error"
 
 
-def _renamed(param: str) -> str:
-    for name, here in _NAMES:
-        if found := name.match(param):
-            return found.expand(here) + param[found.end() :]
+def _rename_param(param: str) -> str:
+    for name, replacement in _PARAM_NAMES:
+        if match := name.match(param):
+            return match.expand(replacement) + param[match.end() :]
     return param

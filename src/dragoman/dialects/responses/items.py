@@ -18,21 +18,21 @@ from ...core.message import (
     Reasoning,
     Refusal,
     Role,
-    Stored,
     Text,
     ToolCall,
     ToolResult,
+    UploadedMedia,
 )
-from ..body import invalid, json_text, missing, one_of
+from ..body import check_one_of, invalid_value, missing_parameter, read_json_object
 from ..media import read_base64, read_image_url, read_url
-from ..sealing import Check, Purpose, Sealing
-from .summary import recalled
-from .wire import Content, ContentPart, InputAudio, WireItem
+from ..sealing import Purpose, SealingKey, VerificationMode
+from .summary_prompt import apply_summary
+from .wire import ResponsesContentPart, ResponsesInputAudio, WireContent, WireItem
 
 T = TypeVar("T")
 
-TRIGGER = "compaction_trigger"
-READ = (
+COMPACTION_TRIGGER = "compaction_trigger"
+READ_TYPES = (
     "message",
     "reasoning",
     "function_call",
@@ -40,11 +40,11 @@ READ = (
     "custom_tool_call",
     "custom_tool_call_output",
     "compaction",
-    TRIGGER,
+    COMPACTION_TRIGGER,
 )
-REFERENCES = ("item_reference",)
+REFERENCE_TYPES = ("item_reference",)
 """Items that stand for others, which only a server with a memory can tell."""
-HOSTED = (
+HOSTED_TYPES = (
     "additional_tools",
     "apply_patch_call",
     "apply_patch_call_output",
@@ -68,183 +68,189 @@ HOSTED = (
     "web_search_call",
 )
 ROLES = ("user", "assistant", "system", "developer")
-TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-PARTS = (*TEXTS, "refusal", "input_image", "input_file", "input_audio")
+TEXT_PART_TYPES = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+PART_TYPES = (*TEXT_PART_TYPES, "refusal", "input_image", "input_file", "input_audio")
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 
-Join = Callable[[str, str | None], str]
+QualifyName = Callable[[str, str | None], str]
 """A tool's name and namespace to what the model calls it."""
 
 
-def kind_of(item: WireItem, at: str) -> str:
+def find_item_type(item: WireItem, path: str) -> str:
     """An item without a type is a message, or a reference if it has no role."""
     if item.type is not None:
-        return one_of(item.type, (*READ, *REFERENCES, *HOSTED), f"{at}.type")
+        return check_one_of(item.type, (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES), f"{path}.type")
     if item.role is not None:
         return "message"
     if item.id is None:
-        raise missing(f"{at}.type")
+        raise missing_parameter(f"{path}.type")
     return "item_reference"
 
 
 def read_items(
-    items: Sequence[WireItem], join: Join, sealing: Sealing | None, warnings: list[str], at: str = "input"
+    items: Sequence[WireItem],
+    qualify: QualifyName,
+    sealing_key: SealingKey | None,
+    warnings: list[str],
+    path: str = "input",
 ) -> tuple[Message, ...]:
     """Items that stand for others are passed over.
 
     at: the field that they came in. Raises RequestError with the path of the offending field.
     """
-    turns = _Turns(join, sealing, warnings)
+    turns = _TurnBuilder(qualify, sealing_key, warnings)
     for i, item in enumerate(items):
-        turns.add(item, f"{at}[{i}]")
-    return turns.messages()
+        turns.add(item, f"{path}[{i}]")
+    return turns.finish()
 
 
-class _Turns:
+class _TurnBuilder:
     """The messages so far, and the assistant's turn that is not over. Two texts in a row were two turns."""
 
-    def __init__(self, join: Join, sealing: Sealing | None, warnings: list[str]) -> None:
-        self._join, self._sealing, self._warnings = join, sealing, warnings
-        self._done: list[Message] = []
-        self._open: list[Part] = []
+    def __init__(self, qualify: QualifyName, sealing_key: SealingKey | None, warnings: list[str]) -> None:
+        self._qualify, self._sealing_key, self._warnings = qualify, sealing_key, warnings
+        self._messages: list[Message] = []
+        self._open_parts: list[Part] = []
         self._names: dict[str, str] = {}
 
-    def messages(self) -> tuple[Message, ...]:
-        self._close()
-        return tuple(self._done)
+    def finish(self) -> tuple[Message, ...]:
+        self._close_turn()
+        return tuple(self._messages)
 
-    def add(self, item: WireItem, at: str) -> None:
-        match kind_of(item, at):
+    def add(self, item: WireItem, path: str) -> None:
+        match find_item_type(item, path):
             case "message":
-                self._message(item, at)
+                self._add_message(item, path)
             case "reasoning":
-                self._reason(item, at)
+                self._add_reasoning(item, path)
             case "function_call":
-                self._call(item, read_arguments(item.arguments, f"{at}.arguments"), at, custom=False)
+                self._add_call(item, read_arguments(item.arguments, f"{path}.arguments"), path, custom=False)
             case "custom_tool_call":
-                self._call(item, read_arguments(item.input, f"{at}.input"), at, custom=True)
+                self._add_call(item, read_arguments(item.input, f"{path}.input"), path, custom=True)
             case "function_call_output" | "custom_tool_call_output":
-                self._result(item, at)
+                self._add_result(item, path)
             case "compaction":
-                self._recall(item, at)
-            case kind if kind in HOSTED:
-                self._warnings.append(f"{at}: items of type '{kind}' cannot be replayed here; it was left out")
+                self._add_compaction(item, path)
+            case kind if kind in HOSTED_TYPES:
+                self._warnings.append(f"{path}: items of type '{kind}' cannot be replayed here; it was left out")
             case "item_reference" if not item.id:
-                raise missing(f"{at}.id")
+                raise missing_parameter(f"{path}.id")
             case _:
                 """A reference is for a server with a memory, and what a trigger asks for is asked at the end."""
 
-    def _close(self) -> None:
-        if self._open:
-            self._done.append(Message(Role.ASSISTANT, tuple(self._open)))
-            self._open = []
+    def _close_turn(self) -> None:
+        if self._open_parts:
+            self._messages.append(Message(Role.ASSISTANT, tuple(self._open_parts)))
+            self._open_parts = []
 
-    def _message(self, item: WireItem, at: str) -> None:
+    def _add_message(self, item: WireItem, path: str) -> None:
         if item.role is None:
-            raise missing(f"{at}.role")
-        role = one_of(item.role, ROLES, f"{at}.role")
-        parts = tuple(_content(item.content, f"{at}.content"))
+            raise missing_parameter(f"{path}.role")
+        role = check_one_of(item.role, ROLES, f"{path}.role")
+        parts = tuple(_read_content(item.content, f"{path}.content"))
         if role != "assistant":
             if item.content is None:
-                raise missing(f"{at}.content")
-            self._close()
-            self._done.append(Message(Role(role), tuple(map(_plain, parts))))
+                raise missing_parameter(f"{path}.content")
+            self._close_turn()
+            self._messages.append(Message(Role(role), tuple(map(_refusal_to_text, parts))))
             return
-        if parts and self._open and isinstance(self._open[-1], Text | Refusal):
-            self._close()
-        self._open += parts
+        if parts and self._open_parts and isinstance(self._open_parts[-1], Text | Refusal):
+            self._close_turn()
+        self._open_parts += parts
 
-    def _reason(self, item: WireItem, at: str) -> None:
+    def _add_reasoning(self, item: WireItem, path: str) -> None:
         """What the blob holds, if it can be read, else the content, else the summary."""
-        thought = self._unseal(item, at)
-        if thought is None:
-            thought = "\n\n".join(texts_of(item.content) or texts_of(item.summary))
-        if thought:
-            self._open.append(Reasoning(thought))
+        reasoning = self._unseal(item, path)
+        if reasoning is None:
+            reasoning = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
+        if reasoning:
+            self._open_parts.append(Reasoning(reasoning))
 
-    def _unseal(self, item: WireItem, at: str) -> str | None:
-        sealed, key = item.encrypted_content, self._sealing
-        thought = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
-        if sealed is None or thought is not None:
-            return thought
-        if key is not None and key.check is Check.STRICT:
-            raise _foreign(at)
-        instead = "left out" if not (texts_of(item.content) or texts_of(item.summary)) else "replaced by what is shown"
-        self._warnings.append(f"{at}: its encrypted reasoning cannot be read here; it was {instead}")
+    def _unseal(self, item: WireItem, path: str) -> str | None:
+        sealed, key = item.encrypted_content, self._sealing_key
+        reasoning = None if sealed is None or key is None else key.unseal(Purpose.REASONING, sealed)
+        if sealed is None or reasoning is not None:
+            return reasoning
+        if key is not None and key.check is VerificationMode.STRICT:
+            raise _foreign_content_error(path)
+        replacement = (
+            "left out" if not (read_texts(item.content) or read_texts(item.summary)) else "replaced by what is shown"
+        )
+        self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
         return None
 
-    def _recall(self, item: WireItem, at: str) -> None:
-        sealed, key = _given(item.encrypted_content, f"{at}.encrypted_content"), self._sealing
+    def _add_compaction(self, item: WireItem, path: str) -> None:
+        sealed, key = _require(item.encrypted_content, f"{path}.encrypted_content"), self._sealing_key
         summary = None if key is None else key.unseal(Purpose.COMPACTION, sealed)
         if summary is None:
-            raise _foreign(at)
-        self._close()
-        self._done = recalled(summary, self._done)
+            raise _foreign_content_error(path)
+        self._close_turn()
+        self._messages = apply_summary(summary, self._messages)
 
-    def _call(self, item: WireItem, arguments: str, at: str, *, custom: bool) -> None:
+    def _add_call(self, item: WireItem, arguments: str, path: str, *, custom: bool) -> None:
         call_id = item.call_id or item.id
         if not call_id:
-            raise missing(f"{at}.call_id")
+            raise missing_parameter(f"{path}.call_id")
         if not item.name:
-            raise missing(f"{at}.name")
-        name = self._join(item.name, item.namespace)
+            raise missing_parameter(f"{path}.name")
+        name = self._qualify(item.name, item.namespace)
         self._names[call_id] = name
-        self._open.append(ToolCall(call_id, name, arguments, custom=custom))
+        self._open_parts.append(ToolCall(call_id, name, arguments, custom=custom))
 
-    def _result(self, item: WireItem, at: str) -> None:
+    def _add_result(self, item: WireItem, path: str) -> None:
         if not item.call_id:
-            raise missing(f"{at}.call_id")
+            raise missing_parameter(f"{path}.call_id")
         if item.output is None:
-            raise missing(f"{at}.output")
-        content = tuple(_told(part) for part in _content(item.output, f"{at}.output"))
-        self._close()
+            raise missing_parameter(f"{path}.output")
+        content = tuple(_to_result_part(part) for part in _read_content(item.output, f"{path}.output"))
+        self._close_turn()
         result = ToolResult(item.call_id, content)
-        self._done.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
+        self._messages.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
 
 
-def _foreign(at: str) -> RequestError:
-    return invalid(f"{at}.encrypted_content", "it is damaged, or was not made here for this key")
+def _foreign_content_error(path: str) -> RequestError:
+    return invalid_value(f"{path}.encrypted_content", "it is damaged, or was not made here for this key")
 
 
-def _plain(part: Part) -> Part:
+def _refusal_to_text(part: Part) -> Part:
     """A refusal that somebody else than the assistant repeats is text."""
     return Text(part.text) if isinstance(part, Refusal) else part
 
 
-def _told(part: Part) -> Text | Image | Audio | File:
+def _to_result_part(part: Part) -> Text | Image | Audio | File:
     """A tool's refusal is, to the model, what the tool said."""
     if isinstance(part, Text | Image | Audio | File):
         return part
     return Text(part.text if isinstance(part, Refusal) else "")
 
 
-def _content(content: Content | None, at: str) -> Iterator[Part]:
+def _read_content(content: WireContent | None, path: str) -> Iterator[Part]:
     if isinstance(content, dict):
-        raise invalid(at, "expected a string or an array of parts")
+        raise invalid_value(path, "expected a string or an array of parts")
     if isinstance(content, str):
         if content:
             yield Text(content)
         return
     for i, part in enumerate(content or ()):
-        yield Text(part) if isinstance(part, str) else _part(part, f"{at}[{i}]")
+        yield Text(part) if isinstance(part, str) else _read_part(part, f"{path}[{i}]")
 
 
-def _part(part: ContentPart, at: str) -> Part:
-    kind = one_of(_given(part.type, f"{at}.type"), PARTS, f"{at}.type")
-    if kind in TEXTS:
-        return Text(_given(part.text, f"{at}.text"))
+def _read_part(part: ResponsesContentPart, path: str) -> Part:
+    kind = check_one_of(_require(part.type, f"{path}.type"), PART_TYPES, f"{path}.type")
+    if kind in TEXT_PART_TYPES:
+        return Text(_require(part.text, f"{path}.text"))
     match kind:
         case "refusal":
-            return Refusal(_given(part.refusal, f"{at}.refusal"))
+            return Refusal(_require(part.refusal, f"{path}.refusal"))
         case "input_image":
-            return _image(part, at)
+            return _read_image(part, path)
         case "input_file":
-            return _file(part, at)
+            return _read_file(part, path)
         case _:
-            return _audio(_given(part.input_audio, f"{at}.input_audio"), f"{at}.input_audio")
+            return _read_audio(_require(part.input_audio, f"{path}.input_audio"), f"{path}.input_audio")
 
 
-def texts_of(content: Content | None) -> list[str]:
+def read_texts(content: WireContent | None) -> list[str]:
     """The texts of a reasoning item's content or summary. What is no text there says nothing."""
     if isinstance(content, str):
         return [content] if content else []
@@ -260,37 +266,37 @@ def read_arguments(raw: Raw, param: str) -> str:
     if text in (b"", b"null"):
         return ""
     try:
-        return msgspec.json.decode(text, type=str) if text.startswith(b'"') else json_text(raw, param) or ""
+        return msgspec.json.decode(text, type=str) if text.startswith(b'"') else read_json_object(raw, param) or ""
     except (RequestError, msgspec.MsgspecError, UnicodeDecodeError):
-        raise invalid(param, "expected a string") from None
+        raise invalid_value(param, "expected a string") from None
 
 
-def _given(value: T | None, param: str) -> T:
+def _require(value: T | None, param: str) -> T:
     if value is None:
-        raise missing(param)
+        raise missing_parameter(param)
     return value
 
 
-def _image(part: ContentPart, at: str) -> Image:
+def _read_image(part: ResponsesContentPart, path: str) -> Image:
     """Chat's form, an object with a url, comes too."""
     url, detail = part.image_url, part.detail
     if url is not None and not isinstance(url, str):
         url, detail = url.url, url.detail or detail
-    detail = one_of(detail or "auto", ("auto", "low", "high", "original"), f"{at}.detail")
+    detail = check_one_of(detail or "auto", ("auto", "low", "high", "original"), f"{path}.detail")
     if url is not None:
-        return Image(read_image_url(url, f"{at}.image_url"), detail)
-    return Image(Stored(_given(part.file_id, f"{at}.image_url")), detail)
+        return Image(read_image_url(url, f"{path}.image_url"), detail)
+    return Image(UploadedMedia(_require(part.file_id, f"{path}.image_url")), detail)
 
 
-def _file(part: ContentPart, at: str) -> File:
+def _read_file(part: ResponsesContentPart, path: str) -> File:
     if part.file_id:
-        return File(Stored(part.file_id), part.filename)
+        return File(UploadedMedia(part.file_id), part.filename)
     if part.file_url is not None:
-        return File(read_url(part.file_url, f"{at}.file_url"), part.filename)
-    data = _given(part.file_data, f"{at}.file_data")
-    return File(read_base64(data, None, f"{at}.file_data"), part.filename)
+        return File(read_url(part.file_url, f"{path}.file_url"), part.filename)
+    data = _require(part.file_data, f"{path}.file_data")
+    return File(read_base64(data, None, f"{path}.file_data"), part.filename)
 
 
-def _audio(audio: InputAudio, at: str) -> Audio:
-    format = one_of(audio.format, AUDIO_FORMATS, f"{at}.format")
-    return Audio(read_base64(audio.data, f"audio/{format}", f"{at}.data"), format)
+def _read_audio(audio: ResponsesInputAudio, path: str) -> Audio:
+    format = check_one_of(audio.format, AUDIO_FORMATS, f"{path}.format")
+    return Audio(read_base64(audio.data, f"audio/{format}", f"{path}.data"), format)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..fields import Decoding
-from ..shared import SHARED_HONOURED, shared_hints
-from ..support import Rules, Support, accepted, honoured, refused, warned
+from ..fields import DecodingFields
+from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, reject, warn
+from ..shared_parameters import SHARED_HONOURED, build_shared_rows
 
 DIALECT = "responses"
 
-_OWN = (
+_HONOURED = (
     ("model", "optional where the server has a default model"),
     (
         "input",
@@ -59,41 +59,41 @@ _OWN = (
 )
 
 _NOTES = dict(SHARED_HONOURED)
-_ELSEWHERE = "a response has no place for them; use /v1/chat/completions"
+_USE_CHAT = "a response has no place for them; use /v1/chat/completions"
 
-_OTHERS = (
-    *accepted(DIALECT, "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
-    *accepted(DIALECT, "client_metadata", note="what agents say of themselves; nothing here depends on it"),
-    *warned(
+_UNSUPPORTED = (
+    *accept(DIALECT, "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"),
+    *accept(DIALECT, "client_metadata", note="what agents say of themselves; nothing here depends on it"),
+    *warn(
         DIALECT,
         "context_management",
         "conversations are not compacted by themselves; end the input in a compaction_trigger",
         [],
     ),
-    *refused(DIALECT, "prompt", "there are no stored prompts"),
-    *refused(DIALECT, "moderation", "there is no moderation"),
-    *refused(DIALECT, "n", "a response is one answer", 1),
-    *refused(DIALECT, "best_of", "a response is one answer", 1),
-    *refused(DIALECT, "max_tokens", "use max_output_tokens"),
-    *refused(DIALECT, "max_completion_tokens", "use max_output_tokens"),
-    *refused(DIALECT, "response_format", "use text.format", {"type": "text"}),
-    *refused(DIALECT, "reasoning_effort", "use reasoning.effort"),
-    *refused(DIALECT, "logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
-    *refused(DIALECT, "prompt_logprobs", _ELSEWHERE),
-    *refused(DIALECT, "return_token_ids", _ELSEWHERE, False),
-    *refused(DIALECT, "return_tokens_as_token_ids", _ELSEWHERE, False),
-    *refused(DIALECT, "enable_response_messages", "raw messages are not returned", False),
-    *refused(DIALECT, "previous_input_messages", "send the conversation as input"),
-    *refused(DIALECT, "media_io_kwargs", "how media is read is the server's setting", {}),
-    *refused(DIALECT, "mm_processor_kwargs", "how media is read is the server's setting", {}),
+    *reject(DIALECT, "prompt", "there are no stored prompts"),
+    *reject(DIALECT, "moderation", "there is no moderation"),
+    *reject(DIALECT, "n", "a response is one answer", 1),
+    *reject(DIALECT, "best_of", "a response is one answer", 1),
+    *reject(DIALECT, "max_tokens", "use max_output_tokens"),
+    *reject(DIALECT, "max_completion_tokens", "use max_output_tokens"),
+    *reject(DIALECT, "response_format", "use text.format", {"type": "text"}),
+    *reject(DIALECT, "reasoning_effort", "use reasoning.effort"),
+    *reject(DIALECT, "logprobs", "use top_logprobs, or include message.output_text.logprobs", False),
+    *reject(DIALECT, "prompt_logprobs", _USE_CHAT),
+    *reject(DIALECT, "return_token_ids", _USE_CHAT, False),
+    *reject(DIALECT, "return_tokens_as_token_ids", _USE_CHAT, False),
+    *reject(DIALECT, "enable_response_messages", "raw messages are not returned", False),
+    *reject(DIALECT, "previous_input_messages", "send the conversation as input"),
+    *reject(DIALECT, "media_io_kwargs", "how media is read is the server's setting", {}),
+    *reject(DIALECT, "mm_processor_kwargs", "how media is read is the server's setting", {}),
 )
 
 
-def _rows() -> tuple[Support, ...]:
-    shared = ((name, _NOTES[name]) for name in Decoding.__struct_fields__)
-    told = tuple(row for name, note in (*_OWN, *shared) for row in honoured(DIALECT, name, note=note))
-    names = {row.name for row in told}
-    return (*told, *(row for row in shared_hints(DIALECT) if row.name not in names), *_OTHERS)
+def _build_rows() -> tuple[ParameterSupport, ...]:
+    shared = ((name, _NOTES[name]) for name in DecodingFields.__struct_fields__)
+    own_rows = tuple(row for name, note in (*_HONOURED, *shared) for row in honour(DIALECT, name, note=note))
+    names = {row.name for row in own_rows}
+    return (*own_rows, *(row for row in build_shared_rows(DIALECT) if row.name not in names), *_UNSUPPORTED)
 
 
-RESPONSES = Rules(_rows())
+RESPONSES = ParameterTable(_build_rows())

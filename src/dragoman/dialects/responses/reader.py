@@ -19,31 +19,31 @@ from ...core.request import (
     ReasoningOptions,
     TemplateOptions,
 )
-from ..base import Call, ReaderOptions
-from ..body import Body, Shape, invalid, json_text, missing, one_of
-from ..body import echo as quote
-from ..constraints import only_one, schema_text, structured
-from ..envelope import AnswerId
-from ..fields import check_metadata, check_service_tier, model_of, stop_strings
-from ..sealing import Purpose, Sealing
-from ..text import line_safe, number, quoted, quoted_or_null
-from ..thinking import thinking_switch
-from .call import ResponsesCall, writer_of
-from .echo import Echo, flag
-from .items import HOSTED, TRIGGER, read_items
-from .normal import InputItem, normal_item
+from ..base import GenerationCall, ReaderOptions
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, missing_parameter, read_json_object
+from ..body import abbreviate as quote
+from ..constraints import read_schema, read_structured_outputs, require_at_most_one
+from ..envelope import ResponseId
+from ..fields import check_metadata, check_service_tier, read_stop_strings, resolve_model
+from ..json_encoding import encode_int, encode_string, encode_string_or_null, escape_line_breaks
+from ..sealing import Purpose, SealingKey
+from ..thinking import read_thinking_switch
+from .call import ResponsesCall, build_writer_factory
+from .echo import Echo, encode_bool
+from .input_items import NormalizedItem, normalize_item
+from .items import COMPACTION_TRIGGER, HOSTED_TYPES, read_items
 from .parameters import RESPONSES
-from .summary import WISH, wish_for_summary
-from .text import compact as compacted_json
-from .tools import Toolbox
-from .view import ResponsesView
-from .wire import ConversationId, Reasoning, ResponsesBody, TextFormat, TextOptions, WireItem
+from .raw_json import minify as compacted_json
+from .render_options import ResponsesRenderOptions
+from .summary_prompt import SUMMARY_REQUEST, build_summary_request
+from .tools import ResponsesToolRegistry
+from .wire import ConversationId, ReasoningConfig, ResponsesBody, TextFormat, TextOptions, WireItem
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-LOGPROBS, SEALED = "message.output_text.logprobs", "reasoning.encrypted_content"
+LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
 INCLUDABLE = (
     LOGPROBS,
-    SEALED,
+    ENCRYPTED_REASONING,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -58,7 +58,7 @@ class _Items(Struct, frozen=True):
     input: list[WireItem]
 
 
-_BODY, _ITEMS = Shape(ResponsesBody), Shape(_Items)
+_BODY, _ITEMS = BodySchema(ResponsesBody), BodySchema(_Items)
 
 
 def read_responses(
@@ -68,39 +68,49 @@ def read_responses(
 
     Raises RequestError, and nothing else.
     """
-    parsed = Body(data)
-    body = parsed.read(_BODY)
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
     # First of all what is refused by name: whoever sends a stored prompt sends no input.
-    warnings, unknown = RESPONSES.judge(parsed.others(_BODY.names))
-    items = _items(body, parsed.fields)
-    _check(body, warnings)
+    warnings, unknown = RESPONSES.classify(parsed.find_other_fields(_BODY.names))
+    items = _read_input(body, parsed.fields)
+    _check_fields(body, warnings)
     if compact and body.model is None:
-        raise missing("model")
-    compact = compact or _is_triggered(items)
-    toolbox = Toolbox(body.tools or (), warnings)
+        raise missing_parameter("model")
+    compact = compact or _has_compaction_trigger(items)
+    tool_registry = ResponsesToolRegistry(body.tools or (), warnings)
 
-    def messages(items: Sequence[WireItem], warnings: list[str]) -> tuple[Message, ...]:
-        said = read_items(items, toolbox.joined, options.sealing, warnings)
-        first = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
-        return (*first, *said, WISH) if compact else (*first, *said)
+    def build_messages(items: Sequence[WireItem], warnings: list[str]) -> tuple[Message, ...]:
+        item_messages = read_items(items, tool_registry.qualify, options.sealing_key, warnings)
+        instructions = (Message(Role.SYSTEM, (Text(body.instructions),)),) if body.instructions else ()
+        return (*instructions, *item_messages, SUMMARY_REQUEST) if compact else (*instructions, *item_messages)
 
-    def reread(items: Sequence[bytes]) -> tuple[Message, ...]:
-        return messages(Body(b'{"input":[%s]}' % b",".join(items)).read(_ITEMS).input, [])
+    def build_messages_from_rows(items: Sequence[bytes]) -> tuple[Message, ...]:
+        return build_messages(ParsedBody(b'{"input":[%s]}' % b",".join(items)).decode(_ITEMS).input, [])
 
-    tool_choice, shown_choice = toolbox.choice(body.tool_choice)
-    conversation = _conversation(body, messages(items, warnings), toolbox, tool_choice, warnings)
-    view = _view(body, toolbox, options.sealing, now, warnings)
-    request = _request(body, options, conversation, view.logprobs)
+    tool_choice, echoed_choice = tool_registry.read_choice(body.tool_choice)
+    conversation = _build_conversation(body, build_messages(items, warnings), tool_registry, tool_choice, warnings)
+    render_options = _build_render_options(body, tool_registry, options.sealing_key, now, warnings)
+    request = _build_request(body, options, conversation, render_options.logprobs)
     if compact:
-        view, request = _compacting(view, options.sealing), wish_for_summary(request)
-    echo, id = _echo(body, toolbox.echo, shown_choice), AnswerId(ID_PREFIX, body.request_id)
+        render_options, request = (
+            _enable_compaction(render_options, options.sealing_key),
+            build_summary_request(request),
+        )
+    echo, id = _build_echo(body, tool_registry.echo, echoed_choice), ResponseId(ID_PREFIX, body.request_id)
     return ResponsesCall(
-        call=Call((request,), bool(body.stream), ID_PREFIX, writer_of(id, view, echo), tuple(warnings), unknown),
-        input=_normal(items, parsed.fields),
+        call=GenerationCall(
+            (request,),
+            bool(body.stream),
+            ID_PREFIX,
+            build_writer_factory(id, render_options, echo),
+            tuple(warnings),
+            unknown,
+        ),
+        input=_normalize_items(items, parsed.fields),
         echo=echo,
-        view=view,
+        render_options=render_options,
         id=id,
-        read=reread,
+        read_items=build_messages_from_rows,
         previous_response_id=echo.previous_response_id,
         conversation=echo.conversation,
         store=body.store,
@@ -108,63 +118,65 @@ def read_responses(
     )
 
 
-def _is_triggered(items: Sequence[WireItem]) -> bool:
+def _has_compaction_trigger(items: Sequence[WireItem]) -> bool:
     for i, item in enumerate(items):
-        if item.type == TRIGGER and i < len(items) - 1:
-            raise invalid(f"input[{i}]", f"'{TRIGGER}' must be the last item")
-    return bool(items) and items[-1].type == TRIGGER
+        if item.type == COMPACTION_TRIGGER and i < len(items) - 1:
+            raise invalid_value(f"input[{i}]", f"'{COMPACTION_TRIGGER}' must be the last item")
+    return bool(items) and items[-1].type == COMPACTION_TRIGGER
 
 
-def _compacting(view: ResponsesView, sealing: Sealing | None) -> ResponsesView:
-    if sealing is None:
+def _enable_compaction(
+    render_options: ResponsesRenderOptions, sealing_key: SealingKey | None
+) -> ResponsesRenderOptions:
+    if sealing_key is None:
         raise Unsupported("Compaction is not supported here: this server has no key to seal summaries with.")
-    return msgspec.structs.replace(view, compact=partial(sealing.seal, Purpose.COMPACTION))
+    return msgspec.structs.replace(render_options, seal_compaction=partial(sealing_key.seal, Purpose.COMPACTION))
 
 
-def _conversation(
+def _build_conversation(
     body: ResponsesBody,
     messages: tuple[Message, ...],
-    toolbox: Toolbox,
+    tool_registry: ResponsesToolRegistry,
     tool_choice: ToolChoice,
     warnings: list[str],
 ) -> Conversation:
-    kwargs = json_text(body.chat_template_kwargs, "chat_template_kwargs")
+    kwargs = read_json_object(body.chat_template_kwargs, "chat_template_kwargs")
     return Conversation(
         messages,
-        toolbox.tools,
+        tool_registry.tools,
         tool_choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        reasoning=_reasoning(body, warnings),
+        reasoning=_read_reasoning(body, warnings),
         template=TemplateOptions(kwargs=kwargs, template=body.chat_template),
         drop_oldest=body.truncation == "auto",
     )
 
 
-def _items(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem]:
+def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem]:
     """The input; a string is a message of the user."""
     if isinstance(body.input, str):
         return [WireItem(type="message", role="user", content=body.input)]
     if body.input or body.previous_response_id or body.conversation:
         return body.input or []
     if "messages" in fields:
-        raise missing("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
-    raise missing("input")
+        raise missing_parameter("input", " A body with 'messages' is a chat request: POST it to /v1/chat/completions.")
+    raise missing_parameter("input")
 
 
-def _normal(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tuple[InputItem, ...]:
+def _normalize_items(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tuple[NormalizedItem, ...]:
     raws: list[dict[str, Raw]] = [{}] * len(items)
-    if any(item.type in HOSTED for item in items):
+    if any(item.type in HOSTED_TYPES for item in items):
         raws = msgspec.json.decode(fields["input"], type=list[dict[str, Raw]])
-    found = zip(items, raws, strict=True)
-    return tuple(normal_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(found))
+    pairs = zip(items, raws, strict=True)
+    return tuple(normalize_item(item, raw, f"input[{i}]") for i, (item, raw) in enumerate(pairs))
 
 
-def _check(body: ResponsesBody, warnings: list[str]) -> None:
+def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """What changes nothing, or less than it says."""
     if body.previous_response_id and body.conversation:
-        raise invalid("previous_response_id", "it cannot be given together with 'conversation'")
+        raise invalid_value("previous_response_id", "it cannot be given together with 'conversation'")
     if body.background and body.store is False:
-        raise invalid("background", "it needs 'store' to be true")
+        raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
     check_service_tier(body.service_tier, warnings)
     if body.stream_options is not None and body.stream_options.include_obfuscation:
@@ -173,116 +185,129 @@ def _check(body: ResponsesBody, warnings: list[str]) -> None:
             param="stream_options.include_obfuscation",
         )
     if body.truncation is not None:
-        one_of(body.truncation, ("auto", "disabled"), "truncation")
+        check_one_of(body.truncation, ("auto", "disabled"), "truncation")
     verbosity = body.text.verbosity if body.text is not None else None
-    if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
+    if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
         warnings.append("text.verbosity: models here are not told; say it in the prompt")
     warnings.extend(
         f"include: {quote(name)} is not known here" for name in body.include or () if name not in INCLUDABLE
     )
 
 
-def _reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
+def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
     """The template's own switch, where it was set, says more exactly than an effort what is wanted."""
-    asked = body.reasoning or Reasoning()
-    if asked.effort is not None:
-        one_of(asked.effort, EFFORTS, "reasoning.effort")
-    if asked.context not in (None, "auto"):
+    reasoning = body.reasoning or ReasoningConfig()
+    if reasoning.effort is not None:
+        check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
+    if reasoning.context not in (None, "auto"):
         warnings.append("reasoning.context: what past reasoning a model sees is its template's business")
-    if asked.mode not in (None, "standard"):
+    if reasoning.mode not in (None, "standard"):
         warnings.append("reasoning.mode: there is one mode here")
-    switch = thinking_switch(body.chat_template_kwargs)
-    enabled = False if switch is None and asked.effort == "none" else switch
+    switch = read_thinking_switch(body.chat_template_kwargs)
+    enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
-    return ReasoningOptions(enabled, asked.effort, None if budget == -1 else budget)
+    return ReasoningOptions(enabled, reasoning.effort, None if budget == -1 else budget)
 
 
-def _summary(body: ResponsesBody) -> str | None:
+def _read_summary(body: ResponsesBody) -> str | None:
     if body.reasoning is None:
         return None
     summary = body.reasoning.summary or body.reasoning.generate_summary
-    return None if summary is None else one_of(summary, ("auto", "concise", "detailed"), "reasoning.summary")
+    return None if summary is None else check_one_of(summary, ("auto", "concise", "detailed"), "reasoning.summary")
 
 
-def _view(
-    body: ResponsesBody, toolbox: Toolbox, sealing: Sealing | None, now: Callable[[], int] | None, warnings: list[str]
-) -> ResponsesView:
+def _build_render_options(
+    body: ResponsesBody,
+    tool_registry: ResponsesToolRegistry,
+    sealing_key: SealingKey | None,
+    now: Callable[[], int] | None,
+    warnings: list[str],
+) -> ResponsesRenderOptions:
     include = body.include or ()
-    if SEALED in include and sealing is None:
-        warnings.append(f"include: there is no key for {SEALED}; reasoning comes as content or summary alone")
-    scored = LOGPROBS in include or bool(body.top_logprobs)
-    return ResponsesView(
-        logprobs=(body.top_logprobs or 0) if scored else None,
-        summary=_summary(body) is not None,
+    if ENCRYPTED_REASONING in include and sealing_key is None:
+        warnings.append(
+            f"include: there is no key for {ENCRYPTED_REASONING}; reasoning comes as content or summary alone"
+        )
+    wants_logprobs = LOGPROBS in include or bool(body.top_logprobs)
+    return ResponsesRenderOptions(
+        logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
+        as_summary=_read_summary(body) is not None,
         hide_reasoning=body.include_reasoning is False,
-        names=toolbox.names,
-        seal=partial(sealing.seal, Purpose.REASONING) if sealing is not None and SEALED in include else None,
+        tool_names=tool_registry.names,
+        seal_reasoning=partial(sealing_key.seal, Purpose.REASONING)
+        if sealing_key is not None and ENCRYPTED_REASONING in include
+        else None,
         now=now,
     )
 
 
-def _request(
+def _build_request(
     body: ResponsesBody, options: ReaderOptions, conversation: Conversation, logprobs: int | None
 ) -> GenerateRequest:
-    most = body.max_output_tokens
-    if most == 0:
-        raise invalid("max_output_tokens", "expected -1 or an integer >= 1")
+    max_tokens = body.max_output_tokens
+    if max_tokens == 0:
+        raise invalid_value("max_output_tokens", "expected -1 or an integer >= 1")
     return GenerateRequest(
-        model=model_of(body.model, options),
+        model=resolve_model(body.model, options),
         prompt=conversation,
-        sampling=body.sampling(),
-        limits=body.ending(None if most == -1 else most, stop_strings(body.stop, options.max_stop)),
-        constraint=only_one([*_format(body), *structured(body)]),
+        sampling=body.build_sampling(),
+        limits=body.build_limits(
+            None if max_tokens == -1 else max_tokens, read_stop_strings(body.stop, options.max_stop)
+        ),
+        constraint=require_at_most_one([*_read_format(body), *read_structured_outputs(body)]),
         logprobs=logprobs,
         special_tokens_in_text=body.skip_special_tokens is False,
         add_special_tokens=bool(body.add_special_tokens),
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
-        extras=body.extras(),
+        extras=body.build_extras(),
     )
 
 
-def _format(body: ResponsesBody) -> list[tuple[str, Constraint]]:
+def _read_format(body: ResponsesBody) -> list[tuple[str, Constraint]]:
     format = body.text.format if body.text is not None else None
     if format is None:
         return []
-    match one_of(format.type, ("text", "json_object", "json_schema"), "text.format.type"):
+    match check_one_of(format.type, ("text", "json_object", "json_schema"), "text.format.type"):
         case "json_object":
             return [("text.format", JsonObject())]
         case "json_schema":
-            schema = schema_text(format.schema, "text.format.schema")
+            schema = read_schema(format.schema, "text.format.schema")
             if schema is None:
-                raise missing("text.format.schema")
+                raise missing_parameter("text.format.schema")
             return [("text.format", JsonSchema(schema, strict=bool(format.strict), name=format.name))]
         case _:
             return []
 
 
-def _echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> Echo:
+def _build_echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> Echo:
     conversation = body.conversation.id if isinstance(body.conversation, ConversationId) else body.conversation
     fields = {
-        "instructions": quoted_or_null(body.instructions),
-        "max_output_tokens": number(None if body.max_output_tokens == -1 else body.max_output_tokens),
-        "max_tool_calls": number(body.max_tool_calls),
-        "metadata": line_safe(msgspec.json.encode(body.metadata or {})),
-        "parallel_tool_calls": flag(body.parallel_tool_calls is not False),
+        "instructions": encode_string_or_null(body.instructions),
+        "max_output_tokens": encode_int(None if body.max_output_tokens == -1 else body.max_output_tokens),
+        "max_tool_calls": encode_int(body.max_tool_calls),
+        "metadata": escape_line_breaks(msgspec.json.encode(body.metadata or {})),
+        "parallel_tool_calls": encode_bool(body.parallel_tool_calls is not False),
         "presence_penalty": msgspec.json.encode(body.presence_penalty or 0.0),
         "frequency_penalty": msgspec.json.encode(body.frequency_penalty or 0.0),
-        "prompt_cache_key": quoted_or_null(body.prompt_cache_key),
+        "prompt_cache_key": encode_string_or_null(body.prompt_cache_key),
         "reasoning": b'{"effort":%s,"summary":%s}'
-        % (quoted_or_null(body.reasoning.effort if body.reasoning else None), quoted_or_null(_summary(body))),
-        "safety_identifier": quoted_or_null(body.safety_identifier),
+        % (
+            encode_string_or_null(body.reasoning.effort if body.reasoning else None),
+            encode_string_or_null(_read_summary(body)),
+        ),
+        "safety_identifier": encode_string_or_null(body.safety_identifier),
         "service_tier": b'"default"',
         "temperature": msgspec.json.encode(1.0 if body.temperature is None else body.temperature),
-        "text": _shown_text(body.text or TextOptions()),
+        "text": _render_text(body.text or TextOptions()),
         "tool_choice": tool_choice,
         "tools": tools,
-        "top_logprobs": number(body.top_logprobs or 0),
+        "top_logprobs": encode_int(body.top_logprobs or 0),
         "top_p": msgspec.json.encode(1.0 if body.top_p is None else body.top_p),
-        "truncation": quoted(body.truncation or "disabled"),
+        "truncation": encode_string(body.truncation or "disabled"),
     }
     if body.user is not None:
-        fields["user"] = quoted(body.user)
+        fields["user"] = encode_string(body.user)
     return Echo(
         rest=b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields.items()),
         store=body.store is not False,
@@ -292,17 +317,17 @@ def _echo(body: ResponsesBody, tools: bytes, tool_choice: bytes) -> Echo:
     )
 
 
-def _shown_text(text: TextOptions) -> bytes:
-    return b'{"format":%s,"verbosity":%s}' % (_shown_format(text.format), quoted(text.verbosity or "medium"))
+def _render_text(text: TextOptions) -> bytes:
+    return b'{"format":%s,"verbosity":%s}' % (_render_format(text.format), encode_string(text.verbosity or "medium"))
 
 
-def _shown_format(format: TextFormat | None) -> bytes:
+def _render_format(format: TextFormat | None) -> bytes:
     """All keys are there, as Open Responses wants them."""
     if format is None or format.type != "json_schema":
-        return b'{"type":%s}' % quoted("text" if format is None else format.type)
+        return b'{"type":%s}' % encode_string("text" if format is None else format.type)
     return b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (
-        quoted(format.name or "response"),
-        quoted_or_null(format.description),
+        encode_string(format.name or "response"),
+        encode_string_or_null(format.description),
         compacted_json(format.schema),
-        flag(bool(format.strict)),
+        encode_bool(bool(format.strict)),
     )

@@ -6,38 +6,38 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, CountOrRest, Decoding, JsonSchemaFormat, StreamOptions
+from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
 
-MAX_INPUT = 100_000
+MAX_INPUT_ITEMS = 100_000
 """Items of one input."""
 
 
-class ImageUrl(Struct, frozen=True):
+class ResponsesImageUrl(Struct, frozen=True):
     url: str
     detail: str | None = None
 
 
-class InputAudio(Struct, frozen=True):
+class ResponsesInputAudio(Struct, frozen=True):
     data: str
     format: str
 
 
-class ContentPart(Struct, frozen=True):
+class ResponsesContentPart(Struct, frozen=True):
     """One part of an item's content, summary or output; `type` says which of the other fields is meant."""
 
     type: str | None = None
     text: str | None = None
     refusal: str | None = None
-    image_url: str | ImageUrl | None = None
+    image_url: str | ResponsesImageUrl | None = None
     detail: str | None = None
     file_id: str | None = None
     file_data: str | None = None
     file_url: str | None = None
     filename: str | None = None
-    input_audio: InputAudio | None = None
+    input_audio: ResponsesInputAudio | None = None
 
 
-Content = str | list[ContentPart | str] | dict[str, Raw]
+WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
 """The object is what some hosted tools' items have there; nothing that is read here does."""
 
 
@@ -49,24 +49,24 @@ class WireItem(Struct, frozen=True):
     status: str | None = None
     role: str | None = None
     phase: str | None = None
-    content: Content | None = None
-    summary: Content | None = None
+    content: WireContent | None = None
+    summary: WireContent | None = None
     encrypted_content: str | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
     arguments: Raw = Raw()
     input: Raw = Raw()
-    output: Content | None = None
+    output: WireContent | None = None
 
 
-class ToolFormat(Struct, frozen=True):
+class CustomToolFormat(Struct, frozen=True):
     type: str
     syntax: str | None = None
     definition: str | None = None
 
 
-class WireTool(Struct, frozen=True):
+class ResponsesWireTool(Struct, frozen=True):
     """A tool, or a group of them: `type` says which of the other fields is meant."""
 
     type: str
@@ -74,23 +74,23 @@ class WireTool(Struct, frozen=True):
     description: str | None = None
     parameters: Raw = Raw()
     strict: bool | None = None
-    format: ToolFormat | None = None
-    tools: list[WireTool] | None = None
+    format: CustomToolFormat | None = None
+    tools: list[ResponsesWireTool] | None = None
     allowed_callers: list[str] | None = None
 
 
-class NamedTool(Struct, frozen=True):
+class ResponsesNamedTool(Struct, frozen=True):
     type: str = "function"
     name: str | None = None
     namespace: str | None = None
 
 
-class WireToolChoice(Struct, frozen=True):
+class ResponsesWireToolChoice(Struct, frozen=True):
     type: str = "function"
     name: str | None = None
     namespace: str | None = None
     mode: str | None = None
-    tools: list[NamedTool] | None = None
+    tools: list[ResponsesNamedTool] | None = None
 
 
 class TextFormat(JsonSchemaFormat, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class TextOptions(Struct, frozen=True):
     verbosity: str | None = None
 
 
-class Reasoning(Struct, frozen=True):
+class ReasoningConfig(Struct, frozen=True):
     """generate_summary: the old name of `summary`."""
 
     effort: str | None = None
@@ -116,11 +116,11 @@ class ConversationId(Struct, frozen=True):
     id: str
 
 
-class ResponsesBody(Decoding, frozen=True, kw_only=True):
+class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
     """A whole body. None: the client said nothing, or null."""
 
     model: str | None = None
-    input: str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT)] | None = None
+    input: str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT_ITEMS)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationId | None = None
@@ -129,13 +129,13 @@ class ResponsesBody(Decoding, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     include: list[str] | None = None
-    tools: list[WireTool] | None = None
-    tool_choice: str | WireToolChoice | None = None
+    tools: list[ResponsesWireTool] | None = None
+    tool_choice: str | ResponsesWireToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: AtLeastOne | None = None
-    max_output_tokens: CountOrRest | None = None
+    max_output_tokens: CountOrUnlimited | None = None
     text: TextOptions | None = None
-    reasoning: Reasoning | None = None
+    reasoning: ReasoningConfig | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     truncation: str | None = None
     metadata: dict[str, str] | None = None
@@ -146,6 +146,6 @@ class ResponsesBody(Decoding, frozen=True, kw_only=True):
 
     stop: str | list[str] | None = None
     include_reasoning: bool | None = None
-    thinking_token_budget: CountOrRest | None = None
+    thinking_token_budget: CountOrUnlimited | None = None
     chat_template: str | None = None
     chat_template_kwargs: Raw = Raw()

@@ -30,40 +30,54 @@ from ...core.events import (
     Usage,
 )
 from ...core.message import Reasoning, Refusal, Text, ToolCall
-from ...core.reply import Choice, Part, Reply
+from ...core.reply import Choice, Reply, ReplyPart
 from ..base import Header
-from ..envelope import COMMENT, DONE
-from ..text import json_field, number, quoted
-from . import pieces
+from ..envelope import DONE, KEEPALIVE_COMMENT
+from ..json_encoding import encode_field, encode_int, encode_string
+from . import item_fields
 from .echo import Echo
-from .errors import error_fields, failed_by
-from .opened import BEGUN, CUT, QUEUED, WHOLE, Opened, Opener, OpenMessage, Said
-from .view import ResponsesView
+from .errors import render_error_fields, render_failure
+from .item_writers import (
+    COMPLETED,
+    IN_PROGRESS,
+    INCOMPLETE,
+    QUEUED,
+    EventFields,
+    ItemWriter,
+    ItemWriterFactory,
+    MessageItemWriter,
+)
+from .render_options import ResponsesRenderOptions
 
-_TEXT_OPENING = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
-_TEXT_CLOSING = b',"logprobs":[]}\n\n'
+_TEXT_DELTA_PREFIX = (
+    b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","sequence_number":%d,'
+)
+_TEXT_DELTA_SUFFIX = b',"logprobs":[]}\n\n'
 
 
 class ResponsesWriter:
     """One answer, streamed or whole. There is one choice."""
 
-    def __init__(self, header: Header, view: ResponsesView, echo: Echo) -> None:
-        self._view, self._opener = view, Opener(header.id, view)
-        self._head = b'{"id":%s,"object":"response","created_at":%d,"status":"' % (quoted(header.id), header.created)
-        self._model = quoted(header.model)
-        self._echo = echo.fields()
+    def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo) -> None:
+        self._options, self._item_writers = options, ItemWriterFactory(header.id, options)
+        self._head = b'{"id":%s,"object":"response","created_at":%d,"status":"' % (
+            encode_string(header.id),
+            header.created,
+        )
+        self._model = encode_string(header.model)
+        self._echo_fields = echo.render()
         self._sequence = 0
-        self._kind: type[Part] | None = None
-        self._open: Opened | None = None
-        self._text: OpenMessage | None = None
+        self._open_kind: type[ReplyPart] | None = None
+        self._open_item_writer: ItemWriter | None = None
+        self._open_text: MessageItemWriter | None = None
         # Of a text that has not begun.
-        self._early: list[Token] = []
+        self._early_tokens: list[Token] = []
         self._items: list[bytes] = []
-        self._end = ChoiceFinished(0, FinishReason.ABORT)
-        self._running = self._ended = False
+        self._choice_finished = ChoiceFinished(0, FinishReason.ABORT)
+        self._is_running = self._has_ended = False
         # The objects it ends with. Made once: a time is read and thoughts are sealed in making them.
-        self._whole: bytes | None = None
-        self._failed: bytes | None = None
+        self._final_object: bytes | None = None
+        self._failed_object: bytes | None = None
 
     @property
     def end(self) -> bytes:
@@ -75,186 +89,204 @@ class ResponsesWriter:
 
         Behind the last event there may be no other: a comment then.
         """
-        if self._ended:
-            return COMMENT
-        return self._begin() or self._in_progress()
+        if self._has_ended:
+            return KEEPALIVE_COMMENT
+        return self._render_start() or self._render_in_progress()
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether any event was written."""
         return self._sequence > 0
 
-    def queue(self) -> bytes:
+    def render_queued_events(self) -> bytes:
         """The first two events of a response that runs in the background."""
-        waiting = self.waiting()
-        return self._lifecycle(b"created", waiting) + self._lifecycle(QUEUED, waiting)
+        queued_object = self.render_queued()
+        return self._render_lifecycle(b"created", queued_object) + self._render_lifecycle(QUEUED, queued_object)
 
-    def waiting(self) -> bytes:
+    def render_queued(self) -> bytes:
         """The object of a response that is in the queue."""
-        return self._response(QUEUED, [], None)
+        return self._render_response(QUEUED, [], None)
 
-    def running(self) -> bytes:
+    def render_in_progress(self) -> bytes:
         """The object of a response that is being made."""
-        return self._response(BEGUN, [], None)
+        return self._render_response(IN_PROGRESS, [], None)
 
-    def error(self, error: DragomanError) -> bytes:
+    def render_error(self, error: DragomanError) -> bytes:
         """Both events, since each is the only one that some clients read. An open item never becomes done."""
-        begun = self._begin()
-        told = self._event(b"error", error_fields(error))
-        return begun + told + self._lifecycle(b"failed", self.failure(error)) + DONE
+        start_events = self._render_start()
+        error_event = self._render_event(b"error", render_error_fields(error))
+        return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
 
-    def failure(self, error: DragomanError) -> bytes:
+    def render_failure(self, error: DragomanError) -> bytes:
         """The object that `error` ends the stream with; the same bytes each time."""
-        if self._failed is None:
-            unfinished = [] if self._open is None else [self._open.item(CUT)]
-            self._failed = self._response(b"failed", [*self._items, *unfinished], None, error=failed_by(error))
-        return self._failed
+        if self._failed_object is None:
+            unfinished = [] if self._open_item_writer is None else [self._open_item_writer.render(INCOMPLETE)]
+            self._failed_object = self._render_response(
+                b"failed", [*self._items, *unfinished], None, error=render_failure(error)
+            )
+        return self._failed_object
 
     def feed(self, event: Event) -> bytes:
-        text = self._text
+        text = self._open_text
         if text is not None and type(event) is TextDelta and event.text:
             # The path of nearly every token: its text escaped, one concatenation.
             text.texts.append(event.text)
-            opening = _TEXT_OPENING % self._sequence
+            opening = _TEXT_DELTA_PREFIX % self._sequence
             self._sequence += 1
-            return opening + text.delta + quoted(event.text) + _TEXT_CLOSING
+            return opening + text.delta_prefix + encode_string(event.text) + _TEXT_DELTA_SUFFIX
         if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
-            return self._frame(event)
-        return self._part(event)
+            return self._render_frame(event)
+        return self._render_part(event)
 
-    def full(self, reply: Reply) -> bytes:
+    def render_full(self, reply: Reply) -> bytes:
         """The object. Of an answer that is streamed, the very bytes that its last event will carry or has carried."""
         choice = reply.choices[0]
-        items = self._items if self.begun else self._output(choice)
-        return self._final(choice.reason, items, reply.usage, choice.kv_transfer_params)
+        items = self._items if self.has_started else self._render_output(choice)
+        return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
 
-    def _frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
+    def _render_frame(self, event: Started | PromptTokens | ChoiceFinished | Finished) -> bytes:
         match event:
             case Started():
-                return self._begin()
+                return self._render_start()
             case ChoiceFinished(reason=reason):
-                self._end = event
-                return self._close(_status(reason))
+                self._choice_finished = event
+                return self._close_item(_map_status(reason))
             case Finished(usage):
-                self._ended = True
-                end = self._end
-                response = self._final(end.reason, self._items, usage, end.kv_transfer_params)
-                return self._lifecycle(_status(end.reason), response)
+                self._has_ended = True
+                choice_finished = self._choice_finished
+                response = self._render_final(
+                    choice_finished.reason, self._items, usage, choice_finished.kv_transfer_params
+                )
+                return self._render_lifecycle(_map_status(choice_finished.reason), response)
             case PromptTokens():
                 return b""
 
-    def _part(self, event: Delta) -> bytes:
+    def _render_part(self, event: Delta) -> bytes:
         match event:
             case TextDelta(text=text):
-                return self._say(Text, text, event.tokens)
+                return self._write_text(Text, text, event.tokens)
             case RefusalDelta(text=text):
-                return self._say(Refusal, text, ())
+                return self._write_text(Refusal, text, ())
             case ReasoningDelta(text=text):
-                return self._say(Reasoning, text, ())
+                return self._write_text(Reasoning, text, ())
             case ToolCallStart(id=id, name=name, custom=custom):
-                closed = self._close(WHOLE)
-                self._kind = ToolCall
-                return closed + self._open_item(self._opener.call(len(self._items), id, name, custom))
+                close_events = self._close_item(COMPLETED)
+                self._open_kind = ToolCall
+                return close_events + self._start_item(
+                    self._item_writers.create_call(len(self._items), id, name, custom)
+                )
             case ToolCallDelta(arguments=text):
-                return self._add(text, ())
+                return self._write_delta(text, ())
 
-    def _say(self, kind: type[Part], text: str, tokens: Sequence[Token]) -> bytes:
+    def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token]) -> bytes:
         """An item is opened by the first text of its part, and closed by the next part, even by one without text."""
-        closed = b"" if kind is self._kind else self._close(WHOLE)
-        self._kind = kind
-        if self._open is None:
-            if not text or (kind is Reasoning and self._view.hide_reasoning):
-                self._early.extend(tokens)
-                return closed
-            closed += self._open_item(self._opener.open(len(self._items), kind))
-            tokens, self._early = (*self._early, *tokens), []
-        return closed + self._add(text, tokens)
+        close_events = b"" if kind is self._open_kind else self._close_item(COMPLETED)
+        self._open_kind = kind
+        if self._open_item_writer is None:
+            if not text or (kind is Reasoning and self._options.hide_reasoning):
+                self._early_tokens.extend(tokens)
+                return close_events
+            close_events += self._start_item(self._item_writers.create(len(self._items), kind))
+            tokens, self._early_tokens = (*self._early_tokens, *tokens), []
+        return close_events + self._write_delta(text, tokens)
 
-    def _add(self, text: str, tokens: Sequence[Token]) -> bytes:
-        said = None if self._open is None else self._open.add(text, tokens)
-        return b"" if said is None else self._said(said)
+    def _write_delta(self, text: str, tokens: Sequence[Token]) -> bytes:
+        delta = None if self._open_item_writer is None else self._open_item_writer.add(text, tokens)
+        return b"" if delta is None else self._render_event_fields(delta)
 
-    def _open_item(self, item: Opened) -> bytes:
-        self._open = item
-        if isinstance(item, OpenMessage) and self._view.logprobs is None:
-            self._text = item
-        return self._item_event(b"added", item.item(BEGUN)) + b"".join(map(self._said, item.begin()))
+    def _start_item(self, item: ItemWriter) -> bytes:
+        self._open_item_writer = item
+        if isinstance(item, MessageItemWriter) and self._options.logprobs is None:
+            self._open_text = item
+        return self._render_item_event(b"added", item.render(IN_PROGRESS)) + b"".join(
+            map(self._render_event_fields, item.begin())
+        )
 
-    def _close(self, status: bytes) -> bytes:
-        item, self._open, self._text, self._kind = self._open, None, None, None
-        self._early = []
+    def _close_item(self, status: bytes) -> bytes:
+        item, self._open_item_writer, self._open_text, self._open_kind = self._open_item_writer, None, None, None
+        self._early_tokens = []
         if item is None:
             return b""
-        said = b"".join(map(self._said, item.end()))
-        whole = item.item(status)
-        done = self._item_event(b"done", whole)
-        self._items.append(whole)
-        return said + done
+        end_events = b"".join(map(self._render_event_fields, item.end()))
+        rendered_item = item.render(status)
+        done = self._render_item_event(b"done", rendered_item)
+        self._items.append(rendered_item)
+        return end_events + done
 
-    def _output(self, choice: Choice) -> list[bytes]:
+    def _render_output(self, choice: Choice) -> list[bytes]:
         """The items of the whole. Only the part that the answer ended in can have been cut off."""
         items: list[bytes] = []
         for i, part in enumerate(choice.parts):
-            hidden = isinstance(part, Reasoning) and self._view.hide_reasoning
-            if not hidden and (isinstance(part, ToolCall) or part.text):
-                status = _status(choice.reason) if i == len(choice.parts) - 1 else WHOLE
-                items.append(self._opener.whole(len(items), part).item(status))
+            is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
+            if not is_hidden and (isinstance(part, ToolCall) or part.text):
+                status = _map_status(choice.reason) if i == len(choice.parts) - 1 else COMPLETED
+                items.append(self._item_writers.create_complete(len(items), part).render(status))
         return items
 
     # Events.
 
-    def _begin(self) -> bytes:
+    def _render_start(self) -> bytes:
         """What says that the response is being made, if that was not yet said."""
-        if self._running:
+        if self._is_running:
             return b""
-        self._running = True
-        created = b"" if self.begun else self._lifecycle(b"created", self.running())
-        return created + self._in_progress()
+        self._is_running = True
+        created = b"" if self.has_started else self._render_lifecycle(b"created", self.render_in_progress())
+        return created + self._render_in_progress()
 
-    def _in_progress(self) -> bytes:
-        return self._lifecycle(b"in_progress", self.running())
+    def _render_in_progress(self) -> bytes:
+        return self._render_lifecycle(b"in_progress", self.render_in_progress())
 
-    def _lifecycle(self, name: bytes, response: bytes) -> bytes:
-        return self._event(b"response." + name, b'"response":' + response)
+    def _render_lifecycle(self, name: bytes, response: bytes) -> bytes:
+        return self._render_event(b"response." + name, b'"response":' + response)
 
-    def _item_event(self, name: bytes, item: bytes) -> bytes:
-        place = b'"output_index":%d,"item":%s' % (len(self._items), item)
-        return self._event(b"response.output_item." + name, place)
+    def _render_item_event(self, name: bytes, item: bytes) -> bytes:
+        fields = b'"output_index":%d,"item":%s' % (len(self._items), item)
+        return self._render_event(b"response.output_item." + name, fields)
 
-    def _said(self, said: Said) -> bytes:
-        name, fields = said
-        return self._event(b"response." + name, fields)
+    def _render_event_fields(self, event: EventFields) -> bytes:
+        name, fields = event
+        return self._render_event(b"response." + name, fields)
 
-    def _event(self, name: bytes, fields: bytes) -> bytes:
+    def _render_event(self, name: bytes, fields: bytes) -> bytes:
         sequence, self._sequence = self._sequence, self._sequence + 1
         return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, sequence, fields)
 
     # The object.
 
-    def _final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
+    def _render_final(self, reason: FinishReason, items: list[bytes], usage: Usage, transfer: str | None) -> bytes:
         """transfer: the `kv_transfer_params`, as JSON."""
-        if self._whole is None:
-            status = _status(reason)
-            cut = b'{"reason":"%s"}' % _cut_by(reason) if status == CUT else b"null"
-            response = self._response(status, items, usage, cut=cut)
-            self._whole = response[:-1] + json_field("kv_transfer_params", transfer) + b"}"
-        return self._whole
+        if self._final_object is None:
+            status = _map_status(reason)
+            incomplete_details = (
+                b'{"reason":"%s"}' % _map_incomplete_reason(reason) if status == INCOMPLETE else b"null"
+            )
+            response = self._render_response(status, items, usage, incomplete_details=incomplete_details)
+            self._final_object = response[:-1] + encode_field("kv_transfer_params", transfer) + b"}"
+        return self._final_object
 
-    def _response(
-        self, status: bytes, items: list[bytes], usage: Usage | None, *, error: bytes = b"null", cut: bytes = b"null"
+    def _render_response(
+        self,
+        status: bytes,
+        items: list[bytes],
+        usage: Usage | None,
+        *,
+        error: bytes = b"null",
+        incomplete_details: bytes = b"null",
     ) -> bytes:
         """All keys are always there. error, cut: as JSON."""
-        completed = number(self._view.now()) if status == WHOLE and self._view.now is not None else b"null"
-        counts = b"null" if usage is None else pieces.usage(usage)
+        completed = (
+            encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
+        )
+        counts = b"null" if usage is None else item_fields.render_usage(usage)
         return b'%s%s","completed_at":%s,"error":%s,"incomplete_details":%s,"model":%s,"output":[%s],"usage":%s,%s}' % (
-            self._head, status, completed, error, cut, self._model, b",".join(items), counts, self._echo,
+            self._head, status, completed, error, incomplete_details, self._model, b",".join(items), counts, self._echo_fields,
         )  # fmt: skip
 
 
-def _status(reason: FinishReason) -> bytes:
-    return WHOLE if reason is FinishReason.STOP else CUT
+def _map_status(reason: FinishReason) -> bytes:
+    return COMPLETED if reason is FinishReason.STOP else INCOMPLETE
 
 
-def _cut_by(reason: FinishReason) -> bytes:
+def _map_incomplete_reason(reason: FinishReason) -> bytes:
     """There is no word for what was ended from outside: cut off, and never to be taken for complete."""
     return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..embeddings.parameters import reading_rows
-from ..support import Rules, Support, honoured, refused
+from ..embeddings.parameters import build_text_input_rows
+from ..parameter_table import ParameterSupport, ParameterTable, honour, reject
 
 _SHARED = (
     ("max_tokens_per_query", "the first so many tokens of a query; 0 is all of it"),
@@ -27,20 +27,20 @@ _SCORE = (
 )
 
 
-def _rules(dialect: str, own: tuple[tuple[str, str], ...], *more: Support) -> Rules:
-    told = (row for name, note in (*own, *_SHARED) for row in honoured(dialect, name, note=note))
-    shared = (row for row in reading_rows(dialect) if row.name != "truncation_side")
-    return Rules(
+def _build_table(dialect: str, own_notes: tuple[tuple[str, str], ...], *extra_rows: ParameterSupport) -> ParameterTable:
+    own_rows = (row for name, note in (*own_notes, *_SHARED) for row in honour(dialect, name, note=note))
+    shared_rows = (row for row in build_text_input_rows(dialect) if row.name != "truncation_side")
+    return ParameterTable(
         (
-            *told,
-            *shared,
-            *honoured(dialect, "truncation_side", note="only right: documents are cut at their end"),
-            *refused(dialect, "instruction", "there is no template to put it in"),
-            *refused(dialect, "chat_template_kwargs", "there is no template to put them in", {}),
-            *more,
+            *own_rows,
+            *shared_rows,
+            *honour(dialect, "truncation_side", note="only right: documents are cut at their end"),
+            *reject(dialect, "instruction", "there is no template to put it in"),
+            *reject(dialect, "chat_template_kwargs", "there is no template to put them in", {}),
+            *extra_rows,
         )
     )
 
 
-RERANK = _rules("rerank", _RERANK, *refused("rerank", "rank_fields", "a document has one text", ["text"], []))
-SCORE = _rules("score", _SCORE)
+RERANK = _build_table("rerank", _RERANK, *reject("rerank", "rank_fields", "a document has one text", ["text"], []))
+SCORE = _build_table("score", _SCORE)

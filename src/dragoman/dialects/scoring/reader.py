@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...core.embed import PairTexts
+from ...core.embeddings import TextPairs
 from ...core.errors import RequestError, Unsupported
 from ..base import ReaderOptions
-from ..body import Body, Shape, invalid, missing
-from ..fields import model_of
+from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter
+from ..fields import resolve_model
 from .parameters import RERANK, SCORE
-from .wire import Document, RerankBody, ScoreBody, Scoring, Texts
+from .wire import Document, DocumentList, RerankBody, ScoreBody, ScoringFields
 
 
 class RerankCall(Struct, frozen=True):
     """top_n: None is all. warnings, unknown: as in `Call`."""
 
     model: str
-    texts: PairTexts
+    texts: TextPairs
     top_n: int | None
     return_documents: bool
     warnings: tuple[str, ...] = ()
@@ -26,23 +26,23 @@ class RerankCall(Struct, frozen=True):
 
 class ScoreCall(Struct, frozen=True):
     model: str
-    texts: PairTexts
+    texts: TextPairs
     warnings: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
-_RERANK, _SCORE = Shape(RerankBody), Shape(ScoreBody)
+_RERANK, _SCORE = BodySchema(RerankBody), BodySchema(ScoreBody)
 _SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
 def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
-    parsed = Body(data)
-    warnings, unknown = RERANK.judge(parsed.others(_RERANK.names))
-    body = parsed.read(_RERANK)
-    documents = _texts(body.documents, "documents")
+    parsed = ParsedBody(data)
+    warnings, unknown = RERANK.classify(parsed.find_other_fields(_RERANK.names))
+    body = parsed.decode(_RERANK)
+    documents = _read_texts(body.documents, "documents")
     return RerankCall(
-        model_of(body.model, options),
-        _pairs(body, (_not_empty(body.query, "query"),), documents),
+        resolve_model(body.model, options),
+        _build_pairs(body, (_require_text(body.query, "query"),), documents),
         body.top_n or None,
         body.return_documents is not False,
         tuple(warnings),
@@ -51,22 +51,22 @@ def read_rerank(data: bytes, options: ReaderOptions) -> RerankCall:
 
 
 def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
-    parsed = Body(data)
-    warnings, unknown = SCORE.judge(parsed.others(_SCORE.names))
-    body = parsed.read(_SCORE)
-    first, second = _sides(body)
+    parsed = ParsedBody(data)
+    warnings, unknown = SCORE.classify(parsed.find_other_fields(_SCORE.names))
+    body = parsed.decode(_SCORE)
+    first, second = _read_sides(body)
     if len(first) not in (1, len(second)):
         raise RequestError(
             f"There are {len(first)} texts on one side and {len(second)} on the other: send one, or as many.",
             param="text_1",
             code="invalid_value",
         )
-    return ScoreCall(model_of(body.model, options), _pairs(body, first, second), tuple(warnings), unknown)
+    return ScoreCall(resolve_model(body.model, options), _build_pairs(body, first, second), tuple(warnings), unknown)
 
 
-def _sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _read_sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Raises RequestError unless exactly one pair of names is there."""
-    said = {
+    texts = {
         "text_1": body.text_1,
         "text_2": body.text_2,
         "queries": body.queries,
@@ -75,20 +75,22 @@ def _sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
         "data_1": body.data_1,
         "data_2": body.data_2,
     }
-    present = {name: value for name, value in said.items() if value is not None}
+    present = {name: value for name, value in texts.items() if value is not None}
     for first, second in _SIDES:
         if present.keys() == {first, second}:
-            return _texts(present[first], first), _texts(present[second], second)
-    lacking = next((name for name in ("text_1", "text_2") if name not in present), "text_1")
-    raise missing(lacking, " Send text_1 and text_2, queries and documents or items, or data_1 and data_2.")
+            return _read_texts(present[first], first), _read_texts(present[second], second)
+    missing_name = next((name for name in ("text_1", "text_2") if name not in present), "text_1")
+    raise missing_parameter(
+        missing_name, " Send text_1 and text_2, queries and documents or items, or data_1 and data_2."
+    )
 
 
-def _pairs(body: Scoring, queries: tuple[str, ...], documents: tuple[str, ...]) -> PairTexts:
+def _build_pairs(body: ScoringFields, queries: tuple[str, ...], documents: tuple[str, ...]) -> TextPairs:
     if body.truncate_prompt_tokens == 0:
-        raise invalid("truncate_prompt_tokens", "expected -1 or an integer >= 1")
+        raise invalid_value("truncate_prompt_tokens", "expected -1 or an integer >= 1")
     if body.truncation_side == "left":
         raise Unsupported("'truncation_side' of left is not supported here.", param="truncation_side")
-    return PairTexts(
+    return TextPairs(
         queries,
         documents,
         body.max_tokens_per_query or None,
@@ -98,16 +100,16 @@ def _pairs(body: Scoring, queries: tuple[str, ...], documents: tuple[str, ...]) 
     )
 
 
-def _texts(value: str | Texts, param: str) -> tuple[str, ...]:
+def _read_texts(value: str | DocumentList, param: str) -> tuple[str, ...]:
     if isinstance(value, str):
-        return (_not_empty(value, param),)
+        return (_require_text(value, param),)
     return tuple(
-        _not_empty(each.text if isinstance(each, Document) else each, f"{param}[{index}]")
-        for index, each in enumerate(value)
+        _require_text(entry.text if isinstance(entry, Document) else entry, f"{param}[{index}]")
+        for index, entry in enumerate(value)
     )
 
 
-def _not_empty(text: str, param: str) -> str:
+def _require_text(text: str, param: str) -> str:
     if not text:
-        raise invalid(param, "a text must not be empty")
+        raise invalid_value(param, "a text must not be empty")
     return text

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ..embeddings.wire import Reading
+from ..embeddings.wire import TextInputFields
 from ..fields import Count
 
 MAX_DOCUMENTS = 10_000
@@ -19,10 +19,10 @@ class Document(Struct, frozen=True):
     text: str
 
 
-Texts = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+DocumentList = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
 
 
-class Scoring(Reading, frozen=True, kw_only=True):
+class ScoringFields(TextInputFields, frozen=True, kw_only=True):
     """What rerank and score have in common; 0 tokens are all of them."""
 
     max_tokens_per_query: Count | None = None
@@ -30,22 +30,22 @@ class Scoring(Reading, frozen=True, kw_only=True):
     use_activation: bool | None = None
 
 
-class RerankBody(Scoring, frozen=True, kw_only=True):
+class RerankBody(ScoringFields, frozen=True, kw_only=True):
     """top_n: how many of the best; 0 is all of them."""
 
     query: str
-    documents: Texts
+    documents: DocumentList
     top_n: Count | None = None
     return_documents: bool | None = None
 
 
-class ScoreBody(Scoring, frozen=True, kw_only=True):
+class ScoreBody(ScoringFields, frozen=True, kw_only=True):
     """Two sides under one of four pairs of names."""
 
-    text_1: str | Texts | None = None
-    text_2: str | Texts | None = None
-    queries: str | Texts | None = None
-    documents: str | Texts | None = None
-    items: str | Texts | None = None
-    data_1: str | Texts | None = None
-    data_2: str | Texts | None = None
+    text_1: str | DocumentList | None = None
+    text_2: str | DocumentList | None = None
+    queries: str | DocumentList | None = None
+    documents: str | DocumentList | None = None
+    items: str | DocumentList | None = None
+    data_1: str | DocumentList | None = None
+    data_2: str | DocumentList | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ...core.embed import Scores
+from ...core.embeddings import RelevanceScores
 from ..base import Header, Profile
-from ..text import printable
-from ..usage import ReadUsage, read_usage
+from ..json_encoding import replace_surrogates
+from ..prompt_usage import PromptUsage, build_prompt_usage
 
 
 class _Document(Struct, frozen=True):
@@ -27,7 +27,7 @@ class _Usage(Struct, frozen=True):
     total_tokens: int
 
 
-class _Reranked(Struct, frozen=True):
+class _RerankBody(Struct, frozen=True):
     id: str
     model: str
     usage: _Usage
@@ -40,27 +40,31 @@ class _Score(Struct, frozen=True):
     score: float
 
 
-class _Scored(Struct, frozen=True):
+class _ScoreBody(Struct, frozen=True):
     id: str
     object: str
     created: int
     model: str
     data: list[_Score]
-    usage: ReadUsage
+    usage: PromptUsage
 
 
-def rerank_answer(made: Scores, header: Header, documents: tuple[str, ...] | None, top_n: int | None) -> bytes:
+def render_rerank(
+    scores: RelevanceScores, header: Header, documents: tuple[str, ...] | None, top_n: int | None
+) -> bytes:
     """Best first; of equals the earlier one. documents: None leaves the texts out. top_n: None is all."""
-    order = sorted(range(len(made.scores)), key=lambda index: -made.scores[index])[:top_n]
+    order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     results = [
-        _Result(index, made.scores[index], UNSET if documents is None else _Document(printable(documents[index])))
+        _Result(
+            index, scores.scores[index], UNSET if documents is None else _Document(replace_surrogates(documents[index]))
+        )
         for index in order
     ]
-    usage = _Usage(made.prompt_tokens, made.prompt_tokens)
-    return msgspec.json.encode(_Reranked(header.id, header.model, usage, results))
+    usage = _Usage(scores.prompt_tokens, scores.prompt_tokens)
+    return msgspec.json.encode(_RerankBody(header.id, header.model, usage, results))
 
 
-def score_answer(made: Scores, header: Header, profile: Profile) -> bytes:
-    data = [_Score(index, "score", score) for index, score in enumerate(made.scores)]
-    usage = read_usage(made.prompt_tokens, profile)
-    return msgspec.json.encode(_Scored(header.id, "list", header.created, header.model, data, usage))
+def render_scores(scores: RelevanceScores, header: Header, profile: Profile) -> bytes:
+    data = [_Score(index, "score", score) for index, score in enumerate(scores.scores)]
+    usage = build_prompt_usage(scores.prompt_tokens, profile)
+    return msgspec.json.encode(_ScoreBody(header.id, "list", header.created, header.model, data, usage))

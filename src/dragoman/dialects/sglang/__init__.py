@@ -1,6 +1,6 @@
 """SGLang's /generate: a text or token ids in; the text, its ids and what is known of them (`meta_info`) out."""
 
 from .reader import read_sglang
-from .writer import SglangView, SglangWriter
+from .writer import SglangRenderOptions, SglangWriter
 
-__all__ = ["SglangView", "SglangWriter", "read_sglang"]
+__all__ = ["SglangRenderOptions", "SglangWriter", "read_sglang"]

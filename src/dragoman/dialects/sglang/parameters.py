@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..support import Rules, accepted, honoured, refused, warned
+from ..parameter_table import ParameterTable, accept, honour, reject, warn
 
 DIALECT, SAMPLING = "sglang", "sglang_params"
 
-_OWN = (
+_HONOURED = (
     ("text", "one or several, raw: no chat template is laid around it"),
     ("input_ids", "one prompt or several, as they are"),
     ("sampling_params", "see below; one for all prompts"),
@@ -22,31 +22,31 @@ _OWN = (
     ("extra_key", "prefixes are shared only among equal ones"),
     ("model", "not in SGLang: which of several models"),
 )
-SGLANG = Rules(
+SGLANG = ParameterTable(
     (
-        *(row for name, note in _OWN for row in honoured(DIALECT, name, note=note)),
-        *accepted(DIALECT, "log_metrics", "no_logs", "custom_labels", note="of the server's own bookkeeping"),
-        *accepted(DIALECT, "routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
-        *accepted(DIALECT, "data_parallel_rank", "modalities", note="a hint for routers"),
-        *refused(DIALECT, "input_embeds", "prompts are texts or token ids", []),
-        *refused(DIALECT, "image_data", "send images to Chat Completions", []),
-        *refused(DIALECT, "video_data", "send media to Chat Completions", []),
-        *refused(DIALECT, "audio_data", "send media to Chat Completions", []),
-        *refused(DIALECT, "token_ids_logprob", "logprobs are those of the most likely tokens", []),
-        *refused(DIALECT, "return_hidden_states", "hidden states are not returned", False),
-        *refused(DIALECT, "return_routed_experts", "routed experts are not reported", False),
-        *refused(DIALECT, "return_sampling_mask", "sampling supports are not returned", False),
-        *refused(DIALECT, "return_entropy", "entropies are not returned", False),
-        *refused(DIALECT, "return_flat_raw_top_logprobs", "logprobs are lists", False),
-        *refused(DIALECT, "return_flat_raw_output_top_logprobs", "logprobs are lists", False),
-        *refused(DIALECT, "session_params", "there are no sessions"),
-        *refused(DIALECT, "custom_logit_processor", "code is not taken from requests"),
-        *refused(DIALECT, "positional_embed_overrides", "prompts are texts or token ids"),
-        *refused(DIALECT, "max_thinking_tokens", "a raw prompt has no reasoning apart from its text"),
-        *refused(DIALECT, "watermark", "answers are not watermarked", False),
-        *refused(DIALECT, "bootstrap_host", "prefill and decode are not apart here"),
-        *refused(DIALECT, "bootstrap_port", "prefill and decode are not apart here"),
-        *refused(DIALECT, "bootstrap_room", "prefill and decode are not apart here"),
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *accept(DIALECT, "log_metrics", "no_logs", "custom_labels", note="of the server's own bookkeeping"),
+        *accept(DIALECT, "routing_key", "session_id", "routed_dp_rank", note="a hint for routers"),
+        *accept(DIALECT, "data_parallel_rank", "modalities", note="a hint for routers"),
+        *reject(DIALECT, "input_embeds", "prompts are texts or token ids", []),
+        *reject(DIALECT, "image_data", "send images to Chat Completions", []),
+        *reject(DIALECT, "video_data", "send media to Chat Completions", []),
+        *reject(DIALECT, "audio_data", "send media to Chat Completions", []),
+        *reject(DIALECT, "token_ids_logprob", "logprobs are those of the most likely tokens", []),
+        *reject(DIALECT, "return_hidden_states", "hidden states are not returned", False),
+        *reject(DIALECT, "return_routed_experts", "routed experts are not reported", False),
+        *reject(DIALECT, "return_sampling_mask", "sampling supports are not returned", False),
+        *reject(DIALECT, "return_entropy", "entropies are not returned", False),
+        *reject(DIALECT, "return_flat_raw_top_logprobs", "logprobs are lists", False),
+        *reject(DIALECT, "return_flat_raw_output_top_logprobs", "logprobs are lists", False),
+        *reject(DIALECT, "session_params", "there are no sessions"),
+        *reject(DIALECT, "custom_logit_processor", "code is not taken from requests"),
+        *reject(DIALECT, "positional_embed_overrides", "prompts are texts or token ids"),
+        *reject(DIALECT, "max_thinking_tokens", "a raw prompt has no reasoning apart from its text"),
+        *reject(DIALECT, "watermark", "answers are not watermarked", False),
+        *reject(DIALECT, "bootstrap_host", "prefill and decode are not apart here"),
+        *reject(DIALECT, "bootstrap_port", "prefill and decode are not apart here"),
+        *reject(DIALECT, "bootstrap_room", "prefill and decode are not apart here"),
     )
 )
 
@@ -72,15 +72,15 @@ _PARAMS = (
     ("regex", ""),
     ("ebnf", ""),
 )
-SGLANG_PARAMS = Rules(
+SGLANG_PARAMS = ParameterTable(
     (
-        *(row for name, note in _PARAMS for row in honoured(SAMPLING, name, note=note)),
-        *warned(SAMPLING, "stream_interval", "every token is sent as soon as it is there", 1),
-        *refused(SAMPLING, "spaces_between_special_tokens", "the tokenizer's own decoding is used", True),
-        *refused(SAMPLING, "stop_regex", "stops are strings and token ids", []),
-        *refused(SAMPLING, "structural_tag", "use json_schema, regex or ebnf"),
-        *refused(SAMPLING, "beam_width", "there is no beam search", 1),
-        *refused(SAMPLING, "custom_params", "there is no plugin to give them to", {}),
-        *refused(SAMPLING, "watermark", "answers are not watermarked", False),
+        *(row for name, note in _PARAMS for row in honour(SAMPLING, name, note=note)),
+        *warn(SAMPLING, "stream_interval", "every token is sent as soon as it is there", 1),
+        *reject(SAMPLING, "spaces_between_special_tokens", "the tokenizer's own decoding is used", True),
+        *reject(SAMPLING, "stop_regex", "stops are strings and token ids", []),
+        *reject(SAMPLING, "structural_tag", "use json_schema, regex or ebnf"),
+        *reject(SAMPLING, "beam_width", "there is no beam search", 1),
+        *reject(SAMPLING, "custom_params", "there is no plugin to give them to", {}),
+        *reject(SAMPLING, "watermark", "answers are not watermarked", False),
     )
 )

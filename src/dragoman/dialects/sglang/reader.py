@@ -3,64 +3,75 @@
 from __future__ import annotations
 
 from ...core.errors import RequestError
-from ...core.request import Constraint, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, missing, within
-from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
-from ..envelope import AnswerId
-from ..fields import MAX_CHOICES, logit_bias, model_of, stop_strings
-from ..support import read_part
+from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
+from ..constraints import (
+    MAX_GRAMMAR,
+    MAX_REGEX,
+    check_text_size,
+    read_grammar,
+    read_schema_or_text,
+    require_at_most_one,
+)
+from ..envelope import ResponseId
+from ..fields import MAX_CHOICES, read_logit_bias, read_stop_strings, resolve_model
+from ..parameter_table import read_part
 from .parameters import SGLANG, SGLANG_PARAMS
-from .wire import SamplingParams, SglangBody
-from .writer import SglangView, SglangWriter
+from .wire import SglangBody, SglangSamplingParams
+from .writer import SglangRenderOptions, SglangWriter
 
 ID_PREFIX = "gen-"
-_BODY, _PARAMS = Shape(SglangBody), Shape(SamplingParams)
+_BODY, _PARAMS = BodySchema(SglangBody), BodySchema(SglangSamplingParams)
 
-Prompt = str | tuple[int, ...]
+RawPrompt = str | tuple[int, ...]
 
 
-def read_sglang(data: bytes, options: ReaderOptions) -> Call:
+def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
     """Raises RequestError, and nothing else."""
-    parsed = Body(data)
-    body = parsed.read(_BODY)
-    warnings, unknown = SGLANG.judge(parsed.others(_BODY.names))
-    prompts, model = _prompts(body), body.lora_path or model_of(body.model, options)
-    with within("sampling_params"):
-        params, more, strange = read_part(bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params")
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
+    warnings, unknown = SGLANG.classify(parsed.find_other_fields(_BODY.names))
+    prompts, model = _read_prompts(body), body.lora_path or resolve_model(body.model, options)
+    with prefix_param("sampling_params"):
+        params, param_warnings, unknown_params = read_part(
+            bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params"
+        )
         _check_choices(params.n or 1, len(prompts), options)
-        requests = tuple(_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
-    view = _view(body, several=_is_batch(body) or (params.n or 1) > 1)
-    id = AnswerId("", body.rid)
+        requests = tuple(_build_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
+    render_options = _build_render_options(body, as_list=_is_batch(body) or (params.n or 1) > 1)
+    id = ResponseId("", body.rid)
 
     def writer(header: Header) -> SglangWriter:
-        return SglangWriter(id.over(header), view)
+        return SglangWriter(id.apply_to(header), render_options)
 
-    return Call(requests, bool(body.stream), ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
+    return GenerationCall(
+        requests, bool(body.stream), ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
+    )
 
 
-def _prompts(body: SglangBody) -> tuple[Prompt, ...]:
+def _read_prompts(body: SglangBody) -> tuple[RawPrompt, ...]:
     if (body.text is None) == (body.input_ids is None):
         if body.text is None:
-            raise missing("text")
+            raise missing_parameter("text")
         raise RequestError("Send either `text` or `input_ids`.", param="input_ids")
     if body.input_ids is not None:
-        return _ids(body.input_ids)
+        return _read_ids(body.input_ids)
     texts = (body.text,) if isinstance(body.text, str) else tuple(body.text or ())
     if not texts:
-        raise invalid("text", "it must not be an empty array")
+        raise invalid_value("text", "it must not be an empty array")
     return texts
 
 
-def _ids(given: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
+def _read_ids(input_ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
     """One prompt, or several."""
-    lists = [tuple(ids) for ids in given if isinstance(ids, list)]
-    numbers = tuple(id for id in given if isinstance(id, int))
+    lists = [tuple(ids) for ids in input_ids if isinstance(ids, list)]
+    numbers = tuple(id for id in input_ids if isinstance(id, int))
     if lists and numbers:
-        raise invalid("input_ids", "expected token ids or arrays of token ids, but not a mixture")
+        raise invalid_value("input_ids", "expected token ids or arrays of token ids, but not a mixture")
     prompts = tuple(lists) if lists else (numbers,)
     if () in prompts:
-        raise invalid("input_ids", "it must not be an empty array")
+        raise invalid_value("input_ids", "it must not be an empty array")
     return prompts
 
 
@@ -69,42 +80,47 @@ def _is_batch(body: SglangBody) -> bool:
     return isinstance(body.text, list) or any(isinstance(ids, list) for ids in body.input_ids or ())
 
 
-def _check_choices(n: int, prompts: int, options: ReaderOptions) -> None:
+def _check_choices(n: int, prompt_count: int, options: ReaderOptions) -> None:
     if n > options.max_n:
-        raise invalid("n", f"expected an integer <= {options.max_n}")
-    if n * prompts > MAX_CHOICES:
-        raise invalid("n", f"{prompts} prompts with n={n} make more than {MAX_CHOICES} choices")
+        raise invalid_value("n", f"expected an integer <= {options.max_n}")
+    if n * prompt_count > MAX_CHOICES:
+        raise invalid_value("n", f"{prompt_count} prompts with n={n} make more than {MAX_CHOICES} choices")
 
 
-def _request(
-    prompt: Prompt, model: str, body: SglangBody, params: SamplingParams, options: ReaderOptions, prompts: int
+def _build_request(
+    prompt: RawPrompt,
+    model: str,
+    body: SglangBody,
+    params: SglangSamplingParams,
+    options: ReaderOptions,
+    prompt_count: int,
 ) -> GenerateRequest:
-    scored = _start(body) is not None
+    scores_prompt = _read_logprob_start(body) is not None
     top = body.top_logprobs_num or 0
     return GenerateRequest(
         model=model,
         prompt=prompt,
         choices=params.n or 1,
-        sampling=_sampling(params),
-        limits=_limits(params, options, scored=scored),
-        constraint=only_one(_constraints(params)),
+        sampling=_read_sampling(params),
+        limits=_read_limits(params, options, scores_prompt=scores_prompt),
+        constraint=require_at_most_one(_read_constraints(params)),
         logprobs=top if body.return_logprob else None,
-        prompt_logprobs=top if scored else None,
+        prompt_logprobs=top if scores_prompt else None,
         # How long each of several prompts was is told by its tokens.
-        return_prompt=bool(body.return_prompt_token_ids) or prompts > 1,
+        return_prompt=bool(body.return_prompt_token_ids) or prompt_count > 1,
         special_tokens_in_text=params.skip_special_tokens is False,
         priority=-(body.priority or 0),
         cache_salt=body.extra_key or "",
     )
 
 
-def _start(body: SglangBody) -> int | None:
+def _read_logprob_start(body: SglangBody) -> int | None:
     """The first token of the prompt whose logprob is wanted."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
 
 
-def _sampling(params: SamplingParams) -> SamplingOptions:
+def _read_sampling(params: SglangSamplingParams) -> SamplingOptions:
     return SamplingOptions(
         temperature=params.temperature,
         top_p=params.top_p,
@@ -114,42 +130,42 @@ def _sampling(params: SamplingParams) -> SamplingOptions:
         frequency_penalty=params.frequency_penalty,
         repetition_penalty=params.repetition_penalty,
         seed=params.sampling_seed,
-        logit_bias=logit_bias(params.logit_bias),
+        logit_bias=read_logit_bias(params.logit_bias),
     )
 
 
-def _limits(params: SamplingParams, options: ReaderOptions, *, scored: bool) -> Limits:
-    most, least = params.max_new_tokens, params.min_new_tokens or 0
-    if most is not None and least > most:
-        raise invalid("min_new_tokens", f"it must not be greater than max_new_tokens={most}")
-    if most == 0 and not scored:
-        raise invalid("max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1")
-    return Limits(
-        max_tokens=most,
-        min_tokens=least,
-        stop=stop_strings(params.stop, options.max_stop),
+def _read_limits(params: SglangSamplingParams, options: ReaderOptions, *, scores_prompt: bool) -> GenerationLimits:
+    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
+    if max_tokens == 0 and not scores_prompt:
+        raise invalid_value("max_new_tokens", "0 needs 'logprob_start_len'; otherwise expected an integer >= 1")
+    return GenerationLimits(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=read_stop_strings(params.stop, options.max_stop),
         stop_token_ids=tuple(params.stop_token_ids or ()),
         include_stop=bool(params.no_stop_trim),
         ignore_eos=bool(params.ignore_eos),
     )
 
 
-def _constraints(params: SamplingParams) -> list[tuple[str, Constraint]]:
-    found: list[tuple[str, Constraint]] = []
-    if (schema := schema_or_text(params.json_schema, "json_schema")) is not None:
-        found.append(("json_schema", JsonSchema(schema)))
+def _read_constraints(params: SglangSamplingParams) -> list[tuple[str, Constraint]]:
+    constraints: list[tuple[str, Constraint]] = []
+    if (schema := read_schema_or_text(params.json_schema, "json_schema")) is not None:
+        constraints.append(("json_schema", JsonSchema(schema)))
     if params.regex is not None:
-        found.append(("regex", Regex(sized(params.regex, MAX_REGEX, "regex"))))
+        constraints.append(("regex", Regex(check_text_size(params.regex, MAX_REGEX, "regex"))))
     if params.ebnf is not None:
-        found.append(("ebnf", grammar(sized(params.ebnf, MAX_GRAMMAR, "ebnf"))))
-    return found
+        constraints.append(("ebnf", read_grammar(check_text_size(params.ebnf, MAX_GRAMMAR, "ebnf"))))
+    return constraints
 
 
-def _view(body: SglangBody, *, several: bool) -> SglangView:
-    return SglangView(
-        several=several,
+def _build_render_options(body: SglangBody, *, as_list: bool) -> SglangRenderOptions:
+    return SglangRenderOptions(
+        as_list=as_list,
         logprobs=body.top_logprobs_num or 0 if body.return_logprob else None,
-        texts=bool(body.return_text_in_logprobs),
-        start=_start(body),
-        prompt_ids=bool(body.return_prompt_token_ids),
+        token_texts=bool(body.return_text_in_logprobs),
+        logprob_start=_read_logprob_start(body),
+        prompt_token_ids=bool(body.return_prompt_token_ids),
     )

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, Count, CountOrRest, Int64, Penalty, Probability, RequestId, TokenId
+from ..fields import AtLeastOne, Count, CountOrUnlimited, Int64, Penalty, Probability, RequestId, TokenId
 
-MAX_TOP = 20
+MAX_TOP_LOGPROBS = 20
 
 DEFAULT_MAX_NEW_TOKENS = 128
 """SGLang's SamplingParams have it; an explicit null is the rest of the context."""
 
 
-class SamplingParams(Struct, frozen=True, kw_only=True):
+class SglangSamplingParams(Struct, frozen=True, kw_only=True):
     """SGLang's own object of that name, as far as it means something on the wire."""
 
     max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
@@ -24,7 +24,7 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Probability | None = None
-    top_k: CountOrRest | None = None
+    top_k: CountOrUnlimited | None = None
     min_p: Probability | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -46,8 +46,8 @@ class SglangBody(Struct, frozen=True, kw_only=True):
     input_ids: list[TokenId | list[TokenId]] | None = None
     sampling_params: Raw = Raw()
     return_logprob: bool | None = None
-    logprob_start_len: CountOrRest | None = None
-    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP)] | None = None
+    logprob_start_len: CountOrUnlimited | None = None
+    top_logprobs_num: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     return_text_in_logprobs: bool | None = None
     return_prompt_token_ids: bool | None = None
     stream: bool | None = None

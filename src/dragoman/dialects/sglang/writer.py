@@ -30,40 +30,40 @@ from ...core.events import (
 from ...core.message import Reasoning, Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
-from ..envelope import COMMENT, DONE
-from ..errors import openai_error
-from ..text import line_safe, logprob, printable
+from ..envelope import DONE, KEEPALIVE_COMMENT
+from ..errors import render_openai_error
+from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
 
-Scored = tuple[float | None, int, str | None]
+LogprobTriple = tuple[float | None, int, str | None]
 """SGLang's triple: logprob, token id, and the text where it was asked for."""
 
 
-class SglangView(Struct, frozen=True, kw_only=True):
+class SglangRenderOptions(Struct, frozen=True, kw_only=True):
     """What the client asked to see.
 
     several: the answer is an array. logprobs: most alternatives a token; None for no logprobs. texts: of tokens, too.
     start: the first token of the prompt that is scored; None scores none.
     """
 
-    several: bool = False
+    as_list: bool = False
     logprobs: int | None = None
-    texts: bool = False
-    start: int | None = None
-    prompt_ids: bool = False
+    token_texts: bool = False
+    logprob_start: int | None = None
+    prompt_token_ids: bool = False
 
 
-DEFAULT_VIEW = SglangView()
+DEFAULT_OPTIONS = SglangRenderOptions()
 
 
-class _Matched(Struct, frozen=True, tag_field="type", tag="stop"):
+class _StopReason(Struct, frozen=True, tag_field="type", tag="stop"):
     matched: str | int | None
 
 
-class _Length(Struct, frozen=True, tag_field="type", tag="length"):
+class _LengthReason(Struct, frozen=True, tag_field="type", tag="length"):
     length: int
 
 
-class _Aborted(Struct, frozen=True, tag_field="type", tag="abort"):
+class _AbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
     message: str
     status_code: None = None
     err_type: None = None
@@ -73,21 +73,21 @@ class _Meta(Struct, frozen=True):
     """weight_version: null before the end, as it may still change; then that of the last token."""
 
     id: str
-    finish_reason: _Matched | _Length | _Aborted | None
+    finish_reason: _StopReason | _LengthReason | _AbortReason | None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
     reasoning_tokens: int
     weight_version: str | None
     weight_versions: tuple[WeightSpan, ...] | UnsetType
-    input_token_logprobs: list[Scored] | UnsetType
-    output_token_logprobs: list[Scored] | UnsetType
+    input_token_logprobs: list[LogprobTriple] | UnsetType
+    output_token_logprobs: list[LogprobTriple] | UnsetType
     output_token_logprobs_length: int | UnsetType
-    input_top_logprobs: list[list[Scored] | None] | UnsetType
-    output_top_logprobs: list[list[Scored] | None] | UnsetType
+    input_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
+    output_top_logprobs: list[list[LogprobTriple] | None] | UnsetType
 
 
-class _Answer(Struct, frozen=True):
+class _SglangBody(Struct, frozen=True):
     text: str
     output_ids: list[int]
     meta_info: _Meta
@@ -95,33 +95,33 @@ class _Answer(Struct, frozen=True):
     index: int | UnsetType = UNSET
 
 
-class _Said:
+class _ChoiceState:
     """One choice so far. end: how it ended, once it has."""
 
     def __init__(self) -> None:
         self.text = ""
         self.tokens: list[Token] = []
-        self.reasoning = 0
-        self.end: ChoiceFinished | None = None
+        self.reasoning_tokens = 0
+        self.finish: ChoiceFinished | None = None
 
     @classmethod
-    def of(cls, index: int, choice: Choice) -> _Said:
-        said = cls()
-        said.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
-        said.tokens = list(choice.tokens)
-        said.reasoning = sum(len(part.tokens) for part in choice.parts if isinstance(part, Reasoning))
-        said.end = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
-        return said
+    def from_choice(cls, index: int, choice: Choice) -> _ChoiceState:
+        state = cls()
+        state.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
+        state.tokens = list(choice.tokens)
+        state.reasoning_tokens = sum(len(part.tokens) for part in choice.parts if isinstance(part, Reasoning))
+        state.finish = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
+        return state
 
 
 class SglangWriter:
     """One answer, streamed or whole."""
 
-    def __init__(self, header: Header, view: SglangView = DEFAULT_VIEW) -> None:
-        self._header, self._view = header, view
-        self._choices: list[_Said] = []
+    def __init__(self, header: Header, options: SglangRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._header, self._options = header, options
+        self._choices: list[_ChoiceState] = []
         self._prompts: list[PromptTokens | None] = []
-        self._counts: tuple[int, int | None] = (0, None)
+        self._prompt_counts: tuple[int, int | None] = (0, None)
 
     @property
     def end(self) -> bytes:
@@ -129,16 +129,16 @@ class SglangWriter:
 
     @property
     def keepalive(self) -> bytes:
-        return COMMENT
+        return KEEPALIVE_COMMENT
 
-    def error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % openai_error(error, Profile.OPENAI)
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_openai_error(error, Profile.OPENAI)
 
     def feed(self, event: Event) -> bytes:
         match event:
             case Started(prompt_tokens, cached_tokens, choices, prompts):
-                self._choices = [_Said() for _ in range(choices)]
-                self._begin(prompt_tokens, cached_tokens, [None] * prompts)
+                self._choices = [_ChoiceState() for _ in range(choices)]
+                self._reset(prompt_tokens, cached_tokens, [None] * prompts)
                 return b""
             case PromptTokens():
                 self._prompts[event.prompt] = event
@@ -146,91 +146,98 @@ class SglangWriter:
             case Finished():
                 return b""
             case _:
-                return self._go_on(event.choice, event)
+                return self._render_event(event.choice, event)
 
-    def full(self, reply: Reply) -> bytes:
-        self._choices = [_Said.of(index, choice) for index, choice in enumerate(reply.choices)]
-        self._begin(reply.usage.prompt, reply.usage.cached, list(reply.prompts))
-        answers = [self._answer(index) for index in range(len(self._choices))]
-        return line_safe(msgspec.json.encode(answers if self._view.several else answers[0]))
+    def render_full(self, reply: Reply) -> bytes:
+        self._choices = [_ChoiceState.from_choice(index, choice) for index, choice in enumerate(reply.choices)]
+        self._reset(reply.usage.prompt, reply.usage.cached, list(reply.prompts))
+        answers = [self._build_answer(index) for index in range(len(self._choices))]
+        return escape_line_breaks(msgspec.json.encode(answers if self._options.as_list else answers[0]))
 
-    def _begin(self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]) -> None:
+    def _reset(self, prompt_tokens: int, cached_tokens: int | None, prompts: list[PromptTokens | None]) -> None:
         self._prompts = prompts
-        self._counts = (prompt_tokens, cached_tokens)
+        self._prompt_counts = (prompt_tokens, cached_tokens)
 
-    def _go_on(self, choice: int, event: ChoiceEvent) -> bytes:
-        said = self._choices[choice]
-        said.tokens += event.tokens
+    def _render_event(self, choice: int, event: ChoiceEvent) -> bytes:
+        state = self._choices[choice]
+        state.tokens += event.tokens
         match event:
             case TextDelta(_, text) | RefusalDelta(_, text):
-                said.text += text
+                state.text += text
             case ReasoningDelta():
-                said.reasoning += len(event.tokens)
+                state.reasoning_tokens += len(event.tokens)
             case ChoiceFinished():
-                said.end = event
+                state.finish = event
             case _:
                 """A call is no part of the text, as in Completions."""
-        answer = self._answer(choice)
-        if self._view.several:
+        answer = self._build_answer(choice)
+        if self._options.as_list:
             answer = msgspec.structs.replace(answer, index=choice)
-        return b"data: %s\n\n" % line_safe(msgspec.json.encode(answer))
+        return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(answer))
 
-    def _answer(self, index: int) -> _Answer:
-        said, prompt = self._choices[index], self._prompts[index // self._each]
-        ids = UNSET if prompt is None or not self._view.prompt_ids else [token.id for token in prompt.tokens]
-        return _Answer(printable(said.text), [token.id for token in said.tokens], self._meta(index, said, prompt), ids)
+    def _build_answer(self, index: int) -> _SglangBody:
+        state, prompt = self._choices[index], self._prompts[index // self._choices_per_prompt]
+        ids = UNSET if prompt is None or not self._options.prompt_token_ids else [token.id for token in prompt.tokens]
+        return _SglangBody(
+            replace_surrogates(state.text),
+            [token.id for token in state.tokens],
+            self._build_meta(index, state, prompt),
+            ids,
+        )
 
     @property
-    def _each(self) -> int:
+    def _choices_per_prompt(self) -> int:
         """Choices of a prompt."""
         return len(self._choices) // max(1, len(self._prompts))
 
-    def _meta(self, index: int, said: _Said, prompt: PromptTokens | None) -> _Meta:
-        prompt_tokens, cached = self._counts
+    def _build_meta(self, index: int, state: _ChoiceState, prompt: PromptTokens | None) -> _Meta:
+        prompt_tokens, cached = self._prompt_counts
         if len(self._prompts) > 1:
             # Of several prompts the counts are a sum, and how many of each were cached is not told.
             prompt_tokens, cached = 0 if prompt is None else len(prompt.tokens), None
-        weights = None if said.end is None else said.end.weights
-        most, asked = self._view.logprobs, self._scored_prompt(prompt)
-        scored, ranked = most is not None, bool(most)
+        weights = None if state.finish is None else state.finish.weights
+        max_top, scored_prompt = self._options.logprobs, self._select_scored_prompt(prompt)
+        has_logprobs, has_top_logprobs = max_top is not None, bool(max_top)
         return _Meta(
-            id=f"{self._header.id}_{index}" if self._view.several else self._header.id,
-            finish_reason=None if said.end is None else _finish(said.end, said.tokens),
+            id=f"{self._header.id}_{index}" if self._options.as_list else self._header.id,
+            finish_reason=None if state.finish is None else _build_finish_reason(state.finish, state.tokens),
             prompt_tokens=prompt_tokens,
-            completion_tokens=len(said.tokens),
+            completion_tokens=len(state.tokens),
             cached_tokens=cached,
-            reasoning_tokens=said.reasoning,
+            reasoning_tokens=state.reasoning_tokens,
             weight_version=weights[-1].version if weights else None,
             weight_versions=UNSET if weights is None else weights,
-            input_token_logprobs=[self._scored(token) for token in asked] if scored else UNSET,
-            output_token_logprobs=[self._scored(token) for token in said.tokens] if scored else UNSET,
-            output_token_logprobs_length=len(said.tokens) if scored else UNSET,
-            input_top_logprobs=[self._top(token) for token in asked] if ranked else UNSET,
-            output_top_logprobs=[self._top(token) for token in said.tokens] if ranked else UNSET,
+            input_token_logprobs=[self._build_triple(token) for token in scored_prompt] if has_logprobs else UNSET,
+            output_token_logprobs=[self._build_triple(token) for token in state.tokens] if has_logprobs else UNSET,
+            output_token_logprobs_length=len(state.tokens) if has_logprobs else UNSET,
+            input_top_logprobs=[self._build_top(token) for token in scored_prompt] if has_top_logprobs else UNSET,
+            output_top_logprobs=[self._build_top(token) for token in state.tokens] if has_top_logprobs else UNSET,
         )
 
-    def _scored_prompt(self, prompt: PromptTokens | None) -> Sequence[Token]:
-        start = self._view.start
+    def _select_scored_prompt(self, prompt: PromptTokens | None) -> Sequence[Token]:
+        start = self._options.logprob_start
         return () if prompt is None or start is None else prompt.tokens[start:]
 
-    def _scored(self, token: Token | Alternative) -> Scored:
+    def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
         """Nothing precedes a prompt's first token: it has no logprob."""
-        value = None if token.logprob is None else logprob(token.logprob)
-        return value, token.id, printable(token.text) if self._view.texts else None
+        value = None if token.logprob is None else clamp_logprob(token.logprob)
+        return value, token.id, replace_surrogates(token.text) if self._options.token_texts else None
 
-    def _top(self, token: Token) -> list[Scored] | None:
-        most = self._view.logprobs or 0
-        return None if token.logprob is None else [self._scored(other) for other in token.top[:most]]
+    def _build_top(self, token: Token) -> list[LogprobTriple] | None:
+        max_top = self._options.logprobs or 0
+        return (
+            None if token.logprob is None else [self._build_triple(alternative) for alternative in token.top[:max_top]]
+        )
 
 
-def _finish(end: ChoiceFinished, tokens: Sequence[Token]) -> _Matched | _Length | _Aborted:
-    match end.reason:
+def _build_finish_reason(finish: ChoiceFinished, tokens: Sequence[Token]) -> _StopReason | _LengthReason | _AbortReason:
+    match finish.reason:
         case FinishReason.STOP:
             last = tokens[-1].id if tokens and tokens[-1].special else None
-            return _Matched(last if end.stop is None else end.stop)
+            return _StopReason(last if finish.stop is None else finish.stop)
         case FinishReason.LENGTH:
-            return _Length(len(tokens))
+            return _LengthReason(len(tokens))
         case FinishReason.CONTENT_FILTER:
-            return _Aborted("The content was filtered.")
+            return _AbortReason("The content was filtered.")
         case FinishReason.ABORT:
-            return _Aborted("The request was aborted.")
+            return _AbortReason("The request was aborted.")

@@ -1,8 +1,16 @@
 """TGI's /generate and /generate_stream, LightLLM's too: `inputs` and `parameters` in; a text, token by token, out."""
 
-from .errors import tgi_error, tgi_status
-from .info import tgi_info
-from .reader import read_tgi, speaks_tgi
-from .writer import TgiView, TgiWriter
+from .errors import map_tgi_status, render_tgi_error
+from .info import render_tgi_info
+from .reader import is_tgi_body, read_tgi
+from .writer import TgiRenderOptions, TgiWriter
 
-__all__ = ["TgiView", "TgiWriter", "read_tgi", "speaks_tgi", "tgi_error", "tgi_info", "tgi_status"]
+__all__ = [
+    "TgiRenderOptions",
+    "TgiWriter",
+    "is_tgi_body",
+    "map_tgi_status",
+    "read_tgi",
+    "render_tgi_error",
+    "render_tgi_info",
+]

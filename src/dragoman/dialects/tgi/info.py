@@ -23,5 +23,5 @@ class _Info(Struct, frozen=True):
     router: str = "dragoman"
 
 
-def tgi_info(model: str, max_total_tokens: int, max_stop: int, version: str) -> bytes:
+def render_tgi_info(model: str, max_total_tokens: int, max_stop: int, version: str) -> bytes:
     return msgspec.json.encode(_Info(model, max_total_tokens, max_stop, version))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ..support import Rules, accepted, honoured, refused
+from ..parameter_table import ParameterTable, accept, honour, reject
 
 DIALECT, PARAMETERS = "tgi", "tgi_params"
 
-_OWN = (
+_HONOURED = (
     ("inputs", "raw: no chat template is laid around it; or token ids, as in LightLLM"),
     ("parameters", "see below"),
     ("stream", "also on `/generate`; `/generate_stream` always streams"),
     ("add_special_tokens", ""),
     ("model", "not in TGI: which of several models"),
 )
-TGI = Rules(
+TGI = ParameterTable(
     (
-        *(row for name, note in _OWN for row in honoured(DIALECT, name, note=note)),
-        *accepted(DIALECT, "options", note="of the hub's own caches"),
-        *refused(DIALECT, "multimodal_params", "send images to Chat Completions", {}),
-        *refused(DIALECT, "num_beam", "there is no beam search", 1),
+        *(row for name, note in _HONOURED for row in honour(DIALECT, name, note=note)),
+        *accept(DIALECT, "options", note="of the hub's own caches"),
+        *reject(DIALECT, "multimodal_params", "send images to Chat Completions", {}),
+        *reject(DIALECT, "num_beam", "there is no beam search", 1),
     )
 )
 
@@ -53,18 +53,18 @@ _PARAMS = (
     ("guided_json", "LightLLM's: a schema, as text or as an object"),
     ("guided_grammar", "LightLLM's"),
 )
-TGI_PARAMS = Rules(
+TGI_PARAMS = ParameterTable(
     (
-        *(row for name, note in _PARAMS for row in honoured(PARAMETERS, name, note=note)),
-        *accepted(PARAMETERS, "group_request_id", "suggested_dp_index", note="a hint for routers"),
-        *refused(PARAMETERS, "typical_p", "use top_p", 1, 1.0),
-        *refused(PARAMETERS, "watermark", "answers are not watermarked", False),
-        *refused(PARAMETERS, "exponential_decay_length_penalty", "there is none", [1, 1], [1, 1.0]),
-        *refused(PARAMETERS, "input_penalty", "which penalties count the prompt is fixed", False),
-        *refused(PARAMETERS, "print_eos_token", "use skip_special_tokens=false", False),
-        *refused(PARAMETERS, "add_spaces_between_special_tokens", "the tokenizer's own decoding is used", True),
-        *refused(PARAMETERS, "token_healing_top_k", "there is no token healing", 0),
-        *refused(PARAMETERS, "token_healing_unmerge_last_token", "there is no token healing", 0),
-        *refused(PARAMETERS, "move_kv_to_decode_node", "prefill and decode are not apart here"),
+        *(row for name, note in _PARAMS for row in honour(PARAMETERS, name, note=note)),
+        *accept(PARAMETERS, "group_request_id", "suggested_dp_index", note="a hint for routers"),
+        *reject(PARAMETERS, "typical_p", "use top_p", 1, 1.0),
+        *reject(PARAMETERS, "watermark", "answers are not watermarked", False),
+        *reject(PARAMETERS, "exponential_decay_length_penalty", "there is none", [1, 1], [1, 1.0]),
+        *reject(PARAMETERS, "input_penalty", "which penalties count the prompt is fixed", False),
+        *reject(PARAMETERS, "print_eos_token", "use skip_special_tokens=false", False),
+        *reject(PARAMETERS, "add_spaces_between_special_tokens", "the tokenizer's own decoding is used", True),
+        *reject(PARAMETERS, "token_healing_top_k", "there is no token healing", 0),
+        *reject(PARAMETERS, "token_healing_unmerge_last_token", "there is no token healing", 0),
+        *reject(PARAMETERS, "move_kv_to_decode_node", "prefill and decode are not apart here"),
     )
 )

@@ -8,21 +8,28 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.errors import RequestError
-from ...core.request import Constraint, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from ..base import Call, Header, ReaderOptions
-from ..body import Body, Shape, invalid, one_of, within
-from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
-from ..fields import model_of, stop_strings
-from ..support import read_part
+from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
+from ..base import GenerationCall, Header, ReaderOptions
+from ..body import BodySchema, ParsedBody, check_one_of, invalid_value, prefix_param
+from ..constraints import (
+    MAX_GRAMMAR,
+    MAX_REGEX,
+    check_text_size,
+    read_grammar,
+    read_schema_or_text,
+    require_at_most_one,
+)
+from ..fields import read_stop_strings, resolve_model
+from ..parameter_table import read_part
 from .parameters import TGI, TGI_PARAMS
-from .wire import Grammar, NamedSchema, Parameters, TgiBody
-from .writer import TgiView, TgiWriter
+from .wire import TgiBody, TgiGrammar, TgiNamedSchema, TgiParameters
+from .writer import TgiRenderOptions, TgiWriter
 
 T = TypeVar("T")
 
 ID_PREFIX = "gen-"
-_BODY, _PARAMETERS = Shape(TgiBody), Shape(Parameters)
-_json_schema = msgspec.json.Decoder(NamedSchema)
+_BODY, _PARAMETERS = BodySchema(TgiBody), BodySchema(TgiParameters)
+_json_schema = msgspec.json.Decoder(TgiNamedSchema)
 _regex = msgspec.json.Decoder(str)
 
 
@@ -33,7 +40,7 @@ class _Inputs(Struct, frozen=True):
 _inputs = msgspec.json.Decoder(_Inputs)
 
 
-def speaks_tgi(data: bytes) -> bool:
+def is_tgi_body(data: bytes) -> bool:
     """Whether a body for a path that others have too is one of these: it has `inputs`."""
     try:
         _inputs.decode(data)
@@ -42,81 +49,87 @@ def speaks_tgi(data: bytes) -> bool:
     return True
 
 
-def read_tgi(data: bytes, options: ReaderOptions, *, streamed: bool = False, listed: bool = False) -> Call:
+def read_tgi(
+    data: bytes, options: ReaderOptions, *, always_stream: bool = False, as_list: bool = False
+) -> GenerationCall:
     """streamed: also where the body does not ask for it. listed: a whole answer is an array of one.
 
     Raises RequestError, and nothing else.
     """
-    parsed = Body(data)
-    body = parsed.read(_BODY)
-    warnings, unknown = TGI.judge(parsed.others(_BODY.names))
+    parsed = ParsedBody(data)
+    body = parsed.decode(_BODY)
+    warnings, unknown = TGI.classify(parsed.find_other_fields(_BODY.names))
     if body.inputs in ("", []):
-        raise invalid("inputs", "it must not be empty")
-    stream = streamed or bool(body.stream)
-    with within("parameters"):
-        params, more, strange = read_part(bytes(body.parameters), _PARAMETERS, TGI_PARAMS, "parameters")
-    model = params.adapter_id or model_of(body.model, options)
-    with within("parameters"):
-        _check(params, options, stream=stream)
-        request = _request(model, body, params, options)
-        view = _view(body, params, request.limits, listed=listed)
+        raise invalid_value("inputs", "it must not be empty")
+    stream = always_stream or bool(body.stream)
+    with prefix_param("parameters"):
+        params, param_warnings, unknown_params = read_part(
+            bytes(body.parameters), _PARAMETERS, TGI_PARAMS, "parameters"
+        )
+    model = params.adapter_id or resolve_model(body.model, options)
+    with prefix_param("parameters"):
+        _check_combinations(params, options, stream=stream)
+        request = _build_request(model, body, params, options)
+        render_options = _build_render_options(body, params, request.limits, as_list=as_list)
 
     def writer(_: Header) -> TgiWriter:
-        return TgiWriter(view)
+        return TgiWriter(render_options)
 
-    return Call((request,), stream, ID_PREFIX, writer, (*warnings, *more), (*unknown, *strange))
+    return GenerationCall(
+        (request,), stream, ID_PREFIX, writer, (*warnings, *param_warnings), (*unknown, *unknown_params)
+    )
 
 
-def _check(params: Parameters, options: ReaderOptions, *, stream: bool) -> None:
+def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream: bool) -> None:
     """What does not go together."""
     n, best_of = params.n or 1, params.best_of or 1
     if n > options.max_n:
-        raise invalid("n", f"expected an integer <= {options.max_n}")
+        raise invalid_value("n", f"expected an integer <= {options.max_n}")
     if n > 1 and params.return_details is None:
-        raise invalid("n", "more than 1 needs 'return_details': TGI's own form has one answer")
+        raise invalid_value("n", "more than 1 needs 'return_details': TGI's own form has one answer")
     if n > 1 and best_of not in (1, n):
-        raise invalid("best_of", f"it must be n={n}, as in LightLLM")
+        raise invalid_value("best_of", f"it must be n={n}, as in LightLLM")
     if stream and max(n, best_of) > 1:
-        raise invalid("n" if n > 1 else "best_of", "more than 1 cannot be streamed")
+        raise invalid_value("n" if n > 1 else "best_of", "more than 1 cannot be streamed")
     if params.decoder_input_details and (stream or not params.details):
-        raise invalid("decoder_input_details", "it needs 'details', and cannot be streamed")
+        raise invalid_value("decoder_input_details", "it needs 'details', and cannot be streamed")
     if params.details and params.return_details is not None:
         raise RequestError("Send either `details` or `return_details`: they ask for two forms.", param="return_details")
     if params.top_n_tokens and not params.details:
-        raise invalid("top_n_tokens", "it needs 'details'")
+        raise invalid_value("top_n_tokens", "it needs 'details'")
 
 
-def _scored(params: Parameters) -> bool:
+def _wants_logprobs(params: TgiParameters) -> bool:
     return bool(params.details or params.return_details)
 
 
-def _request(model: str, body: TgiBody, params: Parameters, options: ReaderOptions) -> GenerateRequest:
+def _build_request(model: str, body: TgiBody, params: TgiParameters, options: ReaderOptions) -> GenerateRequest:
     choices = params.n or 1
     if params.return_details is not None:
         # LightLLM's best_of is its n: all of them are the answer.
         choices = max(choices, params.best_of or 1)
-    skips = params.add_special_tokens is False or body.add_special_tokens is False
+    skips_special_tokens = params.add_special_tokens is False or body.add_special_tokens is False
     return GenerateRequest(
         model=model,
         prompt=body.inputs if isinstance(body.inputs, str) else tuple(body.inputs),
         choices=choices,
         best_of=None if params.return_details is not None else params.best_of,
-        sampling=_sampling(params),
-        limits=_limits(params, options),
-        constraint=only_one(_constraints(params)),
-        logprobs=params.top_n_tokens or 0 if _scored(params) else None,
+        sampling=_read_sampling(params),
+        limits=_read_limits(params, options),
+        constraint=require_at_most_one(_read_constraints(params)),
+        logprobs=params.top_n_tokens or 0 if _wants_logprobs(params) else None,
         prompt_logprobs=0 if params.decoder_input_details else None,
         return_prompt=bool(params.decoder_input_details),
         special_tokens_in_text=params.skip_special_tokens is False,
-        add_special_tokens=not skips,
+        add_special_tokens=not skips_special_tokens,
     )
 
 
-def _sampling(params: Parameters) -> SamplingOptions:
-    asked = (params.temperature, params.top_k, params.top_p)
-    samples = params.do_sample or any(value is not None for value in asked)
+def _read_sampling(params: TgiParameters) -> SamplingOptions:
+    sampling_values = (params.temperature, params.top_k, params.top_p)
+    do_sample = params.do_sample or any(value is not None for value in sampling_values)
     return SamplingOptions(
-        temperature=params.temperature if samples else 0.0,
+        temperature=params.temperature if do_sample else 0.0,
         top_p=params.top_p,
         top_k=None if params.top_k is None else max(params.top_k, 0),
         presence_penalty=params.presence_penalty,
@@ -127,79 +140,81 @@ def _sampling(params: Parameters) -> SamplingOptions:
     )
 
 
-def _limits(params: Parameters, options: ReaderOptions) -> Limits:
-    most, least = params.max_new_tokens, params.min_new_tokens or 0
-    if most is not None and least > most:
-        raise invalid("min_new_tokens", f"it must not be greater than max_new_tokens={most}")
+def _read_limits(params: TgiParameters, options: ReaderOptions) -> GenerationLimits:
+    max_tokens, min_tokens = params.max_new_tokens, params.min_new_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid_value("min_new_tokens", f"it must not be greater than max_new_tokens={max_tokens}")
     if params.stop and params.stop_sequences:
         raise RequestError("Send either `stop` or `stop_sequences`.", param="stop_sequences")
     name = "stop_sequences" if params.stop_sequences else "stop"
-    return Limits(
-        max_tokens=most,
-        min_tokens=least,
-        stop=stop_strings(params.stop_sequences or params.stop, options.max_stop, name),
+    return GenerationLimits(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=read_stop_strings(params.stop_sequences or params.stop, options.max_stop, name),
         include_stop=True,
         ignore_eos=bool(params.ignore_eos),
         truncate_prompt=params.truncate,
     )
 
 
-def _constraints(params: Parameters) -> list[tuple[str, Constraint]]:
-    found: list[tuple[str, Constraint]] = []
+def _read_constraints(params: TgiParameters) -> list[tuple[str, Constraint]]:
+    constraints: list[tuple[str, Constraint]] = []
     if params.grammar is not None:
-        with within("grammar"):
-            found.append(("grammar", _of_grammar(params.grammar)))
+        with prefix_param("grammar"):
+            constraints.append(("grammar", _read_grammar(params.grammar)))
     if params.regular_constraint is not None:
-        pattern = sized(params.regular_constraint, MAX_REGEX, "regular_constraint")
-        found.append(("regular_constraint", Regex(pattern)))
-    if (schema := schema_or_text(params.guided_json, "guided_json")) is not None:
-        found.append(("guided_json", JsonSchema(schema)))
+        pattern = check_text_size(params.regular_constraint, MAX_REGEX, "regular_constraint")
+        constraints.append(("regular_constraint", Regex(pattern)))
+    if (schema := read_schema_or_text(params.guided_json, "guided_json")) is not None:
+        constraints.append(("guided_json", JsonSchema(schema)))
     if params.guided_grammar is not None:
-        definition = sized(params.guided_grammar, MAX_GRAMMAR, "guided_grammar")
-        found.append(("guided_grammar", grammar(definition)))
-    return found
+        definition = check_text_size(params.guided_grammar, MAX_GRAMMAR, "guided_grammar")
+        constraints.append(("guided_grammar", read_grammar(definition)))
+    return constraints
 
 
-def _of_grammar(given: Grammar) -> Constraint:
-    match one_of(given.type, ("json", "json_schema", "regex"), "type"):
+def _read_grammar(grammar: TgiGrammar) -> Constraint:
+    match check_one_of(grammar.type, ("json", "json_schema", "regex"), "type"):
         case "json":
-            return _schema(given.value)
+            return _read_schema(grammar.value)
         case "json_schema":
-            return _schema(_value(_json_schema, given.value, "expected an object with a `schema`").schema)
+            return _read_schema(_decode_value(_json_schema, grammar.value, "expected an object with a `schema`").schema)
         case _:
-            pattern = _value(_regex, given.value, "expected a regular expression, as a string")
-            return Regex(sized(pattern, MAX_REGEX, "value"))
+            pattern = _decode_value(_regex, grammar.value, "expected a regular expression, as a string")
+            return Regex(check_text_size(pattern, MAX_REGEX, "value"))
 
 
-def _value(decoder: msgspec.json.Decoder[T], raw: Raw, what: str) -> T:
+def _decode_value(decoder: msgspec.json.Decoder[T], raw: Raw, expectation: str) -> T:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise invalid("value", what) from None
+        raise invalid_value("value", expectation) from None
 
 
-def _schema(raw: Raw) -> JsonSchema:
-    schema = schema_or_text(raw, "value")
+def _read_schema(raw: Raw) -> JsonSchema:
+    schema = read_schema_or_text(raw, "value")
     if schema is None:
-        raise invalid("value", "expected a JSON Schema")
+        raise invalid_value("value", "expected a JSON Schema")
     return JsonSchema(schema)
 
 
-def _view(body: TgiBody, params: Parameters, limits: Limits, *, listed: bool) -> TgiView:
+def _build_render_options(
+    body: TgiBody, params: TgiParameters, limits: GenerationLimits, *, as_list: bool
+) -> TgiRenderOptions:
     prefix = ""
     if params.return_full_text:
         if not isinstance(body.inputs, str):
-            raise invalid("return_full_text", "`inputs` of token ids have no text")
+            raise invalid_value("return_full_text", "`inputs` of token ids have no text")
         prefix = body.inputs
-    return TgiView(
+    return TgiRenderOptions(
         details=bool(params.details),
-        scored=_scored(params),
-        own_form=params.return_details,
-        listed=listed,
+        logprobs=_wants_logprobs(params),
+        lightllm_tokens=params.return_details,
+        as_list=as_list,
         prefill=bool(params.decoder_input_details),
-        top=params.top_n_tokens or 0,
+        top_tokens=params.top_n_tokens or 0,
         seed=params.seed,
         prefix=prefix,
-        limit=limits.max_tokens,
+        max_tokens=limits.max_tokens,
         stops=limits.stop,
     )

@@ -6,33 +6,33 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrRest, Penalty, Probability, TokenId
+from ..fields import MAX_LOGPROBS, AtLeastOne, Count, CountOrUnlimited, Penalty, Probability, TokenId
 
 MAX_BEST_OF = 20
 
 
-class Grammar(Struct, frozen=True):
+class TgiGrammar(Struct, frozen=True):
     """type: json, json_schema or regex."""
 
     type: str
     value: Raw
 
 
-class NamedSchema(Struct, frozen=True):
+class TgiNamedSchema(Struct, frozen=True):
     """The value of a grammar of type json_schema."""
 
     schema: Raw
     name: str | None = None
 
 
-class Parameters(Struct, frozen=True, kw_only=True):
+class TgiParameters(Struct, frozen=True, kw_only=True):
     """TGI's first, then what LightLLM alone has, or calls by another name."""
 
     max_new_tokens: AtLeastOne | None = None
     do_sample: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Probability | None = None
-    top_k: CountOrRest | None = None
+    top_k: CountOrUnlimited | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
@@ -43,7 +43,7 @@ class Parameters(Struct, frozen=True, kw_only=True):
     top_n_tokens: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     return_full_text: bool | None = None
     truncate: AtLeastOne | None = None
-    grammar: Grammar | None = None
+    grammar: TgiGrammar | None = None
     adapter_id: str | None = None
 
     return_details: bool | None = None

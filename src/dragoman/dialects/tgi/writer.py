@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.errors import DragomanError
 from ...core.events import (
-    UNKNOWN_ID,
+    UNKNOWN_TOKEN_ID,
     Alternative,
     ChoiceFinished,
     Event,
@@ -29,12 +29,12 @@ from ...core.events import (
 )
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
-from ..envelope import COMMENT
-from ..text import line_safe, logprob, printable
-from .errors import tgi_error
+from ..envelope import KEEPALIVE_COMMENT
+from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
+from .errors import render_tgi_error
 
 
-class TgiView(Struct, frozen=True, kw_only=True):
+class TgiRenderOptions(Struct, frozen=True, kw_only=True):
     """What the client asked to see.
 
     details: TGI's. scored: tokens have logprobs. own_form: a whole answer has LightLLM's form, with its tokens or
@@ -44,21 +44,21 @@ class TgiView(Struct, frozen=True, kw_only=True):
     """
 
     details: bool = False
-    scored: bool = False
-    own_form: bool | None = None
-    listed: bool = False
+    logprobs: bool = False
+    lightllm_tokens: bool | None = None
+    as_list: bool = False
     prefill: bool = False
-    top: int = 0
+    top_tokens: int = 0
     seed: int | None = None
     prefix: str = ""
-    limit: int | None = None
+    max_tokens: int | None = None
     stops: tuple[str, ...] = ()
 
 
-DEFAULT_VIEW = TgiView()
+DEFAULT_OPTIONS = TgiRenderOptions()
 
 
-class _Scored(Struct, frozen=True):
+class _PrefillToken(Struct, frozen=True):
     """A token of the prompt, of which the first has no logprob."""
 
     id: int | None
@@ -98,17 +98,17 @@ class _Details(Struct, frozen=True):
     finish_reason: str
     generated_tokens: int
     seed: int | None
-    prefill: list[_Scored]
+    prefill: list[_PrefillToken]
     tokens: list[_Token]
     top_tokens: list[list[_Token]] | UnsetType
 
 
-class _Whole(Struct, frozen=True):
+class _TgiBody(Struct, frozen=True):
     generated_text: str
     details: _Details | UnsetType
 
 
-class _LightllmWhole(Struct, frozen=True):
+class _LightllmBody(Struct, frozen=True):
     """Of one choice all but the text are no arrays. Of several whose tokens nobody tells, their numbers are null."""
 
     generated_text: list[str]
@@ -118,12 +118,12 @@ class _LightllmWhole(Struct, frozen=True):
     tokens: list[_Token] | list[list[_Token]] | UnsetType
 
 
-class _Piece(Struct):
+class _PendingEvent(Struct):
     """What an event will say. token: None for text of which no token is told. count: tokens up to here."""
 
     token: Token | None
     text: str
-    count: int
+    token_count: int
 
 
 class TgiWriter:
@@ -133,13 +133,13 @@ class TgiWriter:
     unforeseen and without a token, an event of its own tells it, whose token has neither id nor text.
     """
 
-    def __init__(self, view: TgiView = DEFAULT_VIEW) -> None:
-        self._view = view
+    def __init__(self, options: TgiRenderOptions = DEFAULT_OPTIONS) -> None:
+        self._options = options
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
-        self._behind, self._longest = "", max(map(len, view.stops), default=1)
-        self._waiting: list[_Piece] = []
-        self._ended: ChoiceFinished | None = None
+        self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
+        self._pending: list[_PendingEvent] = []
+        self._choice_finished: ChoiceFinished | None = None
 
     @property
     def end(self) -> bytes:
@@ -147,10 +147,10 @@ class TgiWriter:
 
     @property
     def keepalive(self) -> bytes:
-        return COMMENT
+        return KEEPALIVE_COMMENT
 
-    def error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % tgi_error(error)
+    def render_error(self, error: DragomanError) -> bytes:
+        return b"data: %s\n\n" % render_tgi_error(error)
 
     def feed(self, event: Event) -> bytes:
         match event:
@@ -160,151 +160,169 @@ class TgiWriter:
             case PromptTokens():
                 return b""
             case TextDelta(_, text, tokens) | RefusalDelta(_, text, tokens):
-                return self._go_on(text, tokens)
+                return self._add(text, tokens)
             case ChoiceFinished():
-                self._ended = event
-                return self._go_on("", event.tokens)
+                self._choice_finished = event
+                return self._add("", event.tokens)
             case Finished(usage):
-                return self._last(usage.completion)
+                return self._render_last(usage.completion)
             case _:
                 # A raw prompt's answer has one text; tokens of anything else are told, and say nothing.
-                return self._go_on("", event.tokens)
+                return self._add("", event.tokens)
 
-    def full(self, reply: Reply) -> bytes:
-        answer = self._whole(reply) if self._view.own_form is None else self._lightllm(reply)
-        return line_safe(msgspec.json.encode([answer] if self._view.listed and isinstance(answer, _Whole) else answer))
+    def render_full(self, reply: Reply) -> bytes:
+        answer = self._build_tgi(reply) if self._options.lightllm_tokens is None else self._build_lightllm(reply)
+        return escape_line_breaks(
+            msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, _TgiBody) else answer)
+        )
 
-    def _go_on(self, text: str, tokens: Sequence[Token]) -> bytes:
+    def _add(self, text: str, tokens: Sequence[Token]) -> bytes:
         self._texts.append(text)
         if tokens:
-            for token, own in _shared(text, tokens):
+            for token, own_text in _split_text(text, tokens):
                 self._count += 1
-                self._waiting.append(_Piece(token, own, self._count))
-        elif self._waiting:
-            self._waiting[-1].text += text
+                self._pending.append(_PendingEvent(token, own_text, self._count))
+        elif self._pending:
+            self._pending[-1].text += text
         elif text:
-            self._waiting.append(_Piece(None, text, self._count))
-        self._behind = (self._behind + text)[-self._longest :]
-        keep = 1 if self._is_over() else 0
-        ready, self._waiting = self._waiting[: len(self._waiting) - keep], self._waiting[len(self._waiting) - keep :]
-        return b"".join([_event(self._said(piece)) for piece in ready])
-
-    def _is_over(self) -> bool:
-        """The last token is here, or it seems so."""
-        limit = self._view.limit
-        full = limit is not None and self._count >= limit
-        return self._ended is not None or full or self._behind.endswith(self._view.stops)
-
-    def _last(self, completion: int) -> bytes:
-        assert self._ended is not None, "Finished comes after every choice's end"
-        piece = self._waiting.pop() if self._waiting else _Piece(None, "", self._count)
-        reason, counted = self._ended, self._count or completion
-        details = _StreamDetails(_reason(reason), counted, self._prompt_tokens, self._view.seed)
-        last = msgspec.structs.replace(
-            self._said(piece),
-            generated_text=self._text("".join(self._texts)),
-            finished=True,
-            finish_reason=_lightllm_reason(reason),
-            details=details if self._view.details else None,
+            self._pending.append(_PendingEvent(None, text, self._count))
+        self._text_tail = (self._text_tail + text)[-self._longest_stop :]
+        keep_count = 1 if self._has_reached_end() else 0
+        ready, self._pending = (
+            self._pending[: len(self._pending) - keep_count],
+            self._pending[len(self._pending) - keep_count :],
         )
-        return _event(last)
+        return b"".join([_render_event(self._build_event(pending)) for pending in ready])
 
-    def _said(self, piece: _Piece) -> _StreamEvent:
+    def _has_reached_end(self) -> bool:
+        """The last token is here, or it seems so."""
+        limit = self._options.max_tokens
+        reached_limit = limit is not None and self._count >= limit
+        return self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
+
+    def _render_last(self, completion: int) -> bytes:
+        assert self._choice_finished is not None, "Finished comes after every choice's end"
+        pending = self._pending.pop() if self._pending else _PendingEvent(None, "", self._count)
+        finish, generated_tokens = self._choice_finished, self._count or completion
+        details = _StreamDetails(_map_reason(finish), generated_tokens, self._prompt_tokens, self._options.seed)
+        last = msgspec.structs.replace(
+            self._build_event(pending),
+            generated_text=self._add_prefix("".join(self._texts)),
+            finished=True,
+            finish_reason=_map_lightllm_reason(finish),
+            details=details if self._options.details else None,
+        )
+        return _render_event(last)
+
+    def _build_event(self, pending: _PendingEvent) -> _StreamEvent:
         self._index += 1
-        token = piece.token
+        token = pending.token
         if token is None:
-            said = _Token(None, printable(piece.text), None, not piece.text, piece.count, self._prompt_tokens)
-            return _StreamEvent(self._index, said, UNSET)
-        said = msgspec.structs.replace(
-            self._token(token),
-            text=printable(piece.text),
-            count_output_tokens=piece.count,
+            wire_token = _Token(
+                None, replace_surrogates(pending.text), None, not pending.text, pending.token_count, self._prompt_tokens
+            )
+            return _StreamEvent(self._index, wire_token, UNSET)
+        wire_token = msgspec.structs.replace(
+            self._build_token(token),
+            text=replace_surrogates(pending.text),
+            count_output_tokens=pending.token_count,
             prompt_tokens=self._prompt_tokens,
         )
-        return _StreamEvent(self._index, said, self._top(token) if self._view.top else UNSET)
+        return _StreamEvent(self._index, wire_token, self._build_top(token) if self._options.top_tokens else UNSET)
 
-    def _whole(self, reply: Reply) -> _Whole:
+    def _build_tgi(self, reply: Reply) -> _TgiBody:
         choice = reply.choices[0]
-        return _Whole(self._text(_text_of(choice)), self._details(reply, choice) if self._view.details else UNSET)
+        return _TgiBody(
+            self._add_prefix(_join_text(choice)), self._build_details(reply, choice) if self._options.details else UNSET
+        )
 
-    def _details(self, reply: Reply, choice: Choice) -> _Details:
-        prompt = reply.prompts[0] if reply.prompts and self._view.prefill else None
+    def _build_details(self, reply: Reply, choice: Choice) -> _Details:
+        prompt = reply.prompts[0] if reply.prompts and self._options.prefill else None
         return _Details(
-            finish_reason=_reason(choice),
+            finish_reason=_map_reason(choice),
             generated_tokens=len(choice.tokens) or reply.usage.completion,
-            seed=self._view.seed,
-            prefill=[] if prompt is None else [_prefilled(token) for token in prompt.tokens],
-            tokens=[self._token(token) for token in choice.tokens],
-            top_tokens=[self._top(token) for token in choice.tokens] if self._view.top else UNSET,
+            seed=self._options.seed,
+            prefill=[] if prompt is None else [_build_prefill_token(token) for token in prompt.tokens],
+            tokens=[self._build_token(token) for token in choice.tokens],
+            top_tokens=[self._build_top(token) for token in choice.tokens] if self._options.top_tokens else UNSET,
         )
 
-    def _lightllm(self, reply: Reply) -> _LightllmWhole:
-        choices, one = reply.choices, len(reply.choices) == 1
-        counts = [len(choice.tokens) or (reply.usage.completion if one else None) for choice in choices]
-        reasons = [_lightllm_reason(choice) for choice in choices]
-        tokens = [self._counted(choice, reply.usage.prompt) for choice in choices]
-        return _LightllmWhole(
-            generated_text=[self._text(_text_of(choice)) for choice in choices],
-            count_output_tokens=counts[0] if one else counts,
-            finish_reason=reasons[0] if one else reasons,
+    def _build_lightllm(self, reply: Reply) -> _LightllmBody:
+        choices, is_single = reply.choices, len(reply.choices) == 1
+        counts = [len(choice.tokens) or (reply.usage.completion if is_single else None) for choice in choices]
+        reasons = [_map_lightllm_reason(choice) for choice in choices]
+        tokens = [self._build_counted_tokens(choice, reply.usage.prompt) for choice in choices]
+        return _LightllmBody(
+            generated_text=[self._add_prefix(_join_text(choice)) for choice in choices],
+            count_output_tokens=counts[0] if is_single else counts,
+            finish_reason=reasons[0] if is_single else reasons,
             prompt_tokens=reply.usage.prompt,
-            tokens=(tokens[0] if one else tokens) if self._view.own_form else UNSET,
+            tokens=(tokens[0] if is_single else tokens) if self._options.lightllm_tokens else UNSET,
         )
 
-    def _counted(self, choice: Choice, prompt: int) -> list[_Token]:
+    def _build_counted_tokens(self, choice: Choice, prompt: int) -> list[_Token]:
         return [
-            msgspec.structs.replace(self._token(token), count_output_tokens=count, prompt_tokens=prompt)
+            msgspec.structs.replace(self._build_token(token), count_output_tokens=count, prompt_tokens=prompt)
             for count, token in enumerate(choice.tokens, start=1)
         ]
 
-    def _text(self, text: str) -> str:
-        return printable(self._view.prefix + text)
+    def _add_prefix(self, text: str) -> str:
+        return replace_surrogates(self._options.prefix + text)
 
-    def _token(self, token: Token) -> _Token:
-        score = logprob(token.logprob) if self._view.scored else None
-        return _Token(_id(token), printable(token.text), score, token.special)
+    def _build_token(self, token: Token) -> _Token:
+        logprob_value = clamp_logprob(token.logprob) if self._options.logprobs else None
+        return _Token(_get_known_id(token), replace_surrogates(token.text), logprob_value, token.special)
 
-    def _top(self, token: Token) -> list[_Token]:
+    def _build_top(self, token: Token) -> list[_Token]:
         """Whether an alternative is a control token is not known of any but the sampled one."""
         return [
-            _Token(_id(other), printable(other.text), logprob(other.logprob), token.special and other.id == token.id)
-            for other in token.top[: self._view.top]
+            _Token(
+                _get_known_id(alternative),
+                replace_surrogates(alternative.text),
+                clamp_logprob(alternative.logprob),
+                token.special and alternative.id == token.id,
+            )
+            for alternative in token.top[: self._options.top_tokens]
         ]
 
 
-def _event(said: _StreamEvent) -> bytes:
-    return b"data: %s\n\n" % line_safe(msgspec.json.encode(said))
+def _render_event(event: _StreamEvent) -> bytes:
+    return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(event))
 
 
-def _shared(text: str, tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
+def _split_text(text: str, tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
     """Each token with its part of the text that all of them released: its own, as far as it is there; the last one
     has the rest, so that the parts together are the text.
     """
     for token in tokens[:-1]:
-        own = token.text if text.startswith(token.text) else ""
-        text = text[len(own) :]
-        yield token, own
+        own_text = token.text if text.startswith(token.text) else ""
+        text = text[len(own_text) :]
+        yield token, own_text
     yield tokens[-1], text
 
 
-def _text_of(choice: Choice) -> str:
+def _join_text(choice: Choice) -> str:
     return "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
 
 
-def _prefilled(token: Token) -> _Scored:
-    return _Scored(_id(token), printable(token.text), None if token.logprob is None else logprob(token.logprob))
+def _build_prefill_token(token: Token) -> _PrefillToken:
+    return _PrefillToken(
+        _get_known_id(token),
+        replace_surrogates(token.text),
+        None if token.logprob is None else clamp_logprob(token.logprob),
+    )
 
 
-def _id(token: Token | Alternative) -> int | None:
-    return None if token.id == UNKNOWN_ID else token.id
+def _get_known_id(token: Token | Alternative) -> int | None:
+    return None if token.id == UNKNOWN_TOKEN_ID else token.id
 
 
-def _reason(ended: ChoiceFinished | Choice) -> str:
+def _map_reason(finish: ChoiceFinished | Choice) -> str:
     """TGI has no word for an answer that was ended from outside: it is cut off, as by a limit."""
-    if ended.reason is not FinishReason.STOP:
+    if finish.reason is not FinishReason.STOP:
         return "length"
-    return "eos_token" if ended.stop is None else "stop_sequence"
+    return "eos_token" if finish.stop is None else "stop_sequence"
 
 
-def _lightllm_reason(ended: ChoiceFinished | Choice) -> str:
-    return "stop" if ended.reason is FinishReason.STOP else "length"
+def _map_lightllm_reason(finish: ChoiceFinished | Choice) -> str:
+    return "stop" if finish.reason is FinishReason.STOP else "length"

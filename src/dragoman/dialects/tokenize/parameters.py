@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ..support import Rules, accepted, honoured, refused
+from ..parameter_table import ParameterTable, accept, honour, reject
 
-TOKENIZE = Rules(
+TOKENIZE = ParameterTable(
     (
-        *honoured("tokenize", "model", note="optional where the server has a default model"),
-        *honoured("tokenize", "prompt", note="a string; or messages"),
-        *honoured("tokenize", "messages", "tools", note="as in chat"),
-        *honoured("tokenize", "add_special_tokens", note="true by default for a prompt, false for messages"),
-        *honoured("tokenize", "return_token_strs"),
-        *honoured("tokenize", "add_generation_prompt", "continue_final_message", note="as in chat"),
-        *honoured("tokenize", "chat_template", "chat_template_kwargs", "documents", note="as in chat"),
-        *refused("tokenize", "media_io_kwargs", "how media is read is the server's setting", {}),
-        *refused("tokenize", "mm_processor_kwargs", "how media is read is the server's setting", {}),
+        *honour("tokenize", "model", note="optional where the server has a default model"),
+        *honour("tokenize", "prompt", note="a string; or messages"),
+        *honour("tokenize", "messages", "tools", note="as in chat"),
+        *honour("tokenize", "add_special_tokens", note="true by default for a prompt, false for messages"),
+        *honour("tokenize", "return_token_strs"),
+        *honour("tokenize", "add_generation_prompt", "continue_final_message", note="as in chat"),
+        *honour("tokenize", "chat_template", "chat_template_kwargs", "documents", note="as in chat"),
+        *reject("tokenize", "media_io_kwargs", "how media is read is the server's setting", {}),
+        *reject("tokenize", "mm_processor_kwargs", "how media is read is the server's setting", {}),
     )
 )
-DETOKENIZE = Rules(
+DETOKENIZE = ParameterTable(
     (
-        *honoured("detokenize", "model", note="optional where the server has a default model"),
-        *honoured("detokenize", "tokens"),
-        *accepted("detokenize", "skip_special_tokens", note="vLLM ignores it too: every token is written out"),
+        *honour("detokenize", "model", note="optional where the server has a default model"),
+        *honour("detokenize", "tokens"),
+        *accept("detokenize", "skip_special_tokens", note="vLLM ignores it too: every token is written out"),
     )
 )

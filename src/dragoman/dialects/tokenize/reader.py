@@ -7,10 +7,10 @@ from msgspec import Struct
 from ...core.errors import RequestError
 from ...core.request import Conversation
 from ..base import ReaderOptions
-from ..body import Body, Shape, missing
-from ..chat.reader import declared_tools, read_prompting
-from ..chat.wire import Prompting
-from ..fields import TokenId, model_of
+from ..body import BodySchema, ParsedBody, missing_parameter
+from ..chat.reader import read_declared_tools, read_prompt_fields
+from ..chat.wire import ChatPromptFields
+from ..fields import TokenId, resolve_model
 from .parameters import DETOKENIZE, TOKENIZE
 
 
@@ -31,13 +31,13 @@ class DetokenizeCall(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class _Common(Struct, frozen=True, kw_only=True):
+class _CommonFields(Struct, frozen=True, kw_only=True):
     model: str | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
-class _TextBody(_Common, frozen=True, kw_only=True):
+class _TextBody(_CommonFields, frozen=True, kw_only=True):
     prompt: str
 
 
@@ -46,24 +46,24 @@ class _DetokenizeBody(Struct, frozen=True, kw_only=True):
     tokens: list[TokenId]
 
 
-_COMMON, _TEXT, _PROMPTING = Shape(_Common), Shape(_TextBody), Shape(Prompting)
-_DETOKENIZE = Shape(_DetokenizeBody)
+_COMMON, _TEXT, _PROMPT_FIELDS = BodySchema(_CommonFields), BodySchema(_TextBody), BodySchema(ChatPromptFields)
+_DETOKENIZE = BodySchema(_DetokenizeBody)
 
 
 def read_tokenize(data: bytes, options: ReaderOptions) -> TokenizeCall:
-    parsed = Body(data)
+    parsed = ParsedBody(data)
     if "messages" in parsed.fields and "prompt" in parsed.fields:
         raise RequestError("Send either 'prompt' or 'messages', not both.", param="prompt", code="invalid_value")
-    return _tokenize_chat(parsed, options) if "messages" in parsed.fields else _tokenize_text(parsed, options)
+    return _read_tokenize_chat(parsed, options) if "messages" in parsed.fields else _read_tokenize_text(parsed, options)
 
 
-def _tokenize_text(parsed: Body, options: ReaderOptions) -> TokenizeCall:
+def _read_tokenize_text(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
     if "prompt" not in parsed.fields:
-        raise missing("prompt")
-    body = parsed.read(_TEXT)
-    warnings, unknown = TOKENIZE.judge(parsed.others(_TEXT.names))
+        raise missing_parameter("prompt")
+    body = parsed.decode(_TEXT)
+    warnings, unknown = TOKENIZE.classify(parsed.find_other_fields(_TEXT.names))
     return TokenizeCall(
-        model_of(body.model, options),
+        resolve_model(body.model, options),
         body.prompt,
         body.add_special_tokens is not False,
         bool(body.return_token_strs),
@@ -72,12 +72,12 @@ def _tokenize_text(parsed: Body, options: ReaderOptions) -> TokenizeCall:
     )
 
 
-def _tokenize_chat(parsed: Body, options: ReaderOptions) -> TokenizeCall:
-    body, prompting = parsed.read(_COMMON), parsed.read(_PROMPTING)
-    warnings, unknown = TOKENIZE.judge(parsed.others(_COMMON.names, _PROMPTING.names))
-    conversation = read_prompting(prompting, declared_tools(prompting.tools, warnings))
+def _read_tokenize_chat(parsed: ParsedBody, options: ReaderOptions) -> TokenizeCall:
+    body, prompting = parsed.decode(_COMMON), parsed.decode(_PROMPT_FIELDS)
+    warnings, unknown = TOKENIZE.classify(parsed.find_other_fields(_COMMON.names, _PROMPT_FIELDS.names))
+    conversation = read_prompt_fields(prompting, read_declared_tools(prompting.tools, warnings))
     return TokenizeCall(
-        model_of(body.model, options),
+        resolve_model(body.model, options),
         conversation,
         bool(body.add_special_tokens),
         bool(body.return_token_strs),
@@ -87,7 +87,7 @@ def _tokenize_chat(parsed: Body, options: ReaderOptions) -> TokenizeCall:
 
 
 def read_detokenize(data: bytes, options: ReaderOptions) -> DetokenizeCall:
-    parsed = Body(data)
-    body = parsed.read(_DETOKENIZE)
-    _, unknown = DETOKENIZE.judge(parsed.others(_DETOKENIZE.names))
-    return DetokenizeCall(model_of(body.model, options), tuple(body.tokens), unknown)
+    parsed = ParsedBody(data)
+    body = parsed.decode(_DETOKENIZE)
+    _, unknown = DETOKENIZE.classify(parsed.find_other_fields(_DETOKENIZE.names))
+    return DetokenizeCall(resolve_model(body.model, options), tuple(body.tokens), unknown)

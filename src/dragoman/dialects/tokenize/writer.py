@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ..text import printable
+from ..json_encoding import replace_surrogates
 
 
-class _Tokenized(Struct, frozen=True):
+class _TokenizeBody(Struct, frozen=True):
     count: int
     max_model_len: int
     tokens: Sequence[int]
     token_strs: Sequence[str] | None
 
 
-class _Detokenized(Struct, frozen=True):
+class _DetokenizeBody(Struct, frozen=True):
     prompt: str
 
 
-def tokenize_answer(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
+def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
     """strings: each token's text, where `return_token_strs` asked for it."""
-    texts = None if strings is None else [printable(text) for text in strings]
-    return msgspec.json.encode(_Tokenized(len(tokens), max_model_len, tokens, texts))
+    texts = None if strings is None else [replace_surrogates(text) for text in strings]
+    return msgspec.json.encode(_TokenizeBody(len(tokens), max_model_len, tokens, texts))
 
 
-def detokenize_answer(prompt: str) -> bytes:
-    return msgspec.json.encode(_Detokenized(printable(prompt)))
+def render_detokenize(prompt: str) -> bytes:
+    return msgspec.json.encode(_DetokenizeBody(replace_surrogates(prompt)))

@@ -28,10 +28,10 @@ class _Call(Generic[T, R]):
     def __init__(self, inputs: Sequence[T]) -> None:
         self.inputs = inputs
         self.results: list[R] = []
-        self.taken = 0
+        self.next_index = 0
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[list[R]] = self.loop.create_future()
-        self.gone = False
+        self.is_finished = False
 
 
 class Batcher(Generic[T, R]):
@@ -45,12 +45,12 @@ class Batcher(Generic[T, R]):
         compute: Callable[[list[T]], list[R]],
         size: Callable[[T], int],
         *,
-        most: int = 4096,
+        max_batch_tokens: int = 4096,
         max_waiting: int = 1024,
         name: str = "batcher",
     ) -> None:
         self._compute, self._size = compute, size
-        self._most, self._max_waiting, self._name = most, max_waiting, name
+        self._max_batch_tokens, self._max_waiting, self._name = max_batch_tokens, max_waiting, name
         self._calls: deque[_Call[T, R]] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -71,7 +71,7 @@ class Batcher(Generic[T, R]):
             self._changed.notify()
         await asyncio.to_thread(thread.join)
         for call in list(self._calls):
-            _settle(call, EngineError("The engine is shutting down."))
+            _complete_call(call, EngineError("The engine is shutting down."))
         self._calls.clear()
 
     def health(self) -> Health:
@@ -96,7 +96,7 @@ class Batcher(Generic[T, R]):
         try:
             return await call.done
         finally:
-            call.gone = True
+            call.is_finished = True
 
     def _run(self) -> None:
         while True:
@@ -105,54 +105,54 @@ class Batcher(Generic[T, R]):
                     self._changed.wait()
                 if self._stopping:
                     return
-                batch = self._next()
+                batch = self._next_batch()
             if batch:
-                self._work(batch)
+                self._compute_batch(batch)
 
-    def _next(self) -> list[tuple[_Call[T, R], T]]:
+    def _next_batch(self) -> list[tuple[_Call[T, R], T]]:
         """The inputs of the next batch: one of each call in turn, until it is full."""
         batch: list[tuple[_Call[T, R], T]] = []
         size = 0
         while self._calls:
             call = self._calls.popleft()
-            if call.gone:
+            if call.is_finished:
                 continue
-            input = call.inputs[call.taken]
+            input = call.inputs[call.next_index]
             size += self._size(input)
-            if batch and size > self._most:
+            if batch and size > self._max_batch_tokens:
                 self._calls.appendleft(call)
                 break
             batch.append((call, input))
-            call.taken += 1
-            if call.taken < len(call.inputs):
+            call.next_index += 1
+            if call.next_index < len(call.inputs):
                 self._calls.append(call)
         return batch
 
-    def _work(self, batch: list[tuple[_Call[T, R], T]]) -> None:
+    def _compute_batch(self, batch: list[tuple[_Call[T, R], T]]) -> None:
         """A batch that raises fails the calls in it, and nobody else."""
         try:
             results = self._compute([input for _, input in batch])
         except Exception:
             log.exception("a batch failed")
             for call in dict.fromkeys(call for call, _ in batch):
-                _settle(call, EngineError("The engine failed while computing a batch."))
+                _complete_call(call, EngineError("The engine failed while computing a batch."))
             return
         # A call's inputs are taken in order, so that its results come in order.
         for (call, _), result in zip(batch, results, strict=True):
             call.results.append(result)
             if len(call.results) == len(call.inputs):
-                _settle(call, None)
+                _complete_call(call, None)
 
 
-def _settle(call: _Call[T, R], error: EngineError | None) -> None:
-    call.gone = True
+def _complete_call(call: _Call[T, R], error: EngineError | None) -> None:
+    call.is_finished = True
     try:
-        call.loop.call_soon_threadsafe(_tell, call, error)
+        call.loop.call_soon_threadsafe(_set_result, call, error)
     except RuntimeError:
         """The loop was closed: there is nobody left to tell."""
 
 
-def _tell(call: _Call[T, R], error: EngineError | None) -> None:
+def _set_result(call: _Call[T, R], error: EngineError | None) -> None:
     if call.done.done():
         return
     if error is None:

@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 ROWS = 8
 """Batches are padded to a multiple of this."""
 CANDIDATES = (128, 32, 8, 4, 2, 1)
-_MOST_WORK = 1 << 33
+_MAX_TRIAL_WORK = 1 << 33
 """Multiply-adds that a trial may take: for large models a smaller block has to do."""
 
 
@@ -34,36 +34,38 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
     count, inner = rows.shape[-2:]
     if count <= block:
         return rows @ matrix
-    whole = count - count % block
-    blocks = rows[..., :whole, :].reshape(*rows.shape[:-2], whole // block, block, inner) @ matrix[..., None, :, :]
-    head = blocks.reshape(*blocks.shape[:-3], whole, matrix.shape[-1])
-    if whole == count:
-        return head
-    return np.concatenate((head, rows[..., whole:, :] @ matrix), axis=-2)
+    full_rows = count - count % block
+    blocks = (
+        rows[..., :full_rows, :].reshape(*rows.shape[:-2], full_rows // block, block, inner) @ matrix[..., None, :, :]
+    )
+    full = blocks.reshape(*blocks.shape[:-3], full_rows, matrix.shape[-1])
+    if full_rows == count:
+        return full
+    return np.concatenate((full, rows[..., full_rows:, :] @ matrix), axis=-2)
 
 
-class Trials:
+class BlockSizes:
     """Finds out which blocks can be used. Every shape is tried once."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], int] = {}
+        self._sizes: dict[tuple[int, ...], int] = {}
 
-    def block(self, matrix: Floats, unit: int) -> int:
+    def find_block_size(self, matrix: Floats, unit: int) -> int:
         """The block for products with matrices of this shape and layout, of row counts that are multiples of unit."""
         key = (*matrix.shape, *matrix.strides, unit)
-        if key not in self._found:
-            self._found[key] = largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
-        return self._found[key]
+        if key not in self._sizes:
+            self._sizes[key] = find_largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
+        return self._sizes[key]
 
 
 class Linear:
     """rows @ weight + bias; a row of the result does not depend on the number of rows, a multiple of ROWS."""
 
-    def __init__(self, weight: Floats, trials: Trials, bias: Floats | None = None) -> None:
+    def __init__(self, weight: Floats, block_sizes: BlockSizes, bias: Floats | None = None) -> None:
         """weight: [inner, outer]."""
         self._weight = np.ascontiguousarray(weight)
         self._bias = bias
-        self._block = trials.block(self._weight, ROWS)
+        self._block = block_sizes.find_block_size(self._weight, ROWS)
 
     def __call__(self, rows: Floats) -> Floats:
         product = multiply(rows, self._weight, self._block)
@@ -72,7 +74,7 @@ class Linear:
         return product
 
 
-def largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:
+def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:
     """The largest candidate for which `product` treats all rows alike in every call that `multiply` may make.
 
     product: rows of `inner` numbers to `outer` numbers, by some fixed matrix. It is tried on equal rows, of
@@ -81,16 +83,16 @@ def largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, u
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:
         counts = range(unit, block + 1, unit) if block >= unit else (block,)
-        if (block <= unit or sum(counts) * inner * outer <= _MOST_WORK) and _agree(product, row, counts):
+        if (block <= unit or sum(counts) * inner * outer <= _MAX_TRIAL_WORK) and _rows_agree(product, row, counts):
             return block
     return CANDIDATES[-1]
 
 
-def pad(count: int, unit: int) -> int:
+def round_up(count: int, unit: int) -> int:
     """The next multiple of unit."""
     return -(-count // unit) * unit
 
 
-def _agree(product: Callable[[Floats], Floats], row: Floats, counts: range | tuple[int, ...]) -> bool:
+def _rows_agree(product: Callable[[Floats], Floats], row: Floats, counts: range | tuple[int, ...]) -> bool:
     expected = product(np.repeat(row, counts[0], axis=0))[:1]
     return all(bool((product(np.repeat(row, count, axis=0)) == expected).all()) for count in counts)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import EngineError
 
-_WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}
+_BYTES_PER_NUMBER = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 class _Entry(Struct):
@@ -57,48 +57,50 @@ class Tensors:
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
-        files, self._name = _files(source)
-        self._found: dict[str, tuple[_File, int, _Entry]] = {}
+        files, self._name = _list_files(source)
+        self._remaining: dict[str, tuple[_File, int, _Entry]] = {}
         for file in files:
-            start, entries = _header(file)
-            twice = next((name for name in entries if name in self._found), None)
-            if twice is not None:
-                raise EngineError(f"{self._name} holds {twice} twice")
-            self._found.update((name, (file, start, entry)) for name, entry in entries.items())
-        if not self._found:
+            start, entries = _read_header(file)
+            duplicate = next((name for name in entries if name in self._remaining), None)
+            if duplicate is not None:
+                raise EngineError(f"{self._name} holds {duplicate} twice")
+            self._remaining.update((name, (file, start, entry)) for name, entry in entries.items())
+        if not self._remaining:
             raise EngineError(f"{self._name} holds no safetensors file")
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._remaining
 
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of this name as float32; EngineError if it is missing or has another shape."""
-        if name not in self._found:
+        if name not in self._remaining:
             raise EngineError(f"{self._name} holds no tensor {name}")
-        file, start, entry = self._found.pop(name)
-        if entry.dtype not in _WIDTHS:
-            raise EngineError(f"{file.name}: {name} has dtype {entry.dtype}; supported are {', '.join(_WIDTHS)}")
+        file, start, entry = self._remaining.pop(name)
+        if entry.dtype not in _BYTES_PER_NUMBER:
+            raise EngineError(
+                f"{file.name}: {name} has dtype {entry.dtype}; supported are {', '.join(_BYTES_PER_NUMBER)}"
+            )
         if entry.shape != shape:
             raise EngineError(f"{file.name}: {name} has shape {entry.shape}, not {shape}")
-        raw = file.read(start + entry.data_offsets[0], prod(shape) * _WIDTHS[entry.dtype])
-        return _float32(raw, entry.dtype).reshape(shape)
+        raw = file.read(start + entry.data_offsets[0], prod(shape) * _BYTES_PER_NUMBER[entry.dtype])
+        return _to_float32(raw, entry.dtype).reshape(shape)
 
     def drop(self, name: str) -> None:
         """Leave this tensor out on purpose."""
-        self._found.pop(name, None)
+        self._remaining.pop(name, None)
 
     def drop_all(self, prefix: str) -> None:
         """The same for all whose name begins so."""
-        for name in [name for name in self._found if name.startswith(prefix)]:
+        for name in [name for name in self._remaining if name.startswith(prefix)]:
             self.drop(name)
 
-    def close(self) -> None:
+    def check_all_used(self) -> None:
         """EngineError if anything was not taken: a model with parts that we do not compute."""
-        if self._found:
-            raise EngineError(f"{self._name} holds tensors that are not used here: {sorted(self._found)[:4]}")
+        if self._remaining:
+            raise EngineError(f"{self._name} holds tensors that are not used here: {sorted(self._remaining)[:4]}")
 
 
-def _files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
+def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
     """And what they are called together."""
     if not isinstance(source, Path):
         return [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)], "what was sent"
@@ -107,7 +109,7 @@ def _files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
     return [_OnDisk(path) for path in sorted(source.glob("*.safetensors"))], str(source)
 
 
-def _header(file: _File) -> tuple[int, dict[str, _Entry]]:
+def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
     (length,) = struct.unpack("<Q", file.read(0, 8).tobytes().ljust(8, b"\xff"))
     if length > file.size - 8:
         raise EngineError(f"{file.name} is no safetensors file: its header would be {length} bytes long")
@@ -119,19 +121,19 @@ def _header(file: _File) -> tuple[int, dict[str, _Entry]]:
     except msgspec.DecodeError as error:
         raise EngineError(f"{file.name} is no safetensors file: {error}") from error
     for name, entry in entries.items():
-        _check(file.name, name, entry, file.size - 8 - length)
+        _check_entry(file.name, name, entry, file.size - 8 - length)
     return 8 + length, entries
 
 
-def _check(file: str, name: str, entry: _Entry, size: int) -> None:
+def _check_entry(file: str, name: str, entry: _Entry, size: int) -> None:
     begin, end = entry.data_offsets
     # How wide the others are does not matter: they are never read.
-    width = _WIDTHS.get(entry.dtype)
+    width = _BYTES_PER_NUMBER.get(entry.dtype)
     if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
         raise EngineError(f"{file}: {name} does not lie where the header says")
 
 
-def _float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
+def _to_float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:
     match dtype:
         case "BF16":
             return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)

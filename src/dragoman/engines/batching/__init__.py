@@ -4,19 +4,19 @@ A model says how it computes a step (`Model`, `Runner`); queueing, the pool of b
 constraints and scores are the same for all of them.
 """
 
-from .adapters import AdapterShelf
+from .adapters import AdapterRegistry
 from .blocks import BLOCK_SIZE
-from .capabilities import capabilities
-from .engine import BatchingEngine, EngineConfig, check_request, seeded
+from .capabilities import build_capabilities
+from .engine import BatchingEngine, EngineConfig, build_rng, check_request
+from .image_placement import place_images
 from .limits import EngineLimits
-from .model import Model, Runner, Sight, States
-from .offload import BlockFiles, fingerprint
-from .placing import placed
+from .model import Model, Runner, StepStates, VisionRunner
+from .offload import BlockFiles, compute_fingerprint
 from .scheduler import Chunk, SchedulerConfig
 
 __all__ = [
     "BLOCK_SIZE",
-    "AdapterShelf",
+    "AdapterRegistry",
     "BatchingEngine",
     "BlockFiles",
     "Chunk",
@@ -25,11 +25,11 @@ __all__ = [
     "Model",
     "Runner",
     "SchedulerConfig",
-    "Sight",
-    "States",
-    "capabilities",
+    "StepStates",
+    "VisionRunner",
+    "build_capabilities",
+    "build_rng",
     "check_request",
-    "fingerprint",
-    "placed",
-    "seeded",
+    "compute_fingerprint",
+    "place_images",
 ]

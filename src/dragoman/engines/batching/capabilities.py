@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...core.engine import CONSTRAINTS, Capabilities, Feature
-from ...core.request import Limits, SamplingOptions
+from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature
+from ...core.request import GenerationLimits, SamplingOptions
 
 _FEATURES = frozenset(
     {
-        *CONSTRAINTS,
+        *CONSTRAINT_FEATURES,
         Feature.TOOLS,
         Feature.LOGPROBS,
         Feature.PROMPT_LOGPROBS,
@@ -15,14 +15,14 @@ _FEATURES = frozenset(
         Feature.TOKEN_IDS,
     }
 )
-_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(Limits.__struct_fields__)
+_PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(GenerationLimits.__struct_fields__)
 
 
-def capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:
+def build_capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:
     """vocab: token ids. lora, images: what only some models are served with."""
-    beside = {Feature.LORA: lora, Feature.IMAGES: images}
+    optional = {Feature.LORA: lora, Feature.IMAGES: images}
     return Capabilities(
-        features=_FEATURES | {feature for feature, there in beside.items() if there},
+        features=_FEATURES | {feature for feature, supported in optional.items() if supported},
         parameters=_PARAMETERS | {"lora"} if lora else _PARAMETERS,
         max_logprobs=vocab,
     )

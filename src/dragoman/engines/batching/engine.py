@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from ...core.engine import (
     Capabilities,
-    Deliver,
     Ended,
     Failed,
     Health,
-    PromptScored,
+    OutputCallback,
+    PromptLogprobs,
     Sampled,
     Scheduled,
     TokenOutput,
@@ -28,16 +28,16 @@ from ...core.engine import (
 )
 from ...core.errors import EngineError, QueueFull, RequestError, Unsupported
 from ...core.events import FinishReason
-from .adapters import Adapter, AdapterShelf
-from .capabilities import capabilities
-from .model import Model, Sight
+from .adapters import AdapterRegistry, LoadedAdapter
+from .capabilities import build_capabilities
+from .control import BatchingControl, Rejection
+from .model import Model, VisionRunner
 from .offload import BlockFiles
-from .sampling import Draws
+from .sampling import RngFactory
 from .scheduler import SchedulerConfig
 from .sequence import Sequence
-from .steering import Closed, Steering
-from .stepper import Output, Stepper
-from .worker import Abort, Add, Hold, Task, Worker
+from .stepper import SequenceOutput, Stepper
+from .worker import AbortSequence, AddSequence, Pause, StepTask, Worker
 
 
 class EngineConfig(Struct, frozen=True):
@@ -55,27 +55,27 @@ class EngineConfig(Struct, frozen=True):
     scheduler: SchedulerConfig = SchedulerConfig()
 
 
-class _Live:
+class _ActiveSequence:
     """A sequence that has not ended, and what it has been told."""
 
-    __slots__ = ("announced", "deliver", "id", "unscored")
+    __slots__ = ("awaits_prompt_logprobs", "deliver", "id", "is_announced")
 
-    def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
+    def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
         self.id, self.deliver = request.id, deliver
-        self.announced = False
-        self.unscored = request.prompt_logprobs is not None
+        self.is_announced = False
+        self.awaits_prompt_logprobs = request.prompt_logprobs is not None
 
-    def note(self, output: TokenOutput) -> None:
-        self.announced = True
-        if isinstance(output, PromptScored):
-            self.unscored = False
+    def record(self, output: TokenOutput) -> None:
+        self.is_announced = True
+        if isinstance(output, PromptLogprobs):
+            self.awaits_prompt_logprobs = False
 
-    def ending(self) -> list[TokenOutput]:
+    def build_final_outputs(self) -> list[TokenOutput]:
         """What it is told when it ends from outside."""
-        if self.unscored:
+        if self.awaits_prompt_logprobs:
             return [Failed(self.id, "The request was ended before its prompt was scored.")]
-        ended: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
-        return ended if self.announced else [Scheduled(self.id, 0), *ended]
+        outputs: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
+        return outputs if self.is_announced else [Scheduled(self.id, 0), *outputs]
 
 
 class BatchingEngine:
@@ -91,13 +91,13 @@ class BatchingEngine:
         self,
         model: Model,
         config: EngineConfig,
-        draws: Draws,
+        rng_factory: RngFactory,
         clock: Callable[[], float] = time.monotonic,
         *,
         name: str = "engine",
-        adapters: AdapterShelf | None = None,
+        adapters: AdapterRegistry | None = None,
         files: BlockFiles | None = None,
-        sight: Sight | None = None,
+        vision_runner: VisionRunner | None = None,
     ) -> None:
         if config.max_model_len > config.num_kv_tokens:
             raise EngineError(
@@ -105,26 +105,28 @@ class BatchingEngine:
             )
         self._model = model
         self._config = config
-        self._draws = draws
+        self._rng_factory = rng_factory
         self._clock = clock
         self._name = name
         self._adapters = adapters
         self._files = files
-        self._sight = sight
+        self._vision_runner = vision_runner
         self._loop: asyncio.AbstractEventLoop | None = None
         self._worker: Worker | None = None
-        self._live: dict[int, _Live] = {}
+        self._active: dict[int, _ActiveSequence] = {}
         self._keys: dict[str, int] = {}
-        self._arrived = 0
+        self._num_arrived = 0
         self._busy_since = 0.0
-        self._held = False
-        self._waiting: set[asyncio.Future[None]] = set()
-        self._emptied: list[asyncio.Future[None]] = []
-        self.steering = Steering(self, model)
+        self._paused = False
+        self._pending_tasks: set[asyncio.Future[None]] = set()
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self.control = BatchingControl(self, model)
         """Orders of an administrator."""
-        self.closed: Closed | None = None
+        self.rejection: Rejection | None = None
         """Why nothing new is taken at present."""
-        self._capabilities = capabilities(model.vocab, lora=adapters is not None, images=sight is not None)
+        self._capabilities = build_capabilities(
+            model.vocab, lora=adapters is not None, images=vision_runner is not None
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -141,20 +143,20 @@ class BatchingEngine:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         # Other weights than those of the files make other keys and values.
-        files = None if self.steering.renewed else self._files
+        files = None if self.control.has_new_weights else self._files
         if files:
             await asyncio.to_thread(files.open)
-        version = self.steering.weight_version
+        version = self.control.weight_version
         stepper = Stepper(self._model, self._config.scheduler, self._config.num_kv_tokens, files, version)
-        self._worker = Worker(stepper, self._post, self._clock, self._name, self._sight)
-        self._worker.submit(Hold(self._held))
+        self._worker = Worker(stepper, self._post, self._clock, self._name, self._vision_runner)
+        self._worker.submit(Pause(self._paused))
         self._worker.start()
 
     async def stop(self) -> None:
         worker, self._worker = self._worker, None
         if worker is None:
             return
-        if self._silence(worker) > self._config.step_timeout:
+        if self._compute_stalled_seconds(worker) > self._config.step_timeout:
             # A thread cannot be killed. If its step ever ends, nobody hears of it.
             worker.abandon()
         else:
@@ -162,32 +164,32 @@ class BatchingEngine:
             await asyncio.to_thread(worker.join)
         if self._files:
             await asyncio.to_thread(self._files.close)
-        live, self._live = self._live, {}
+        active, self._active = self._active, {}
         self._keys.clear()
-        for one in live.values():
-            self._tell(one, Failed(one.id, "The engine is shutting down."))
-        for waiting in [*self._waiting, *self._emptied]:
-            if not waiting.done():
-                waiting.set_exception(EngineError("The engine is shutting down."))
+        for sequence in active.values():
+            self._deliver(sequence, Failed(sequence.id, "The engine is shutting down."))
+        for future in [*self._pending_tasks, *self._idle_waiters]:
+            if not future.done():
+                future.set_exception(EngineError("The engine is shutting down."))
 
     def health(self) -> Health:
-        worker, live = self._worker, len(self._live)
+        worker, num_active = self._worker, len(self._active)
         if worker is None:
-            return Health(ready=False, reason="the engine is not running", waiting=live)
-        if not worker.alive:
-            return Health(ready=False, reason="the engine's thread has died", waiting=live, failed=True)
-        running = min(worker.running, live)
-        silent, config = self._silence(worker), self._config
-        if silent > min(config.stall_after, config.step_timeout):
-            hangs, reason = silent > config.step_timeout, f"no step for {silent:.0f} s"
-            return Health(ready=False, reason=reason, waiting=live - running, running=running, failed=hangs)
-        return Health(waiting=live - running, running=running)
+            return Health(ready=False, reason="the engine is not running", waiting=num_active)
+        if not worker.is_alive:
+            return Health(ready=False, reason="the engine's thread has died", waiting=num_active, failed=True)
+        running = min(worker.num_running, num_active)
+        stalled_seconds, config = self._compute_stalled_seconds(worker), self._config
+        if stalled_seconds > min(config.stall_after, config.step_timeout):
+            has_failed, reason = stalled_seconds > config.step_timeout, f"no step for {stalled_seconds:.0f} s"
+            return Health(ready=False, reason=reason, waiting=num_active - running, running=running, failed=has_failed)
+        return Health(waiting=num_active - running, running=running)
 
-    def _silence(self, worker: Worker) -> float:
+    def _compute_stalled_seconds(self, worker: Worker) -> float:
         """Seconds for which there has been work to do, and no step has ended."""
-        if not self._live or self._held:
+        if not self._active or self._paused:
             return 0.0
-        return self._clock() - max(worker.last_step, self._busy_since)
+        return self._clock() - max(worker.last_step_at, self._busy_since)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""
@@ -195,97 +197,104 @@ class BatchingEngine:
 
     async def reset_prefix_cache(self) -> None:
         """As PrefixCache.reset_prefix_cache; before the next step."""
-        await self.between_steps(lambda stepper: stepper.scheduler.forget())
+        await self.run_between_steps(lambda stepper: stepper.scheduler.clear_cache())
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add. RequestError if a token id is not of this vocabulary, ContextTooLong if the
         prompt leaves no room for an answer."""
         if self._worker is None:
             raise EngineError("The engine is not running.")
-        if self.closed is not None:
-            raise self.closed.error()
+        if self.rejection is not None:
+            raise self.rejection.build_error()
         if request.id in self._keys:
             raise ValueError(f"a sequence {request.id!r} is already running")
         check_request(request, self.vocab_size, self.max_model_len)
-        adapter = self._adapter(request)
-        if request.images and self._sight is None:
+        adapter = self._find_adapter(request)
+        if request.images and self._vision_runner is None:
             raise Unsupported("This engine does not see.", param="messages")
-        if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
-        if not self._live:
+        if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
+            raise QueueFull(f"{len(self._active)} sequences are waiting or running already.")
+        if not self._active:
             self._busy_since = self._clock()
-        self._arrived += 1
-        key, most = self._arrived, self.max_model_len
-        sequence = Sequence(key, request, vocab=self.vocab_size, max_model_len=most, draws=self._draws, adapter=adapter)
+        self._num_arrived += 1
+        key, max_model_len = self._num_arrived, self.max_model_len
+        sequence = Sequence(
+            key,
+            request,
+            vocab=self.vocab_size,
+            max_model_len=max_model_len,
+            rng_factory=self._rng_factory,
+            adapter=adapter,
+        )
         self._keys[request.id] = key
-        self._live[key] = _Live(request, deliver)
-        self._worker.submit(Add(sequence))
+        self._active[key] = _ActiveSequence(request, deliver)
+        self._worker.submit(AddSequence(sequence))
 
-    def _adapter(self, request: TokenRequest) -> Adapter | None:
+    def _find_adapter(self, request: TokenRequest) -> LoadedAdapter | None:
         """Raises Unsupported for what else a request brings, RequestError for an adapter that has just gone."""
         extras = dict(request.extras)
-        asked = extras.pop("lora", None) if self._adapters else None
+        encoded_name = extras.pop("lora", None) if self._adapters else None
         if extras:
             raise Unsupported(f"This engine does not know {next(iter(extras))}.", param=next(iter(extras)))
-        if asked is None or self._adapters is None:
+        if encoded_name is None or self._adapters is None:
             return None
-        name = msgspec.json.decode(asked, type=str)
-        found = self._adapters.find(name)
-        if found is None:
+        name = msgspec.json.decode(encoded_name, type=str)
+        adapter = self._adapters.find(name)
+        if adapter is None:
             raise RequestError(f"The adapter `{name}` is not loaded.", param="model")
-        return found
+        return adapter
 
     def abort(self, id: str) -> None:
         key = self._keys.pop(id, None)
         if key is not None:
-            del self._live[key]
+            del self._active[key]
             if self._worker:
-                self._worker.submit(Abort(key))
-            self._look_whether_empty()
+                self._worker.submit(AbortSequence(key))
+            self._notify_if_idle()
 
-    def end_all(self) -> int:
+    def abort_all(self) -> int:
         """Whatever waits or runs ends now with what it has said; how many there were."""
-        live = list(self._live.values())
-        for one in live:
-            self.abort(one.id)
-            for output in one.ending():
-                self._tell(one, output)
-        return len(live)
+        active = list(self._active.values())
+        for sequence in active:
+            self.abort(sequence.id)
+            for output in sequence.build_final_outputs():
+                self._deliver(sequence, output)
+        return len(active)
 
-    async def drained(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when nothing waits or runs. Raises EngineError if the engine stops before."""
-        while self._live:
-            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._emptied.append(emptied)
-            await emptied
+        while self._active:
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(idle)
+            await idle
 
-    def hold(self, *, held: bool) -> None:
+    def set_paused(self, *, paused: bool) -> None:
         """Whether steps rest, from the next one on."""
-        self._held, self._busy_since = held, self._clock()
+        self._paused, self._busy_since = paused, self._clock()
         if self._worker is not None:
-            self._worker.submit(Hold(held))
+            self._worker.submit(Pause(paused))
 
-    async def between_steps(self, work: Callable[[Stepper], None]) -> None:
+    async def run_between_steps(self, work: Callable[[Stepper], None]) -> None:
         """Have this done on the worker's thread, after all that was ordered before. Raises what it raises."""
         if self._worker is None:
             raise EngineError("The engine is not running.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(done)
-        self._worker.submit(Task(work, partial(_settle, loop, done)))
+        self._pending_tasks.add(done)
+        self._worker.submit(StepTask(work, partial(_complete_future, loop, done)))
         try:
             await done
         finally:
-            self._waiting.discard(done)
+            self._pending_tasks.discard(done)
 
-    def _look_whether_empty(self) -> None:
-        if not self._live and self._emptied:
-            emptied, self._emptied = self._emptied, []
-            for each in emptied:
-                if not each.done():
-                    each.set_result(None)
+    def _notify_if_idle(self) -> None:
+        if not self._active and self._idle_waiters:
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
-    def _post(self, outputs: list[Output]) -> None:
+    def _post(self, outputs: list[SequenceOutput]) -> None:
         """Called on the worker's thread."""
         try:
             if self._loop:
@@ -295,33 +304,33 @@ class BatchingEngine:
             if self._worker:
                 self._worker.stop()
 
-    def _dispatch(self, outputs: list[Output]) -> None:
+    def _dispatch(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
-            one = self._live.get(output.key)
-            if one is None:
+            sequence = self._active.get(output.key)
+            if sequence is None:
                 continue
             if type(output.output) is not Sampled:
-                one.note(output.output)
-            if output.last:
-                del self._live[output.key]
-                del self._keys[one.id]
-            self._tell(one, output.output)
-        self._look_whether_empty()
+                sequence.record(output.output)
+            if output.is_last:
+                del self._active[output.key]
+                del self._keys[sequence.id]
+            self._deliver(sequence, output.output)
+        self._notify_if_idle()
 
-    def _tell(self, one: _Live, output: TokenOutput) -> None:
+    def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
         """A receiver that raises takes nothing away from the others."""
         try:
-            one.deliver(output)
+            sequence.deliver(output)
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {one.id} raised", "exception": error}
+                {"message": f"the receiver of {sequence.id} raised", "exception": error}
             )
 
 
-def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:
+def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: Exception | None) -> None:
     """Called on the worker's thread."""
 
-    def tell() -> None:
+    def complete() -> None:
         if done.done():
             return
         if error is None:
@@ -331,10 +340,10 @@ def _settle(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], error: 
 
     with suppress(RuntimeError):
         # The loop was closed without `stop`: nobody waits any more.
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(complete)
 
 
-def seeded(seed: int | None) -> Callable[[], float]:
+def build_rng(seed: int | None) -> Callable[[], float]:
     """A generator of its own for a sequence. The text of a seed tells -1 from 1, where the number would not."""
     return random.Random(None if seed is None else str(seed)).random
 

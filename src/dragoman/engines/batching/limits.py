@@ -20,7 +20,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     max_num_waiting: int = 1024
     step_timeout: float = 300.0
 
-    def config(
+    def build_config(
         self, *, max_positions: int, num_kv_tokens: int, max_num_batched_tokens: int, max_step_pairs: int = 1 << 20
     ) -> EngineConfig:
         """These limits over an engine's own. max_positions: the longest context of the model.

@@ -8,21 +8,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.vision import ShownImage
+from ...core.vision import PromptImage
 from ..arrays.weights import Tensors
 from .scheduler import Chunk
 
 Floats = NDArray[np.float32]
 
 
-class States(Protocol):
+class StepStates(Protocol):
     """What one step made of its chunks; good until the next step."""
 
-    def last(self, places: Sequence[int]) -> Floats:
+    def compute_last_logits(self, indices: Sequence[int]) -> Floats:
         """[n, vocab] logits after the last token of each of these chunks, by their place in the step. A fresh array."""
         ...
 
-    def span(self, place: int, begin: int, end: int) -> Floats:
+    def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
         """[end - begin, vocab] logits after tokens begin to end of one chunk, counted from the chunk's beginning."""
         ...
 
@@ -33,7 +33,7 @@ class Runner(Protocol):
     Called from one thread at a time.
     """
 
-    def forward(self, chunks: Sequence[Chunk]) -> States:
+    def forward(self, chunks: Sequence[Chunk]) -> StepStates:
         """Compute these tokens, writing their keys and values. Every block of theirs is held already; all that
         precedes a chunk in its sequence was computed before, or is computed in this step by another chunk
         (a prefix that is shared)."""
@@ -52,10 +52,10 @@ class Runner(Protocol):
         ...
 
 
-class Sight(Protocol):
+class VisionRunner(Protocol):
     """What a model sees with. Called on the thread that computes."""
 
-    def look(self, images: Sequence[ShownImage]) -> None:
+    def prepare_images(self, images: Sequence[PromptImage]) -> None:
         """Be ready for the images of a sequence that will run. Whatever it raises fails that sequence alone."""
         ...
 
@@ -69,14 +69,14 @@ class Model(Protocol):
     @property
     def max_positions(self) -> int: ...
 
-    def runner(self, num_blocks: int) -> Runner:
+    def build_runner(self, num_blocks: int) -> Runner:
         """Over a new pool. num_blocks: including block 0, which is never given to a sequence and stays zeros.
 
         It computes with whatever weights the model has at the time.
         """
         ...
 
-    def renew(self, tensors: Tensors) -> Callable[[], None]:
+    def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         """Read and check other weights for this model: all of its tensors by their names in the checkpoint.
 
         What is returned puts them in place and cannot fail; it is called between two steps. This may be called on
@@ -84,6 +84,6 @@ class Model(Protocol):
         """
         ...
 
-    def discarding(self) -> Callable[[], None] | None:
+    def prepare_discard(self) -> Callable[[], None] | None:
         """What gives the weights' memory back, between two steps, until they are renewed; None where that cannot be."""
         ...

@@ -22,17 +22,17 @@ from threading import Lock
 log = logging.getLogger(__name__)
 
 _SUFFIX = ".kv"
-_DIGEST = 16
-_MOST_IN_FLIGHT = 256 << 20
+_DIGEST_SIZE = 16
+_MAX_IN_FLIGHT = 256 << 20
 """Bytes that wait to be written. What does not fit waits in the pool, and is lost if it goes from there."""
 
 
-def fingerprint(files: Iterable[Path], *computed: str) -> str:
+def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
     """What decides on keys and values: the model's files, by name, size and time of change, and how it is computed."""
-    digest = blake2b("\n".join(computed).encode(), digest_size=16)
+    digest = blake2b("\n".join(settings).encode(), digest_size=16)
     for file in sorted(files):
-        told = file.stat()
-        digest.update(f"\n{file.name} {told.st_size} {told.st_mtime_ns}".encode())
+        info = file.stat()
+        digest.update(f"\n{file.name} {info.st_size} {info.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 
@@ -43,8 +43,8 @@ class BlockFiles:
     keeps to its own bound, and a file that another took away is only not found. Used by one thread; `contains` by any.
     """
 
-    def __init__(self, directory: Path, most: int) -> None:
-        self._directory, self._most = directory, most
+    def __init__(self, directory: Path, max_bytes: int) -> None:
+        self._directory, self._max_bytes = directory, max_bytes
         self._sizes: OrderedDict[bytes, int] = OrderedDict()
         self._total = 0
         self._pending: OrderedDict[bytes, int] = OrderedDict()
@@ -52,17 +52,17 @@ class BlockFiles:
         self._lock = Lock()
         """Over the sizes, which the writer's thread changes too, and what is in flight."""
         self._in_flight = 0
-        self._clearings = 0
+        self._generation = 0
 
     def open(self) -> None:
         """Look at what is there. Raises OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = [(entry.stat(), entry) for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
+        entries = [(entry.stat(), entry) for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
         self._sizes.clear()
         self._pending.clear()
-        for told, entry in sorted(found, key=lambda pair: pair[0].st_mtime_ns):
+        for info, entry in sorted(entries, key=lambda pair: pair[0].st_mtime_ns):
             with suppress(ValueError):
-                self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = told.st_size
+                self._sizes[bytes.fromhex(entry.name.removesuffix(_SUFFIX))] = info.st_size
         self._total = sum(self._sizes.values())
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-writer")
 
@@ -71,113 +71,113 @@ class BlockFiles:
         if self._writer:
             self._writer.shutdown()
 
-    def contains(self, name: bytes) -> bool:
-        return name in self._sizes
+    def contains(self, block_hash: bytes) -> bool:
+        return block_hash in self._sizes
 
-    def load(self, names: Sequence[bytes]) -> list[bytes]:
+    def load(self, hashes: Sequence[bytes]) -> list[bytes]:
         """The contents of the longest prefix of these blocks that is here.
 
         What follows one that is gone, or is not as it was, is doubted too: it will be written again.
         """
         loaded: list[bytes] = []
-        for name in takewhile(self.contains, names):
-            contents = self._read(name)
+        for block_hash in takewhile(self.contains, hashes):
+            contents = self._read(block_hash)
             if contents is None:
-                for doubted in names[len(loaded) :]:
-                    self._forget(doubted)
+                for stale_hash in hashes[len(loaded) :]:
+                    self._unregister(stale_hash)
                 break
             loaded.append(contents)
         return loaded
 
-    def store(self, name: bytes, block: int) -> None:
+    def enqueue(self, block_hash: bytes, block: int) -> None:
         """That block of the pool is worth a file, once it is computed: `spill` writes it."""
-        if name not in self._sizes:
-            self._pending[name] = block
+        if block_hash not in self._sizes:
+            self._pending[block_hash] = block
 
-    def spill(self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], most: int) -> bool:
+    def offload(self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], max_blocks: int) -> bool:
         """Write some of what waits, at most so many blocks; True if more could be written now.
 
         find: the block that has this name still. save: its contents.
         """
-        while self._pending and most and self._in_flight < _MOST_IN_FLIGHT:
-            name, block = self._pending.popitem(last=False)
-            if find(name) == block:
-                self._write(name, save(block))
-                most -= 1
-        return bool(self._pending) and self._in_flight < _MOST_IN_FLIGHT
+        while self._pending and max_blocks and self._in_flight < _MAX_IN_FLIGHT:
+            block_hash, block = self._pending.popitem(last=False)
+            if find(block_hash) == block:
+                self._submit_write(block_hash, save(block))
+                max_blocks -= 1
+        return bool(self._pending) and self._in_flight < _MAX_IN_FLIGHT
 
     def clear(self) -> None:
         """Nothing of what was computed so far is found any more."""
         self._pending.clear()
         with self._lock:
-            names, self._total = list(self._sizes), 0
+            hashes, self._total = list(self._sizes), 0
             self._sizes.clear()
-            self._clearings += 1
+            self._generation += 1
         if self._writer:
-            self._writer.submit(self._delete, names)
+            self._writer.submit(self._delete, hashes)
 
-    def _write(self, name: bytes, contents: bytes) -> None:
+    def _submit_write(self, block_hash: bytes, contents: bytes) -> None:
         if self._writer:
             with self._lock:
                 self._in_flight += len(contents)
-            self._writer.submit(self._put, name, contents, self._clearings)
+            self._writer.submit(self._write_file, block_hash, contents, self._generation)
 
-    def _put(self, name: bytes, contents: bytes, clearings: int) -> None:
-        path = self._path(name)
-        passing = path.with_name(f".{secrets.token_hex(8)}")
+    def _write_file(self, block_hash: bytes, contents: bytes, generation: int) -> None:
+        path = self._build_path(block_hash)
+        temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
             # Whole or not at all, also for another process that looks at the same time.
-            passing.write_bytes(_digest(name, contents) + contents)
-            passing.replace(path)
+            temporary.write_bytes(_compute_digest(block_hash, contents) + contents)
+            temporary.replace(path)
         except OSError as error:
             log.warning("keys and values are not kept: %s", error)
-            passing.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         else:
-            self._delete(self._kept(name, _DIGEST + len(contents), clearings))
+            self._delete(self._register(block_hash, _DIGEST_SIZE + len(contents), generation))
         with self._lock:
             self._in_flight -= len(contents)
 
-    def _kept(self, name: bytes, size: int, clearings: int) -> list[bytes]:
+    def _register(self, block_hash: bytes, size: int, generation: int) -> list[bytes]:
         """It can be found from now on. What has to go for it: itself, if all was forgotten while it was written."""
-        gone: list[bytes] = []
+        evicted: list[bytes] = []
         with self._lock:
-            if clearings != self._clearings:
-                return [name]
-            self._total += size - self._sizes.pop(name, 0)
-            self._sizes[name] = size
-            while self._total > self._most:
+            if generation != self._generation:
+                return [block_hash]
+            self._total += size - self._sizes.pop(block_hash, 0)
+            self._sizes[block_hash] = size
+            while self._total > self._max_bytes:
                 oldest, freed = self._sizes.popitem(last=False)
                 self._total -= freed
-                gone.append(oldest)
-        return gone
+                evicted.append(oldest)
+        return evicted
 
-    def _read(self, name: bytes) -> bytes | None:
-        path = self._path(name)
+    def _read(self, block_hash: bytes) -> bytes | None:
+        path = self._build_path(block_hash)
         try:
             data = path.read_bytes()
             os.utime(path)
         except OSError:
             return None
-        digest, contents = data[:_DIGEST], data[_DIGEST:]
-        if digest != _digest(name, contents):
+        digest, contents = data[:_DIGEST_SIZE], data[_DIGEST_SIZE:]
+        if digest != _compute_digest(block_hash, contents):
             return None
         with self._lock:
-            if name in self._sizes:
-                self._sizes.move_to_end(name)
+            if block_hash in self._sizes:
+                self._sizes.move_to_end(block_hash)
         return contents
 
-    def _forget(self, name: bytes) -> None:
+    def _unregister(self, block_hash: bytes) -> None:
         with self._lock:
-            self._total -= self._sizes.pop(name, 0)
+            self._total -= self._sizes.pop(block_hash, 0)
 
-    def _delete(self, names: Iterable[bytes]) -> None:
-        for name in names:
+    def _delete(self, hashes: Iterable[bytes]) -> None:
+        for block_hash in hashes:
             with suppress(OSError):
-                self._path(name).unlink()
+                self._build_path(block_hash).unlink()
 
-    def _path(self, name: bytes) -> Path:
-        return self._directory / (name.hex() + _SUFFIX)
+    def _build_path(self, block_hash: bytes) -> Path:
+        return self._directory / (block_hash.hex() + _SUFFIX)
 
 
-def _digest(name: bytes, contents: bytes) -> bytes:
-    return blake2b(contents, digest_size=_DIGEST, key=name).digest()
+def _compute_digest(block_hash: bytes, contents: bytes) -> bytes:
+    return blake2b(contents, digest_size=_DIGEST_SIZE, key=block_hash).digest()

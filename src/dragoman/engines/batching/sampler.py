@@ -18,7 +18,7 @@ from .sampling import SamplingState
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-NOTHING = -1
+NO_TOKEN = -1
 """No token is allowed, or the model gave no number."""
 
 
@@ -26,30 +26,32 @@ def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[byte
     """The next token of each row of [n, vocab] logits, which stay as they are; NOTHING where there is none."""
     chosen = logits.argmax(axis=1)
     best = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
-    chosen[~np.isfinite(best)] = NOTHING
-    special = [row for row, state in enumerate(states) if masks[row] is not None or not state.plain]
-    special = [row for row in special if chosen[row] != NOTHING]
+    chosen[~np.isfinite(best)] = NO_TOKEN
+    special = [row for row, state in enumerate(states) if masks[row] is not None or not state.is_plain]
+    special = [row for row in special if chosen[row] != NO_TOKEN]
     if special:
-        chosen[special] = _choose(logits[special], [states[row] for row in special], [masks[row] for row in special])
+        chosen[special] = _choose_tokens(
+            logits[special], [states[row] for row in special], [masks[row] for row in special]
+        )
     return chosen.tolist()
 
 
-def _choose(logits: Floats, states: list[SamplingState], masks: list[bytes | None]) -> Ints:
+def _choose_tokens(logits: Floats, states: list[SamplingState], masks: list[bytes | None]) -> Ints:
     for row, state, mask in zip(logits, states, masks, strict=True):
-        state.edit(row, mask)
-    penalised = [row for row, state in enumerate(states) if state.penalised]
-    if penalised:
-        logits[penalised] = _penalise(logits[penalised], [states[row] for row in penalised])
-    possible = _repair(logits)
+        state.apply_masks(row, mask)
+    with_penalties = [row for row, state in enumerate(states) if state.has_penalties]
+    if with_penalties:
+        logits[with_penalties] = _apply_penalties(logits[with_penalties], [states[row] for row in with_penalties])
+    possible = _replace_non_finite(logits)
     chosen = logits.argmax(axis=1)
-    random = [row for row, state in enumerate(states) if not state.greedy]
-    if random:
-        chosen[random] = _draw(logits[random], [states[row] for row in random])
-    chosen[~possible] = NOTHING
+    sampled = [row for row, state in enumerate(states) if not state.is_greedy]
+    if sampled:
+        chosen[sampled] = _sample_rows(logits[sampled], [states[row] for row in sampled])
+    chosen[~possible] = NO_TOKEN
     return chosen
 
 
-def _penalise(logits: Floats, states: list[SamplingState]) -> Floats:
+def _apply_penalties(logits: Floats, states: list[SamplingState]) -> Floats:
     repetition, frequency, presence = (
         np.array([[value] for value in values], np.float32)
         for values in zip(
@@ -61,30 +63,30 @@ def _penalise(logits: Floats, states: list[SamplingState]) -> Floats:
         )
     )
     counts = np.stack([state.counts for state in states])
-    seen = np.stack([state.seen for state in states])
+    appeared = np.stack([state.appeared for state in states])
     repeated = np.where(logits > 0, logits / repetition, logits * repetition)
-    logits = np.where(seen, repeated, logits)
+    logits = np.where(appeared, repeated, logits)
     logits -= frequency * counts
     logits -= presence * (counts > 0)
     return logits
 
 
-def _repair(logits: Floats) -> NDArray[np.bool_]:
+def _replace_non_finite(logits: Floats) -> NDArray[np.bool_]:
     """Make odd rows samplable, in place: NaN is impossible, +inf is certain. Returns which rows allow anything."""
     best = logits.max(axis=1)
-    odd = ~np.isfinite(best)
-    if odd.any():
-        rows = logits[odd]
+    non_finite = ~np.isfinite(best)
+    if non_finite.any():
+        rows = logits[non_finite]
         rows[np.isnan(rows)] = -np.inf
         certain = rows == np.inf
         rows[certain.any(axis=1)] = -np.inf
         rows[certain] = 0
-        logits[odd] = rows
+        logits[non_finite] = rows
         best = logits.max(axis=1)
     return np.isfinite(best)
 
 
-def _draw(logits: Floats, states: list[SamplingState]) -> Ints:
+def _sample_rows(logits: Floats, states: list[SamplingState]) -> Ints:
     samplings = [state.sampling for state in states]
     logits -= np.maximum(logits.max(axis=1, keepdims=True), np.finfo(np.float32).min)
     with np.errstate(over="ignore"):
@@ -92,23 +94,25 @@ def _draw(logits: Floats, states: list[SamplingState]) -> Ints:
     _apply_min_p(logits, [sampling.min_p for sampling in samplings])
     cut = [row for row, s in enumerate(samplings) if 0 < s.top_k < logits.shape[1] or s.top_p < 1]
     if cut:
-        kept = [samplings[row] for row in cut]
-        logits[cut] = _cut(logits[cut], [s.top_k for s in kept], [s.top_p for s in kept])
-    uniform = np.array([[state.draw() if state.draw else 0.0] for state in states])
+        cut_samplings = [samplings[row] for row in cut]
+        logits[cut] = _apply_top_k_top_p(
+            logits[cut], [s.top_k for s in cut_samplings], [s.top_p for s in cut_samplings]
+        )
+    uniform = np.array([[state.rng() if state.rng else 0.0] for state in states])
     cumulative = np.exp(logits.astype(np.float64)).cumsum(axis=1)
     # The product is less than the total for every double below 1, so that some possible token is reached.
     return (cumulative > uniform * cumulative[:, -1:]).argmax(axis=1)
 
 
-def _apply_min_p(logits: Floats, least: list[float]) -> None:
+def _apply_min_p(logits: Floats, min_p: list[float]) -> None:
     """logits: relative to the best. Keeps what is at least so many times as likely as the best."""
-    if any(value > 0 for value in least):
+    if any(value > 0 for value in min_p):
         with np.errstate(divide="ignore"):
-            bound = np.log(np.minimum(np.array(least)[:, None], 1.0))
+            bound = np.log(np.minimum(np.array(min_p)[:, None], 1.0))
         logits[logits < bound] = -np.inf
 
 
-def _cut(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
+def _apply_top_k_top_p(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
     """Keep the top_k best (and what ties with the last of them), then the fewest best that make up top_p."""
     vocab = logits.shape[1]
     ranked = np.sort(logits, axis=1)[:, ::-1].copy()
@@ -119,11 +123,11 @@ def _cut(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
     cumulative = masses.cumsum(axis=1)
     before = cumulative - masses
     share = np.array(top_p)[:, None]
-    number = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
-    number[share >= 1] = vocab
-    last = np.maximum(np.take_along_axis(ranked, number - 1, axis=1), bound)
+    num_kept = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
+    num_kept[share >= 1] = vocab
+    last = np.maximum(np.take_along_axis(ranked, num_kept - 1, axis=1), bound)
     better = logits > last
     # Of those that tie with the last one only as many as fit, by id; all of them if nothing is cut by top_p.
     ties = logits == last
-    fits = ties.cumsum(axis=1) <= number - better.sum(axis=1, keepdims=True)
+    fits = ties.cumsum(axis=1) <= num_kept - better.sum(axis=1, keepdims=True)
     return np.where(better | (ties & fits), logits, np.float32(-np.inf))

@@ -14,7 +14,7 @@ from ...core.engine import TokenRequest
 
 Floats = NDArray[np.float32]
 
-Draws = Callable[[int | None], Callable[[], float]]
+RngFactory = Callable[[int | None], Callable[[], float]]
 """Makes a sequence's source of chance from its seed (None: afresh): uniform numbers in [0, 1)."""
 
 GREEDY_BELOW = 1e-5
@@ -24,52 +24,52 @@ GREEDY_BELOW = 1e-5
 class SamplingState:
     """One sequence's part in sampling. plain: greedy with nothing to change about the logits."""
 
-    def __init__(self, request: TokenRequest, vocab: int, draws: Draws) -> None:
+    def __init__(self, request: TokenRequest, vocab: int, rng_factory: RngFactory) -> None:
         self.sampling = sampling = request.sampling
         self._request = request
         self._output: list[int] = []
-        self.greedy = sampling.temperature < GREEDY_BELOW
-        self.draw = None if self.greedy else draws(sampling.seed)
-        self.penalised = (
+        self.is_greedy = sampling.temperature < GREEDY_BELOW
+        self.rng = None if self.is_greedy else rng_factory(sampling.seed)
+        self.has_penalties = (
             sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
         )
-        self.counts = np.zeros(vocab if self.penalised else 0, np.int32)
+        self.counts = np.zeros(vocab if self.has_penalties else 0, np.int32)
         """How often each token was sampled."""
-        self.seen = np.zeros(vocab if self.penalised else 0, np.bool_)
+        self.appeared = np.zeros(vocab if self.has_penalties else 0, np.bool_)
         """Which tokens stand in the prompt or were sampled."""
-        if self.penalised:
-            self.seen[list(request.prompt)] = True
-        self._stops = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
-        self._disallowed = _disallowed(request, vocab)
+        if self.has_penalties:
+            self.appeared[list(request.prompt)] = True
+        self._stop_ids = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
+        self._disallowed_mask = _build_disallowed_mask(request, vocab)
         self._bias_ids = np.array([id for id, _ in sampling.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in sampling.logit_bias], np.float64).clip(-1e30, 1e30)
-        self._edits = bool(sampling.logit_bias or sampling.bad_words) or self._disallowed is not None
+        self._has_edits = bool(sampling.logit_bias or sampling.bad_words) or self._disallowed_mask is not None
 
     @property
-    def holds_stops(self) -> bool:
+    def is_below_min_tokens(self) -> bool:
         """A stop token may not come yet."""
-        return len(self._output) < self._request.min_tokens and len(self._stops) > 0
+        return len(self._output) < self._request.min_tokens and len(self._stop_ids) > 0
 
     @property
-    def plain(self) -> bool:
-        return self.greedy and not (self.penalised or self._edits or self.holds_stops)
+    def is_plain(self) -> bool:
+        return self.is_greedy and not (self.has_penalties or self._has_edits or self.is_below_min_tokens)
 
     def observe(self, token: int) -> None:
         self._output.append(token)
-        if self.penalised:
+        if self.has_penalties:
             self.counts[token] += 1
-            self.seen[token] = True
+            self.appeared[token] = True
 
-    def edit(self, row: Floats, mask: bytes | None) -> None:
+    def apply_masks(self, row: Floats, mask: bytes | None) -> None:
         """Change one row of logits: what is not allowed, then the biases. mask: as `Matcher.mask` gives it."""
-        if self._disallowed is not None:
-            row[self._disallowed] = -np.inf
+        if self._disallowed_mask is not None:
+            row[self._disallowed_mask] = -np.inf
         if mask is not None:
-            row[~_unpacked(mask, len(row))] = -np.inf
+            row[~_unpack_mask(mask, len(row))] = -np.inf
         for word in self.sampling.bad_words:
             self._forbid(word, row)
-        if self.holds_stops:
-            row[self._stops] = -np.inf
+        if self.is_below_min_tokens:
+            row[self._stop_ids] = -np.inf
         if len(self._bias_ids):
             np.add.at(row, self._bias_ids, self._biases.astype(np.float32))
 
@@ -80,7 +80,7 @@ class SamplingState:
             row[word[-1]] = -np.inf
 
 
-def _disallowed(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
+def _build_disallowed_mask(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
     if request.sampling.allowed_token_ids is None:
         return None
     disallowed = np.ones(vocab, np.bool_)
@@ -88,7 +88,7 @@ def _disallowed(request: TokenRequest, vocab: int) -> NDArray[np.bool_] | None:
     return disallowed
 
 
-def _unpacked(mask: bytes, vocab: int) -> NDArray[np.bool_]:
+def _unpack_mask(mask: bytes, vocab: int) -> NDArray[np.bool_]:
     # Padded here: numpy's own padding leaves memory as it was where the mask is empty.
     packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
     return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)

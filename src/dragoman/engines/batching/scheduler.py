@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from .blocks import BLOCK_SIZE, BlockPool, prefix_hashes
+from .blocks import BLOCK_SIZE, BlockPool, hash_prefix
 from .sequence import Sequence
 
 
@@ -42,23 +42,23 @@ class Chunk(Struct, frozen=True):
         return self.end - self.begin
 
 
-class Offload(Protocol):
+class BlockStore(Protocol):
     """Blocks that are kept outside of the pool, by their hashes."""
 
-    def contains(self, name: bytes) -> bool: ...
+    def contains(self, block_hash: bytes) -> bool: ...
 
-    def load(self, names: Tokens[bytes]) -> list[bytes]:
+    def load(self, hashes: Tokens[bytes]) -> list[bytes]:
         """The contents of the longest prefix of these blocks that is there."""
         ...
 
-    def store(self, name: bytes, block: int) -> None:
+    def enqueue(self, block_hash: bytes, block: int) -> None:
         """What this block of the pool holds after the step may be kept."""
         ...
 
     def clear(self) -> None: ...
 
 
-class Load(Struct, frozen=True):
+class BlockLoad(Struct, frozen=True):
     """What a block of the pool has to hold before the step."""
 
     block: int
@@ -72,7 +72,7 @@ class _Budget:
         self._tokens = config.max_num_batched_tokens
         self._pairs = config.max_step_pairs
 
-    def share(self, sequence: Sequence, computed: int) -> int:
+    def grant(self, sequence: Sequence, computed: int) -> int:
         """Tokens that the sequence may compute: all that it needs, if there are as many."""
         count = min(sequence.num_tokens - computed, self._tokens)
         if count <= 1:
@@ -90,11 +90,11 @@ class _Budget:
 class Scheduler:
     """The waiting queue and the running set, over a pool that holds at least one longest sequence."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool, offload: Offload | None = None) -> None:
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, store: BlockStore | None = None) -> None:
         self._config = config
         self._pool = pool
-        self._offload = offload
-        self._loads: list[Load] = []
+        self._store = store
+        self._loads: list[BlockLoad] = []
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self.num_preemptions = 0
@@ -122,38 +122,38 @@ class Scheduler:
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Find nothing any more of what was computed so far."""
-        self._pool.forget()
-        if self._offload:
-            self._offload.clear()
+        self._pool.clear_cache()
+        if self._store:
+            self._store.clear()
 
-    def restart(self) -> None:
+    def restart_all(self) -> None:
         """All that runs is to be computed again from its beginning, and nothing that was computed so far is found."""
         for sequence in list(self._running):
-            self._put_back(sequence)
-            sequence.forget_scores()
-        self._pool.clear()
+            self._requeue(sequence)
+            sequence.reset_prompt_logprobs()
+        self._pool.reset()
 
-    def disuse_offload(self) -> None:
+    def disable_offload(self) -> None:
         """From now on nothing is kept outside of the pool, nor found there."""
-        self._offload = None
+        self._store = None
 
-    def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
+    def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """How many tokens of a prompt would be found now. May be asked on any thread: it reads, and no more."""
         if not self._config.enable_prefix_caching:
             return 0
-        names = list(prefix_hashes(prompt, cache_salt))
-        found = len(self._pool.find(names))
-        if self._offload:
-            found += sum(1 for _ in takewhile(self._offload.contains, names[found:]))
-        return found * BLOCK_SIZE
+        hashes = list(hash_prefix(prompt, cache_salt))
+        num_cached = len(self._pool.find(hashes))
+        if self._store:
+            num_cached += sum(1 for _ in takewhile(self._store.contains, hashes[num_cached:]))
+        return num_cached * BLOCK_SIZE
 
     def reset(self) -> list[Sequence]:
         """After a step that failed: everything that ran is out, and nothing about the pool is trusted."""
         failed, self._running = self._running, []
         self._loads = []
-        self._pool.clear()
+        self._pool.reset()
         return failed
 
     def schedule(self) -> list[Chunk]:
@@ -162,12 +162,12 @@ class Scheduler:
         preempted = self.num_preemptions
         chunks = self._schedule_running(budget)
         for chunk in chunks:
-            self._cache(chunk)
+            self._cache_full_blocks(chunk)
         if preempted == self.num_preemptions:
             chunks += self._admit(budget)
         return chunks
 
-    def taken_loads(self) -> list[Load]:
+    def take_loads(self) -> list[BlockLoad]:
         """Those of the step that was scheduled last."""
         loads, self._loads = self._loads, []
         return loads
@@ -179,21 +179,21 @@ class Scheduler:
 
     def _schedule_running(self, budget: _Budget) -> list[Chunk]:
         chunks: dict[int, Chunk] = {}
-        out: set[int] = set()
+        preempted: set[int] = set()
         # Those that decode before those with a piece of their prompt to compute: they must not have to wait.
-        for sequence in sorted(self._running, key=_has_more_than_one):
-            if sequence.key in out:
+        for sequence in sorted(self._running, key=_is_prefilling):
+            if sequence.key in preempted:
                 continue
-            count = budget.share(sequence, sequence.num_computed_tokens)
-            while count and not self._grow(sequence, count):
+            count = budget.grant(sequence, sequence.num_computed_tokens)
+            while count and not self._allocate(sequence, count):
                 victim = self._preempt()
-                out.add(victim.key)
+                preempted.add(victim.key)
                 if victim is sequence:
                     count = 0
                 elif victim.key in chunks:
                     budget.spend(chunks.pop(victim.key), sign=-1)
             if count:
-                chunks[sequence.key] = chunk = _next(sequence, count)
+                chunks[sequence.key] = chunk = _build_chunk(sequence, count)
                 budget.spend(chunk)
         return list(chunks.values())
 
@@ -202,75 +202,77 @@ class Scheduler:
         chunks: list[Chunk] = []
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
-            hits = self._find(sequence)
-            count = budget.share(sequence, len(hits) * BLOCK_SIZE)
+            hits = self._find_cached_blocks(sequence)
+            count = budget.grant(sequence, len(hits) * BLOCK_SIZE)
             missing = -(-sequence.num_tokens // BLOCK_SIZE) - len(hits)
-            if not count or missing + self._pool.idle(hits) > self._pool.free:
+            if not count or missing + self._pool.count_free(hits) > self._pool.num_free:
                 break
             self._running.append(self._waiting.pop(0))
             self._start(sequence, hits)
-            count = budget.share(sequence, sequence.num_computed_tokens)
-            self._grow(sequence, count)
-            chunks.append(_next(sequence, count))
+            count = budget.grant(sequence, sequence.num_computed_tokens)
+            self._allocate(sequence, count)
+            chunks.append(_build_chunk(sequence, count))
             budget.spend(chunks[-1])
             # Already now, as vLLM does: all keys of a step are written before any is read, so that choices
             # of one request that start together share their prompt.
-            self._cache(chunks[-1])
+            self._cache_full_blocks(chunks[-1])
         return chunks
 
     def _start(self, sequence: Sequence, hits: list[int]) -> None:
-        self._pool.hold(hits)
-        sequence.blocks = hits + self._load(sequence, len(hits))
+        self._pool.acquire(hits)
+        sequence.blocks = hits + self._load_offloaded(sequence, len(hits))
         sequence.num_computed_tokens = len(sequence.blocks) * BLOCK_SIZE
-        if not sequence.admitted:
-            sequence.admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
+        if not sequence.was_admitted:
+            sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
 
-    def _load(self, sequence: Sequence, found: int) -> list[int]:
+    def _load_offloaded(self, sequence: Sequence, num_cached: int) -> list[int]:
         """Blocks for what is kept outside of the pool of its beginning, after those that were found in it."""
-        if not (self._offload and sequence.offloads and self._config.enable_prefix_caching and sequence.reads_cache):
+        if not (
+            self._store and sequence.can_offload and self._config.enable_prefix_caching and sequence.can_read_cache
+        ):
             return []
-        names = sequence.block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[found:]
-        contents = self._offload.load(names)
+        hashes = sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE)[num_cached:]
+        contents = self._store.load(hashes)
         blocks = self._pool.allocate(len(contents))
-        for name, block, held in zip(names, blocks, contents, strict=False):
-            self._pool.cache(block, name)
-            self._loads.append(Load(block, held))
+        for block_hash, block, data in zip(hashes, blocks, contents, strict=False):
+            self._pool.cache(block, block_hash)
+            self._loads.append(BlockLoad(block, data))
         return blocks
 
-    def _find(self, sequence: Sequence) -> list[int]:
+    def _find_cached_blocks(self, sequence: Sequence) -> list[int]:
         """Cached blocks of its beginning; at least the last token is left to compute."""
-        if not (self._config.enable_prefix_caching and sequence.reads_cache):
+        if not (self._config.enable_prefix_caching and sequence.can_read_cache):
             return []
-        return self._pool.find(sequence.block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
+        return self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
 
-    def _grow(self, sequence: Sequence, count: int) -> bool:
+    def _allocate(self, sequence: Sequence, count: int) -> bool:
         """Blocks for so many more tokens; False if there are not enough."""
         missing = -(-(sequence.num_computed_tokens + count) // BLOCK_SIZE) - len(sequence.blocks)
-        if missing > self._pool.free:
+        if missing > self._pool.num_free:
             return False
         sequence.blocks += self._pool.allocate(missing)
         return True
 
-    def _cache(self, chunk: Chunk) -> None:
+    def _cache_full_blocks(self, chunk: Chunk) -> None:
         if not self._config.enable_prefix_caching:
             return
-        before, after = chunk.begin // BLOCK_SIZE, chunk.end // BLOCK_SIZE
-        if before == after:
+        first, end = chunk.begin // BLOCK_SIZE, chunk.end // BLOCK_SIZE
+        if first == end:
             return
-        hashes = chunk.sequence.block_hashes(after)
-        for index in range(before, after):
+        hashes = chunk.sequence.compute_block_hashes(end)
+        for index in range(first, end):
             self._pool.cache(chunk.sequence.blocks[index], hashes[index])
-            if self._offload and chunk.sequence.offloads:
-                self._offload.store(hashes[index], chunk.sequence.blocks[index])
+            if self._store and chunk.sequence.can_offload:
+                self._store.enqueue(hashes[index], chunk.sequence.blocks[index])
 
     def _preempt(self) -> Sequence:
         """Put the least urgent sequence back into the queue."""
         victim = max(self._running, key=lambda running: running.rank)
         self.num_preemptions += 1
-        self._put_back(victim)
+        self._requeue(victim)
         return victim
 
-    def _put_back(self, sequence: Sequence) -> None:
+    def _requeue(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._free(sequence)
         self.add(sequence)
@@ -281,9 +283,9 @@ class Scheduler:
         sequence.num_computed_tokens = 0
 
 
-def _next(sequence: Sequence, count: int) -> Chunk:
+def _build_chunk(sequence: Sequence, count: int) -> Chunk:
     return Chunk(sequence, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
 
 
-def _has_more_than_one(sequence: Sequence) -> bool:
+def _is_prefilling(sequence: Sequence) -> bool:
     return sequence.num_tokens - sequence.num_computed_tokens > 1

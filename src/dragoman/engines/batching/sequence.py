@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...core.engine import Ended, Failed, Score, TokenRequest
+from ...core.engine import Ended, Failed, TokenLogprob, TokenRequest
 from ...core.events import FinishReason
-from .adapters import Adapter
-from .blocks import BLOCK_SIZE, block_hash, root_hash, shown_in
-from .constraint import Constraint
-from .sampling import Draws, SamplingState
-from .thought import Thought
+from .adapters import LoadedAdapter
+from .blocks import BLOCK_SIZE, encode_image_key, hash_block, hash_root
+from .reasoning_budget import ReasoningBudgetState
+from .safe_matcher import SafeMatcher
+from .sampling import RngFactory, SamplingState
 
 
 class Sequence:
@@ -27,8 +27,8 @@ class Sequence:
         *,
         vocab: int,
         max_model_len: int,
-        draws: Draws,
-        adapter: Adapter | None = None,
+        rng_factory: RngFactory,
+        adapter: LoadedAdapter | None = None,
     ) -> None:
         self.key = key
         self.request = request
@@ -37,15 +37,15 @@ class Sequence:
         self.blocks: list[int] = []
         self.num_computed_tokens = 0
         self.cached_tokens = 0
-        self.admitted = False
-        self.announced = False
+        self.was_admitted = False
+        self.is_announced = False
         self.version: str | None = None
-        self.prompt_scores: list[Score | None] | None = None if request.prompt_logprobs is None else [None]
-        self.sampling = SamplingState(request, vocab, draws)
-        self.constraint = Constraint(request.id, request.matcher) if request.matcher else None
-        self.thought = Thought(request.thought) if request.thought else None
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None if request.prompt_logprobs is None else [None]
+        self.sampling = SamplingState(request, vocab, rng_factory)
+        self.matcher = SafeMatcher(request.id, request.matcher) if request.matcher else None
+        self.reasoning_budget = ReasoningBudgetState(request.reasoning_budget) if request.reasoning_budget else None
         self._max_tokens = min(len(request.prompt) + request.max_tokens, max_model_len)
-        self._hashes = [root_hash(request.cache_salt, 0 if adapter is None else adapter.number)]
+        self._hashes = [hash_root(request.cache_salt, 0 if adapter is None else adapter.number)]
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -61,49 +61,49 @@ class Sequence:
         return len(self.request.prompt)
 
     @property
-    def reads_cache(self) -> bool:
+    def can_read_cache(self) -> bool:
         """A prompt's logprobs come from computing it: as in vLLM, the cache is not read for them."""
-        return self.prompt_scores is None
+        return self.prompt_logprobs is None
 
     @property
-    def offloads(self) -> bool:
+    def can_offload(self) -> bool:
         """Its blocks may be kept outside of the pool: an adapter's number means nothing after a restart."""
         return self.adapter is None
 
-    def block_hashes(self, count: int) -> list[bytes]:
+    def compute_block_hashes(self, count: int) -> list[bytes]:
         """The hashes of the first `count` blocks, all of them full."""
         for index in range(len(self._hashes) - 1, count):
             begin, end = index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE
-            shown = shown_in(self.request.images, begin, end)
-            self._hashes.append(block_hash(self._hashes[-1], self.tokens[begin:end], shown))
+            image_key = encode_image_key(self.request.images, begin, end)
+            self._hashes.append(hash_block(self._hashes[-1], self.tokens[begin:end], image_key))
         return self._hashes[1 : count + 1]
 
-    def slot(self, position: int) -> int:
+    def find_slot(self, position: int) -> int:
         """Where the keys and values of the token at this position lie in the pool, counted in tokens."""
         return self.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
-    def forget_scores(self) -> None:
+    def reset_prompt_logprobs(self) -> None:
         """Of the prompt, where it is not scored to its end: the rest would come from other weights."""
-        if self.prompt_scores is not None:
-            self.prompt_scores = [None]
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
 
     def append(self, token: int) -> Ended | Failed | None:
         """Take in the next token; how the sequence ends, if it does."""
         self.tokens.append(token)
         self.sampling.observe(token)
-        if self.thought:
-            self.thought.observe(token)
+        if self.reasoning_budget:
+            self.reasoning_budget.observe(token)
         id, request = self.request.id, self.request
         if token in request.stop_token_ids and self.num_tokens - self.num_prompt_tokens > request.min_tokens:
             return Ended(id, FinishReason.STOP, stop=token)
-        if self.constraint:
-            self.constraint.advance(token)
-            if self.constraint.broken:
-                return self.broken()
-            if self.constraint.finished:
+        if self.matcher:
+            self.matcher.advance(token)
+            if self.matcher.is_broken:
+                return self.build_grammar_failure()
+            if self.matcher.is_finished:
                 return Ended(id, FinishReason.STOP)
         return Ended(id, FinishReason.LENGTH) if self.num_tokens >= self._max_tokens else None
 
-    def broken(self) -> Failed:
+    def build_grammar_failure(self) -> Failed:
         """The end of a sequence whose matcher failed."""
         return Failed(self.request.id, "The grammar of this request failed.")

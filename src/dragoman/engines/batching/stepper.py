@@ -9,32 +9,41 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ...core.control import FIRST_VERSION
-from ...core.engine import Ended, Failed, PromptScored, Sampled, SampledBy, Scheduled, Score, TokenOutput
+from ...core.control import INITIAL_WEIGHT_VERSION
+from ...core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    WeightVersionSet,
+)
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool
-from .constraint import allows
-from .model import Model, Runner, States
+from .logprobs import build_logprob, log_softmax
+from .model import Model, Runner, StepStates
 from .offload import BlockFiles
-from .sampler import NOTHING, sample
+from .safe_matcher import is_allowed
+from .sampler import NO_TOKEN, sample
 from .scheduler import Chunk, Scheduler, SchedulerConfig
-from .scores import log_softmax, score
 from .sequence import Sequence
 
 Floats = NDArray[np.float32]
 
-_SCORED_AT_ONCE = 128
+_PROMPT_LOGPROBS_PER_BATCH = 128
 """Prompt tokens whose log-probabilities over the vocabulary are held at once."""
 
 
-class Output(Struct, frozen=True, gc=False):
+class SequenceOutput(Struct, frozen=True, gc=False):
     """key: of the sequence that it is for."""
 
     key: int
     output: TokenOutput
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
         return isinstance(self.output, (Ended, Failed))
 
 
@@ -50,7 +59,7 @@ class Stepper:
         config: SchedulerConfig,
         num_kv_tokens: int,
         files: BlockFiles | None = None,
-        version: str = FIRST_VERSION,
+        version: str = INITIAL_WEIGHT_VERSION,
     ) -> None:
         self._pool = BlockPool(-(-num_kv_tokens // BLOCK_SIZE) + 1)
         self._model = model
@@ -59,85 +68,87 @@ class Stepper:
         self.scheduler = Scheduler(config, self._pool, files)
         self.version = version
 
-    def step(self) -> list[Output]:
+    def step(self) -> list[SequenceOutput]:
         """Compute a step; what came of it. May raise whatever a broken machine raises: then `recover`."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
         if self._runner is None:
-            self._runner = self._model.runner(self._pool.size + 1)
-        for load in self.scheduler.taken_loads():
+            self._runner = self._model.build_runner(self._pool.size + 1)
+        for load in self.scheduler.take_loads():
             self._runner.restore(load.block, load.contents)
         states = self._runner.forward(chunks)
         self.scheduler.commit(chunks)
-        outputs = [_scheduled(chunk.sequence) for chunk in chunks if not chunk.sequence.announced]
-        for place, chunk in enumerate(chunks):
-            outputs += self._score_prompt(chunk, states, place)
-        due = [place for place, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
-        if due:
-            outputs += self._sample([chunks[place].sequence for place in due], states.last(due))
+        outputs = [_announce(chunk.sequence) for chunk in chunks if not chunk.sequence.is_announced]
+        for index, chunk in enumerate(chunks):
+            outputs += self._compute_prompt_logprobs(chunk, states, index)
+        indices = [index for index, chunk in enumerate(chunks) if chunk.end == chunk.sequence.num_tokens]
+        if indices:
+            outputs += self._sample([chunks[index].sequence for index in indices], states.compute_last_logits(indices))
         return outputs
 
-    def spill(self, most: int = 1) -> bool:
+    def offload(self, max_blocks: int = 1) -> bool:
         """Keep some of what was computed outside of the pool, at most so many blocks; True if more could be."""
         if self._files is None or self._runner is None:
             return False
-        return self._files.spill(self._pool.block_of, self._runner.save, most)
+        return self._files.offload(self._pool.find_block, self._runner.save, max_blocks)
 
-    def renew(self, version: str) -> None:
+    def replace_weights(self, version: str) -> None:
         """The model has other weights from now on. Files of keys and values belong to those of the beginning."""
         self.version, self._files = version, None
-        self.scheduler.restart()
-        self.scheduler.disuse_offload()
+        self.scheduler.restart_all()
+        self.scheduler.disable_offload()
 
     def close(self) -> None:
         """Give the pool's memory back; the next step takes it again. What runs will be computed from its beginning."""
-        self.scheduler.restart()
+        self.scheduler.restart_all()
         if self._runner is not None:
             self._runner.close()
             self._runner = None
 
-    def recover(self) -> list[Output]:
+    def recover(self) -> list[SequenceOutput]:
         """After a step that raised: fail what ran; what waits will run, on an empty cache."""
         failed = self.scheduler.reset()
-        return [Output(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed]
+        return [
+            SequenceOutput(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed
+        ]
 
-    def _score_prompt(self, chunk: Chunk, states: States, place: int) -> list[Output]:
+    def _compute_prompt_logprobs(self, chunk: Chunk, states: StepStates, index: int) -> list[SequenceOutput]:
         """Each token of the chunk scores the one after it, if that belongs to the prompt."""
-        sequence, scores = chunk.sequence, chunk.sequence.prompt_scores
+        sequence, scores = chunk.sequence, chunk.sequence.prompt_logprobs
         if scores is None:
             return []
         stop = min(chunk.end, sequence.num_prompt_tokens - 1)
         # A sequence that was preempted meets some tokens for the second time.
-        for begin in range(max(chunk.begin, len(scores) - 1), stop, _SCORED_AT_ONCE):
-            end = min(begin + _SCORED_AT_ONCE, stop)
-            rows = log_softmax(states.span(place, begin - chunk.begin, end - chunk.begin))
+        for begin in range(max(chunk.begin, len(scores) - 1), stop, _PROMPT_LOGPROBS_PER_BATCH):
+            end = min(begin + _PROMPT_LOGPROBS_PER_BATCH, stop)
+            rows = log_softmax(states.compute_span_logits(index, begin - chunk.begin, end - chunk.begin))
             targets = sequence.tokens[begin + 1 : end + 1]
             count = sequence.request.prompt_logprobs or 0
-            scores += [score(row, token, count) for row, token in zip(rows, targets, strict=True)]
+            scores += [build_logprob(row, token, count) for row, token in zip(rows, targets, strict=True)]
         if len(scores) < sequence.num_prompt_tokens:
             return []
-        sequence.prompt_scores = None
-        return [Output(sequence.key, PromptScored(sequence.request.id, tuple(scores)))]
+        sequence.prompt_logprobs = None
+        return [SequenceOutput(sequence.key, PromptLogprobs(sequence.request.id, tuple(scores)))]
 
-    def _sample(self, sequences: list[Sequence], logits: Floats) -> list[Output]:
-        masks = [sequence.constraint.mask() if sequence.constraint else None for sequence in sequences]
+    def _sample(self, sequences: list[Sequence], logits: Floats) -> list[SequenceOutput]:
+        masks = [sequence.matcher.mask() if sequence.matcher else None for sequence in sequences]
         tokens = sample(logits, [sequence.sampling for sequence in sequences], masks)
-        for place, sequence in enumerate(sequences):
-            if sequence.thought:
-                tokens[place] = _forced(sequence, masks[place], tokens[place])
-        scores = _scores(sequences, logits, tokens)
-        outputs: list[Output] = []
+        for index, sequence in enumerate(sequences):
+            if sequence.reasoning_budget:
+                tokens[index] = _apply_reasoning_budget(sequence, masks[index], tokens[index])
+        scores = _compute_logprobs(sequences, logits, tokens)
+        outputs: list[SequenceOutput] = []
         ended: list[Sequence] = []
         for sequence, token, value, row in zip(sequences, tokens, scores, logits, strict=True):
-            if token != NOTHING:
+            if token != NO_TOKEN:
                 if sequence.version != self.version:
                     sequence.version = self.version
-                    outputs.append(Output(sequence.key, SampledBy(sequence.request.id, self.version)))
-                outputs.append(Output(sequence.key, Sampled(sequence.request.id, token, value)))
-            end = _dead_end(sequence, row) if token == NOTHING else sequence.append(token)
+                    outputs.append(SequenceOutput(sequence.key, WeightVersionSet(sequence.request.id, self.version)))
+                outputs.append(SequenceOutput(sequence.key, Sampled(sequence.request.id, token, value)))
+            end = _end_without_token(sequence, row) if token == NO_TOKEN else sequence.append(token)
             if end:
-                outputs.append(Output(sequence.key, end))
+                outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
         # Only now: had anything raised, all of them would still run, and `recover` would fail them all.
         for sequence in ended:
@@ -145,37 +156,37 @@ class Stepper:
         return outputs
 
 
-def _scheduled(sequence: Sequence) -> Output:
-    sequence.announced = True
-    return Output(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens))
+def _announce(sequence: Sequence) -> SequenceOutput:
+    sequence.is_announced = True
+    return SequenceOutput(sequence.key, Scheduled(sequence.request.id, sequence.cached_tokens))
 
 
-def _forced(sequence: Sequence, mask: bytes | None, token: int) -> int:
+def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) -> int:
     """The token that a used-up thought has to go on with, unless the grammar refuses it."""
-    forced = sequence.thought.forced if sequence.thought else None
+    forced = sequence.reasoning_budget.forced_token if sequence.reasoning_budget else None
     if forced is None:
         return token
-    if allows(mask, forced):
+    if is_allowed(mask, forced):
         return forced
-    if sequence.thought:
-        sequence.thought.refuse()
+    if sequence.reasoning_budget:
+        sequence.reasoning_budget.reject_forced()
     return token
 
 
-def _scores(sequences: list[Sequence], logits: Floats, tokens: list[int]) -> list[Score | None]:
-    asked = [place for place, sequence in enumerate(sequences) if sequence.request.logprobs is not None]
-    scores: list[Score | None] = [None] * len(sequences)
-    if asked:
-        for place, row in zip(asked, log_softmax(logits[asked]), strict=True):
-            if tokens[place] != NOTHING:
-                scores[place] = score(row, tokens[place], sequences[place].request.logprobs or 0)
+def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[int]) -> list[TokenLogprob | None]:
+    indices = [index for index, sequence in enumerate(sequences) if sequence.request.logprobs is not None]
+    scores: list[TokenLogprob | None] = [None] * len(sequences)
+    if indices:
+        for index, row in zip(indices, log_softmax(logits[indices]), strict=True):
+            if tokens[index] != NO_TOKEN:
+                scores[index] = build_logprob(row, tokens[index], sequences[index].request.logprobs or 0)
     return scores
 
 
-def _dead_end(sequence: Sequence, row: Floats) -> Ended | Failed:
+def _end_without_token(sequence: Sequence, row: Floats) -> Ended | Failed:
     """No token can be had: the masks together leave none, or something is broken."""
-    if sequence.constraint and sequence.constraint.broken:
-        return sequence.broken()
+    if sequence.matcher and sequence.matcher.is_broken:
+        return sequence.build_grammar_failure()
     if not np.isfinite(row).all():
         return Failed(sequence.request.id, "The model gave no usable probabilities.")
     return Ended(sequence.request.id, FinishReason.STOP)

@@ -14,39 +14,39 @@ from collections.abc import Sequence as Tokens
 from msgspec import Struct
 
 from ...core.engine import Failed
-from .model import Sight
+from .model import VisionRunner
 from .sequence import Sequence
-from .stepper import Output, Stepper
+from .stepper import SequenceOutput, Stepper
 
 log = logging.getLogger(__name__)
 
-_ALL = 1 << 30
+_UNLIMITED = 1 << 30
 
-Post = Callable[[list[Output]], None]
+Post = Callable[[list[SequenceOutput]], None]
 
 
-class Add(Struct, frozen=True):
+class AddSequence(Struct, frozen=True):
     sequence: Sequence
 
 
-class Abort(Struct, frozen=True):
+class AbortSequence(Struct, frozen=True):
     key: int
 
 
-class Hold(Struct, frozen=True):
+class Pause(Struct, frozen=True):
     """Whether steps rest until further notice."""
 
-    held: bool
+    paused: bool
 
 
-class Task(Struct, frozen=True):
+class StepTask(Struct, frozen=True):
     """To be done between two steps. done: called with what it raised, or None, on the worker's thread."""
 
-    work: Callable[[Stepper], None]
-    done: Callable[[Exception | None], None]
+    run: Callable[[Stepper], None]
+    on_done: Callable[[Exception | None], None]
 
 
-Order = Add | Abort | Hold | Task
+Command = AddSequence | AbortSequence | Pause | StepTask
 
 
 class Worker:
@@ -57,39 +57,44 @@ class Worker:
     """
 
     def __init__(
-        self, stepper: Stepper, post: Post, clock: Callable[[], float], name: str, sight: Sight | None = None
+        self,
+        stepper: Stepper,
+        post: Post,
+        clock: Callable[[], float],
+        name: str,
+        vision_runner: VisionRunner | None = None,
     ) -> None:
         self._stepper = stepper
-        self._sight = sight
+        self._vision_runner = vision_runner
         self._post = post
         self._clock = clock
-        self._inbox: deque[Order] = deque()
+        self._commands: deque[Command] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._abandoned = False
-        self._held = False
+        self._paused = False
         self._sequences: dict[int, Sequence] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.last_step = clock()
+        self.last_step_at = clock()
         """When a step ended last."""
-        self.running = 0
+        self.num_running = 0
         """Sequences that were running then."""
 
     def start(self) -> None:
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(self, order: Order) -> None:
+    def submit(self, command: Command) -> None:
         """Obeyed before the next step. Never blocks."""
-        self._inbox.append(order)
+        self._commands.append(command)
         self._wake.set()
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As `core.engine.PrefixCache`. May be asked on any thread."""
-        return self._stepper.scheduler.cached_tokens(prompt, cache_salt)
+        return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 
     def stop(self) -> None:
         """End after the present step."""
@@ -107,84 +112,84 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping:
             try:
-                outputs = self._turn()
+                outputs = self._run_step()
             except Exception:
                 log.exception("a step failed")
                 outputs = self._stepper.recover()
             if self._abandoned:
                 return
             self._report(outputs)
-            self._rest()
-        self._spill(_ALL)
+            self._wait_for_work()
+        self._offload(_UNLIMITED)
 
-    def _rest(self) -> None:
+    def _wait_for_work(self) -> None:
         """Between two steps: nothing is waited for as long as there is something to do."""
-        more = self._spill(1)
-        if not (more or self._may_step):
+        has_more = self._offload(1)
+        if not (has_more or self._can_step):
             self._wake.wait()
         self._wake.clear()
 
-    def _spill(self, most: int) -> bool:
+    def _offload(self, max_blocks: int) -> bool:
         try:
-            return self._stepper.spill(most)
+            return self._stepper.offload(max_blocks)
         except Exception:
             log.exception("keys and values could not be kept")
             return False
 
-    def _turn(self) -> list[Output]:
-        blind: list[Output] = []
-        while self._inbox:
-            order = self._inbox.popleft()
-            if isinstance(order, Add) and not self._sees(order.sequence):
-                failed = Failed(order.sequence.request.id, "The model failed at an image of this request.")
-                blind.append(Output(order.sequence.key, failed))
+    def _run_step(self) -> list[SequenceOutput]:
+        failures: list[SequenceOutput] = []
+        while self._commands:
+            command = self._commands.popleft()
+            if isinstance(command, AddSequence) and not self._prepare_images(command.sequence):
+                failed = Failed(command.sequence.request.id, "The model failed at an image of this request.")
+                failures.append(SequenceOutput(command.sequence.key, failed))
             else:
-                self._obey(order)
-        return blind or (self._stepper.step() if self._may_step else [])
+                self._handle(command)
+        return failures or (self._stepper.step() if self._can_step else [])
 
-    def _sees(self, sequence: Sequence) -> bool:
+    def _prepare_images(self, sequence: Sequence) -> bool:
         """Before it is scheduled: whatever is wrong with its images, nobody else's step fails of it."""
-        if self._sight is None or not sequence.request.images:
+        if self._vision_runner is None or not sequence.request.images:
             return True
         try:
-            self._sight.look(sequence.request.images)
+            self._vision_runner.prepare_images(sequence.request.images)
         except Exception:
             log.exception("the images of %s cannot be seen", sequence.request.id)
             return False
         return True
 
     @property
-    def _may_step(self) -> bool:
-        return self._stepper.scheduler.has_work and not self._held
+    def _can_step(self) -> bool:
+        return self._stepper.scheduler.has_work and not self._paused
 
-    def _obey(self, order: Order) -> None:
-        match order:
-            case Add(sequence):
+    def _handle(self, command: Command) -> None:
+        match command:
+            case AddSequence(sequence):
                 self._sequences[sequence.key] = sequence
                 self._stepper.scheduler.add(sequence)
-            case Abort(key):
+            case AbortSequence(key):
                 sequence = self._sequences.pop(key, None)
                 if sequence:
                     self._stepper.scheduler.remove(sequence)
-            case Hold(held):
-                self._held = held
-            case Task():
-                self._perform(order)
+            case Pause(paused):
+                self._paused = paused
+            case StepTask():
+                self._run_task(command)
 
-    def _perform(self, task: Task) -> None:
+    def _run_task(self, task: StepTask) -> None:
         """What it raises is told to who ordered it, and is no failure of a step."""
         try:
-            task.work(self._stepper)
+            task.run(self._stepper)
         except Exception as error:
-            task.done(error)
+            task.on_done(error)
         else:
-            task.done(None)
+            task.on_done(None)
 
-    def _report(self, outputs: list[Output]) -> None:
+    def _report(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
-            if output.last:
+            if output.is_last:
                 self._sequences.pop(output.key, None)
-        self.running = self._stepper.scheduler.num_running
-        self.last_step = self._clock()
+        self.num_running = self._stepper.scheduler.num_running
+        self.last_step_at = self._clock()
         if outputs:
             self._post(outputs)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ...core.embed import Pooling
+from ...core.embeddings import Pooling
 from ...core.errors import EngineError
 
 _BERT, _ROBERTA = "bert", "roberta"
@@ -27,7 +27,7 @@ _FAMILIES = {
     "XLMRobertaForMaskedLM": _ROBERTA,
     "XLMRobertaForSequenceClassification": _ROBERTA,
 }
-_CLASSIFIES = "ForSequenceClassification"
+_CLASSIFIER_SUFFIX = "ForSequenceClassification"
 
 T = TypeVar("T")
 
@@ -113,9 +113,9 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
     path = directory / "config.json"
     file = _decode(path, _File)
     architecture = file.architectures[0] if file.architectures else ""
-    refusal = _refusal(file, architecture)
-    if refusal:
-        raise EngineError(f"{path}: {refusal} is not supported by the encoder engine")
+    unsupported = _find_unsupported(file, architecture)
+    if unsupported:
+        raise EngineError(f"{path}: {unsupported} is not supported by the encoder engine")
     family = _FAMILIES[architecture]
     first = 0 if family == _BERT else (1 if file.pad_token_id is None else file.pad_token_id) + 1
     config = EncoderConfig(
@@ -131,14 +131,14 @@ def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | Scoring
         eps=file.layer_norm_eps,
         activation=file.hidden_act,
     )
-    if architecture.endswith(_CLASSIFIES):
+    if architecture.endswith(_CLASSIFIER_SUFFIX):
         return config, ScoringConfig(sigmoid=_has_sigmoid(path, file))
-    return config, _pooling(directory, file)
+    return config, _read_pooling(directory, file)
 
 
-def _refusal(file: _File, architecture: str) -> str | None:
+def _find_unsupported(file: _File, architecture: str) -> str | None:
     labels = 2 if file.id2label is None else len(file.id2label)
-    wrong = (
+    checks = (
         (architecture not in _FAMILIES, f"architecture {architecture!r}"),
         (file.hidden_act not in ("gelu", "relu"), f"hidden_act {file.hidden_act!r}"),
         (
@@ -147,69 +147,69 @@ def _refusal(file: _File, architecture: str) -> str | None:
         ),
         (file.is_decoder, "a decoder"),
         (file.hidden_size % file.num_attention_heads != 0, "a hidden_size that the heads do not divide"),
-        (architecture.endswith(_CLASSIFIES) and labels != 1, f"a classification into {labels} labels"),
+        (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
     )
-    return next((what for is_so, what in wrong if is_so), None)
+    return next((description for is_unsupported, description in checks if is_unsupported), None)
 
 
 def _has_sigmoid(path: Path, file: _File) -> bool:
     """A cross-encoder's scores pass a sigmoid unless it says otherwise, as in sentence-transformers."""
-    told = file.sentence_transformers.activation_fn if file.sentence_transformers else None
-    told = told or file.sbert_ce_default_activation_function
-    name = "Sigmoid" if told is None else told.rpartition(".")[2]
+    activation = file.sentence_transformers.activation_fn if file.sentence_transformers else None
+    activation = activation or file.sbert_ce_default_activation_function
+    name = "Sigmoid" if activation is None else activation.rpartition(".")[2]
     if name not in ("Sigmoid", "Identity"):
-        raise EngineError(f"{path}: activation {told!r} is not supported by the encoder engine")
+        raise EngineError(f"{path}: activation {activation!r} is not supported by the encoder engine")
     return name == "Sigmoid"
 
 
-def _pooling(directory: Path, file: _File) -> PoolingConfig:
+def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
     matryoshka = tuple(sorted(file.matryoshka_dimensions or ()))
-    plain = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
-    limits = _transformer(directory)
+    defaults = PoolingConfig(matryoshka=file.is_matryoshka or bool(matryoshka), matryoshka_dimensions=matryoshka)
+    limits = _read_transformer(directory)
     if not (directory / "modules.json").exists():
-        return msgspec.structs.replace(plain, max_tokens=limits.max_seq_length)
+        return msgspec.structs.replace(defaults, max_tokens=limits.max_seq_length)
     modules = _decode(directory / "modules.json", list[_Module])
-    kinds = {module.type.rpartition(".")[2]: module.path for module in modules}
-    unknown = sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"})
+    paths = {module.type.rpartition(".")[2]: module.path for module in modules}
+    unknown = sorted(paths.keys() - {"Transformer", "Pooling", "Normalize"})
     if unknown:
         raise EngineError(f"{directory / 'modules.json'}: the module {unknown[0]} is not supported")
-    pooling = _pooling_of(directory / kinds["Pooling"] / "config.json") if "Pooling" in kinds else Pooling.MEAN
+    pooling = _read_pooling_mode(directory / paths["Pooling"] / "config.json") if "Pooling" in paths else Pooling.MEAN
     return msgspec.structs.replace(
-        plain, pooling=pooling, normalized="Normalize" in kinds, max_tokens=limits.max_seq_length
+        defaults, pooling=pooling, normalized="Normalize" in paths, max_tokens=limits.max_seq_length
     )
 
 
-def _transformer(directory: Path) -> _Transformer:
+def _read_transformer(directory: Path) -> _Transformer:
     """sentence_bert_config.json: how long a text may be is less there than the model could take."""
     path = directory / "sentence_bert_config.json"
     if not path.exists():
         return _Transformer()
-    said = _decode(path, _Transformer)
-    if said.do_lower_case:
+    config = _decode(path, _Transformer)
+    if config.do_lower_case:
         raise EngineError(f"{path}: do_lower_case is not supported; the tokenizer's own normaliser is")
-    return said
+    return config
 
 
-_POOLINGS = {
+_POOLING_SWITCHES = {
     "pooling_mode_cls_token": Pooling.CLS,
     "pooling_mode_mean_tokens": Pooling.MEAN,
     "pooling_mode_max_tokens": Pooling.MAX,
     "pooling_mode_mean_sqrt_len_tokens": Pooling.MEAN_SQRT_LEN,
     "pooling_mode_lasttoken": Pooling.LAST,
 }
-_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
+_POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, "lasttoken": Pooling.LAST}
 
 
-def _pooling_of(path: Path) -> Pooling:
+def _read_pooling_mode(path: Path) -> Pooling:
     """One switch a kind (of which exactly one is on), or since sentence-transformers 5 one name."""
-    said = _decode(path, dict[str, Raw])
-    name = msgspec.json.decode(said["pooling_mode"]) if "pooling_mode" in said else None
-    if isinstance(name, str) and name in _NAMES:
-        return _NAMES[name]
-    chosen = [key for key, value in said.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
-    if len(chosen) != 1 or chosen[0] not in _POOLINGS or name is not None:
+    fields = _decode(path, dict[str, Raw])
+    name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
+    if isinstance(name, str) and name in _POOLING_NAMES:
+        return _POOLING_NAMES[name]
+    chosen = [key for key, value in fields.items() if key.startswith("pooling_mode_") and bytes(value) == b"true"]
+    if len(chosen) != 1 or chosen[0] not in _POOLING_SWITCHES or name is not None:
         raise EngineError(f"{path}: the pooling {name or ', '.join(chosen) or 'none'} is not supported")
-    return _POOLINGS[chosen[0]]
+    return _POOLING_SWITCHES[chosen[0]]
 
 
 def _decode(path: Path, type: type[T]) -> T:

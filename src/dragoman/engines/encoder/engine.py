@@ -8,32 +8,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.embed import Embeddings, EmbedRequest, EmbedTraits, Pooling, ScoreRequest, Scores
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, Pooling, RelevanceScores, ScoreRequest
 from ...core.engine import Health
 from ...core.errors import EngineError, RequestError
 from ..arrays.batcher import Batcher
-from ..arrays.products import ROWS, Trials
-from ..arrays.vectors import embeddings
+from ..arrays.products import ROWS, BlockSizes
+from ..arrays.vectors import build_embeddings
 from ..arrays.weights import Tensors
 from .config import EncoderConfig, PoolingConfig, ScoringConfig, read_config
-from .model import Bert, Piece, linear
+from .model import Bert, EncoderInput, load_linear
 
 Floats = NDArray[np.float32]
 
-_MOST_TOKENS = 4096
+_MAX_BATCH_TOKENS = 4096
 """Of a batch: more does not make the products any faster."""
 
 
-class _Batched:
+class _BatchedEngine:
     """An encoder on a thread of its own; `compute` makes a result of each text's states."""
 
     def __init__(self, bert: Bert, compute: Callable[[Floats], Floats], max_tokens: int, max_waiting: int) -> None:
         self._vocab = bert.config.vocab
         self.max_tokens = max_tokens
-        self._batcher: Batcher[Piece, Floats] = Batcher(
-            lambda batch: [compute(states) for states in bert.states(batch)],
-            lambda piece: len(piece.ids),
-            most=_MOST_TOKENS,
+        self._batcher: Batcher[EncoderInput, Floats] = Batcher(
+            lambda batch: [compute(states) for states in bert.compute_states(batch)],
+            lambda item: len(piece.ids),
+            max_batch_tokens=_MAX_BATCH_TOKENS,
             max_waiting=max_waiting,
             name="encoder",
         )
@@ -47,31 +47,33 @@ class _Batched:
     def health(self) -> Health:
         return self._batcher.health()
 
-    async def _run(self, pieces: Iterable[Piece]) -> list[Floats]:
-        batch = tuple(pieces)
-        wrong = next((id for piece in batch for id in piece.ids if not 0 <= id < self._vocab), None)
-        if wrong is not None:
-            raise RequestError(f"Token id {wrong} is not in this model's vocabulary of {self._vocab}.", param="input")
+    async def _run(self, inputs: Iterable[EncoderInput]) -> list[Floats]:
+        batch = tuple(inputs)
+        invalid = next((id for item in batch for id in item.ids if not 0 <= id < self._vocab), None)
+        if invalid is not None:
+            raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
         return await self._batcher.run(batch)
 
 
-class BertEmbedder(_Batched):
+class BertEmbedder(_BatchedEngine):
     """A `core.engine.Embedder`."""
 
-    def __init__(self, bert: Bert, traits: EmbedTraits, max_waiting: int = 1024) -> None:
-        super().__init__(bert, lambda states: pooled(states, traits.pooling), traits.max_tokens, max_waiting)
-        self._traits = traits
+    def __init__(self, bert: Bert, embedding_info: EmbeddingInfo, max_waiting: int = 1024) -> None:
+        super().__init__(
+            bert, lambda states: pool_states(states, embedding_info.pooling), embedding_info.max_tokens, max_waiting
+        )
+        self._embedding_info = embedding_info
 
     @property
-    def traits(self) -> EmbedTraits:
-        return self._traits
+    def embedding_info(self) -> EmbeddingInfo:
+        return self._embedding_info
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        vectors = await self._run(Piece(ids) for ids in request.inputs)
-        return embeddings(vectors, request, self._traits)
+        vectors = await self._run(EncoderInput(ids) for ids in request.inputs)
+        return build_embeddings(vectors, request, self._embedding_info)
 
 
-class BertScorer(_Batched):
+class BertScorer(_BatchedEngine):
     """A `core.engine.Scorer`. sigmoid: what a score passes unless a request says otherwise."""
 
     def __init__(
@@ -80,15 +82,15 @@ class BertScorer(_Batched):
         super().__init__(bert, head, max_tokens, max_waiting)
         self._sigmoid = sigmoid
 
-    async def score(self, request: ScoreRequest) -> Scores:
-        logits = await self._run(Piece(pair.ids, pair.second) for pair in request.pairs)
-        activated = self._sigmoid if request.activation is None else request.activation
+    async def score(self, request: ScoreRequest) -> RelevanceScores:
+        logits = await self._run(EncoderInput(pair.ids, pair.second_start) for pair in request.pairs)
+        use_sigmoid = self._sigmoid if request.activation is None else request.activation
         numbers = [float(logit[0]) for logit in logits]
-        scores = tuple(_sigmoid(number) for number in numbers) if activated else tuple(numbers)
-        return Scores(scores, sum(len(pair.ids) for pair in request.pairs))
+        scores = tuple(_sigmoid(number) for number in numbers) if use_sigmoid else tuple(numbers)
+        return RelevanceScores(scores, sum(len(pair.ids) for pair in request.pairs))
 
 
-def pooled(states: Floats, pooling: Pooling) -> Floats:
+def pool_states(states: Floats, pooling: Pooling) -> Floats:
     """[tokens, hidden] of one text to [hidden]."""
     match pooling:
         case Pooling.MEAN:
@@ -110,27 +112,29 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
     Raises EngineError where the model cannot be served.
     """
     config, task = read_config(directory)
-    most = config.positions
-    if max_model_len is not None and not 1 < max_model_len <= most:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
-    tensors, trials = Tensors(directory), Trials()
-    bert = Bert(config, tensors, trials)
+    max_positions = config.positions
+    if max_model_len is not None and not 1 < max_model_len <= max_positions:
+        raise EngineError(f"max_model_len must lie between 2 and the model's {max_positions}, not {max_model_len}")
+    tensors, block_sizes = Tensors(directory), BlockSizes()
+    bert = Bert(config, tensors, block_sizes)
     match task:
         case PoolingConfig():
-            traits = EmbedTraits(
+            embedding_info = EmbeddingInfo(
                 config.hidden,
-                max_model_len or min(most, task.max_tokens or most),
+                max_model_len or min(max_positions, task.max_tokens or max_positions),
                 task.pooling,
                 task.normalized,
                 task.matryoshka,
                 task.matryoshka_dimensions,
             )
-            engine = BertEmbedder(bert, traits, max_waiting)
+            engine = BertEmbedder(bert, embedding_info, max_waiting)
             _drop_pooler(config, tensors)
         case ScoringConfig(sigmoid):
-            head = _head(config, tensors, trials)
-            engine = BertScorer(bert, head, sigmoid=sigmoid, max_tokens=max_model_len or most, max_waiting=max_waiting)
-    tensors.close()
+            head = _build_head(config, tensors, block_sizes)
+            engine = BertScorer(
+                bert, head, sigmoid=sigmoid, max_tokens=max_model_len or max_positions, max_waiting=max_waiting
+            )
+    tensors.check_all_used()
     return engine
 
 
@@ -142,18 +146,20 @@ def _drop_pooler(config: EncoderConfig, tensors: Tensors) -> None:
         tensors.drop_all(name)
 
 
-def _head(config: EncoderConfig, tensors: Tensors, trials: Trials) -> Callable[[Floats], Floats]:
+def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> Callable[[Floats], Floats]:
     """From the first token's state to one number; BERT's pooler is RoBERTa's classifier.dense."""
     bert = config.family == "bert"
-    dense = linear(tensors, trials, "bert.pooler.dense" if bert else "classifier.dense", config.hidden, config.hidden)
-    last = linear(tensors, trials, "classifier" if bert else "classifier.out_proj", config.hidden, 1)
+    dense = load_linear(
+        tensors, block_sizes, "bert.pooler.dense" if bert else "classifier.dense", config.hidden, config.hidden
+    )
+    last = load_linear(tensors, block_sizes, "classifier" if bert else "classifier.out_proj", config.hidden, 1)
 
-    def head(states: Floats) -> Floats:
+    def compute_score(states: Floats) -> Floats:
         rows = np.zeros((ROWS, config.hidden), np.float32)
         rows[0] = states[0]
         return last(np.tanh(dense(rows)))[0]
 
-    return head
+    return compute_score
 
 
 def _sigmoid(number: float) -> float:

@@ -1,22 +1,22 @@
 """Models in GGUF files, computed by llama.cpp in a process of its own. Needs the extra `llamacpp`."""
 
-from .gguf import Metadata, parts, read_metadata
-from .load import LlamaCppOptions, Projector, load, load_reader
-from .model import ends, pooling_type
-from .reader import LlamaCppEmbedder, LlamaCppScorer
-from .vision import Token
+from .gguf import GgufMetadata, find_parts, read_metadata
+from .load import LlamaCppOptions, Projector, load, load_pooling_engine
+from .model import find_end_tokens, read_pooling_type
+from .pooling import LlamaCppEmbedder, LlamaCppScorer
+from .vision import ImageToken
 
 __all__ = [
+    "GgufMetadata",
+    "ImageToken",
     "LlamaCppEmbedder",
     "LlamaCppOptions",
     "LlamaCppScorer",
-    "Metadata",
     "Projector",
-    "Token",
-    "ends",
+    "find_end_tokens",
+    "find_parts",
     "load",
-    "load_reader",
-    "parts",
-    "pooling_type",
+    "load_pooling_engine",
     "read_metadata",
+    "read_pooling_type",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...core.engine import CONSTRAINTS, Capabilities, Feature
+from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature
 
 _FEATURES = frozenset(
     {
-        *CONSTRAINTS,
+        *CONSTRAINT_FEATURES,
         Feature.TOOLS,
         Feature.LOGPROBS,
         Feature.TOKEN_IDS,
@@ -35,7 +35,7 @@ _PARAMETERS = frozenset(
 """Presence and frequency penalties are not among them: llama.cpp's count the prompt's tokens too."""
 
 
-def capabilities(vocab: int, *, images: bool = False) -> Capabilities:
+def build_capabilities(vocab: int, *, images: bool = False) -> Capabilities:
     """vocab: token ids. images: with a projector."""
     features = _FEATURES | {Feature.IMAGES} if images else _FEATURES
     return Capabilities(features, _PARAMETERS, max_logprobs=vocab)

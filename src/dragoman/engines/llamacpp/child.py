@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from .process import READY, Launch
+from .process import READY, LaunchSettings
 
 
 def main() -> int:
-    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
         os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # the only way to tell it
     try:
@@ -27,7 +27,7 @@ def main() -> int:
         print(f"{error}; this engine needs `pip install 'dragoman[llamacpp]'`", file=sys.stderr)  # noqa: T201 - its report
         return 1
     try:
-        server = xllamacpp.Server(parameters(xllamacpp, launch))
+        server = xllamacpp.Server(build_parameters(xllamacpp, launch))
     except (RuntimeError, ValueError) as error:
         print(f"{error}", file=sys.stderr)  # noqa: T201 - its report
         return 1
@@ -37,36 +37,36 @@ def main() -> int:
     return 0
 
 
-def parameters(xllamacpp: Any, launch: Launch) -> Any:  # noqa: ANN401 - the library has no types
+def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: ANN401 - the library has no types
     """llama.cpp's own parameters. It listens nowhere but on the socket, and only to who has the key."""
-    said = xllamacpp.CommonParams()
-    said.model.path = launch.path
-    said.hostnames, said.api_keys = [launch.socket], [launch.key]
-    said.ui = said.endpoint_slots = said.endpoint_props = said.endpoint_metrics = False
-    said.verbosity, said.warmup, said.fit_params = 1, False, False
-    said.use_jinja, said.chat_template = False, "chatml"
-    said.n_ctx, said.n_parallel, said.kv_unified = launch.context, launch.sequences, launch.unified
-    said.n_batch, said.n_ubatch = launch.batch, launch.ubatch
+    params = xllamacpp.CommonParams()
+    params.model.path = launch.path
+    params.hostnames, params.api_keys = [launch.socket], [launch.key]
+    params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
+    params.verbosity, params.warmup, params.fit_params = 1, False, False
+    params.use_jinja, params.chat_template = False, "chatml"
+    params.n_ctx, params.n_parallel, params.kv_unified = launch.context, launch.sequences, launch.unified
+    params.n_batch, params.n_ubatch = launch.batch, launch.ubatch
     # Slots are chosen here, and what one owner's prompt left behind is never shown to another.
-    said.cache_ram_mib, said.cache_idle_slots, said.ctx_shift = 0, False, False
-    said.n_threads_http = launch.sequences + 4
-    said.n_gpu_layers = launch.gpu_layers
+    params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
+    params.n_threads_http = launch.sequences + 4
+    params.n_gpu_layers = launch.gpu_layers
     if launch.gpu_layers == 0 or not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
         # On a CPU, what runs beside a sequence shows in its numbers with it, far more than without.
-        said.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    kept = xllamacpp.ggml_type[f"GGML_TYPE_{launch.kv_type}"]
-    said.cache_type_k, said.cache_type_v = kept, kept
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    kv_type = xllamacpp.ggml_type[f"GGML_TYPE_{launch.kv_type}"]
+    params.cache_type_k, params.cache_type_v = kv_type, kv_type
     if launch.threads is not None:
-        said.cpuparams.n_threads = said.cpuparams_batch.n_threads = launch.threads
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = launch.threads
     if launch.pooling is not None:
-        said.embedding = True
-        said.pooling_type = xllamacpp.llama_pooling_type(launch.pooling)
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type(launch.pooling)
     if launch.mmproj is not None:
-        said.mmproj.path = launch.mmproj
-        said.mmproj_use_gpu = launch.gpu_layers != 0
+        params.mmproj.path = launch.mmproj
+        params.mmproj_use_gpu = launch.gpu_layers != 0
         # What is no image is a video to it, for which it would start a program. There is none beside the socket.
-        said.video_ffmpeg_bin_dir = str(Path(launch.socket).parent)
-    return said
+        params.video_ffmpeg_bin_dir = str(Path(launch.socket).parent)
+    return params
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import EngineError, RequestError
-from .wire import Body, Chunk, Counted, Embedded, Tokenized, decode_chunk
+from .wire import CompletionBody, CompletionChunk, EmbeddingItem, InputTokensResponse, TokenizeResponse, decode_chunk
 
 _encode = msgspec.json.Encoder().encode
-_BROKEN = "The connection to llama.cpp broke off."
+_CONNECTION_LOST = "The connection to llama.cpp broke off."
 
 
-class Client:
+class LlamaCppClient:
     """Every question has a connection of its own: closing it is how an answer is given up."""
 
     def __init__(self, socket: str, key: str) -> None:
@@ -34,7 +34,7 @@ class Client:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def complete(self, body: Body) -> AsyncGenerator[Chunk]:
+    async def complete(self, body: CompletionBody) -> AsyncGenerator[CompletionChunk]:
         """Events of a stream, or the one of a whole completion. Raises EngineError."""
         try:
             async with self._client.stream("POST", "/completion", content=_encode(body)) as response:
@@ -45,7 +45,7 @@ class Client:
                     if line.startswith("data: "):
                         yield decode_chunk(line[6:])
         except httpx2.HTTPError as error:
-            raise EngineError(_BROKEN) from error
+            raise EngineError(_CONNECTION_LOST) from error
         except msgspec.DecodeError as error:
             raise EngineError(f"llama.cpp said something unexpected: {error}") from error
 
@@ -58,29 +58,35 @@ class Client:
         try:
             response = await self._client.post("/embeddings", content=body)
         except httpx2.HTTPError as error:
-            raise EngineError(_BROKEN) from error
+            raise EngineError(_CONNECTION_LOST) from error
         if response.status_code != 200:
-            fault = decode_chunk(response.content).error
-            raise EngineError(f"llama.cpp: {'it refused' if fault is None else fault.message}")
-        read = sorted(msgspec.json.decode(response.content, type=list[Embedded]), key=lambda one: one.index)
-        return [np.array([nan if each is None else each for each in one.embedding[0]], np.float32) for one in read]
+            failure = decode_chunk(response.content).error
+            raise EngineError(f"llama.cpp: {'it refused' if failure is None else failure.message}")
+        embedded = sorted(msgspec.json.decode(response.content, type=list[EmbeddingItem]), key=lambda item: one.index)
+        return [
+            np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
+        ]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """What llama.cpp makes of a part of a prompt, with its control tokens. Raises EngineError."""
         try:
-            response = await self._client.post("/tokenize", content=_tokenizing(text, add=False, controls=True))
-            return msgspec.json.decode(response.content, type=Tokenized).tokens
+            response = await self._client.post(
+                "/tokenize", content=_encode_tokenize_body(text, add_special=False, parse_special=True)
+            )
+            return msgspec.json.decode(response.content, type=TokenizeResponse).tokens
         except (httpx2.HTTPError, msgspec.DecodeError) as error:
-            raise EngineError(_BROKEN) from error
+            raise EngineError(_CONNECTION_LOST) from error
 
 
-def tokenize(socket: str, key: str, text: str, *, add: bool = False) -> tuple[int, ...]:
+def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
     """Blocking: what llama.cpp makes of a text in which names of control tokens are text.
 
     add: with what the vocabulary puts around one that is no part of another.
     """
-    response = _ask(socket, key, "/tokenize", _tokenizing(text, add=add, controls=False))
-    return msgspec.json.decode(response.content, type=Tokenized).tokens
+    response = _post(
+        socket, key, "/tokenize", _encode_tokenize_body(text, add_special=add_special, parse_special=False)
+    )
+    return msgspec.json.decode(response.content, type=TokenizeResponse).tokens
 
 
 def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
@@ -90,20 +96,20 @@ def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
     """
     body = _encode({"messages": [{"role": "user", "content": [part]}]})
     try:
-        response = _ask(socket, key, "/chat/completions/input_tokens", body)
+        response = _post(socket, key, "/chat/completions/input_tokens", body)
         if response.status_code == 200:
-            return msgspec.json.decode(response.content, type=Counted).input_tokens
-        fault = decode_chunk(response.content).error
+            return msgspec.json.decode(response.content, type=InputTokensResponse).input_tokens
+        failure = decode_chunk(response.content).error
     except (httpx2.HTTPError, msgspec.DecodeError) as error:
-        raise EngineError(_BROKEN) from error
-    raise RequestError("it is refused" if fault is None else fault.message)
+        raise EngineError(_CONNECTION_LOST) from error
+    raise RequestError("it is refused" if failure is None else failure.message)
 
 
-def _tokenizing(text: str, *, add: bool, controls: bool) -> bytes:
-    return _encode({"content": text, "add_special": add, "parse_special": controls})
+def _encode_tokenize_body(text: str, *, add_special: bool, parse_special: bool) -> bytes:
+    return _encode({"content": text, "add_special": add_special, "parse_special": parse_special})
 
 
-def _ask(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
+def _post(socket: str, key: str, path: str, body: bytes) -> httpx2.Response:
     with httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), timeout=60) as client:
         headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
         return client.post(f"http://llama.cpp{path}", headers=headers, content=body)

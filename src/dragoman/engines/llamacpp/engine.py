@@ -14,48 +14,50 @@ from functools import partial
 
 import msgspec
 
-from ...core.engine import Capabilities, Deliver, Ended, Failed, Health, Refused, TokenOutput, TokenRequest
+from ...core.engine import Capabilities, Ended, Failed, Health, OutputCallback, Rejected, TokenOutput, TokenRequest
 from ...core.errors import DragomanError, EngineError, QueueFull, RequestError, Unsupported
 from ..batching import EngineConfig, check_request
-from .answer import Answer, NoRoom
-from .capabilities import capabilities
-from .held import Spelling
-from .link import Link
-from .slots import Slots, keyed
-from .vision import Words
-from .wire import Body
+from .capabilities import build_capabilities
+from .completion_state import CompletionState, ContextExceeded
+from .connection import LlamaCppConnection
+from .slots import SlotPool, build_cache_keys
+from .token_text import TokenText
+from .vision import PromptWriter
+from .wire import CompletionBody
 
 log = logging.getLogger(__name__)
 
-MARGIN = 8
+MARGIN_TOKENS = 8
 """Tokens a slot beyond what sequences may have: llama.cpp is always somewhat ahead of what is known here."""
 
-MOST_REFUSALS = 100
+MAX_REJECTIONS = 100
 
-_CUT = "This answer to images cannot go on: llama.cpp takes it as text, and would read other tokens in it."
+_CANNOT_RESUME_IMAGES = (
+    "This answer to images cannot go on: llama.cpp takes it as text, and would read other tokens in it."
+)
 
 
-class _Live:
+class _ActiveSequence:
     """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it.
 
     begun: llama.cpp has said something of it in the slot that it has.
     """
 
-    def __init__(self, answer: Answer, deliver: Deliver, number: int) -> None:
-        self.answer, self.deliver = answer, deliver
-        self.rank = (answer.request.priority, number)
+    def __init__(self, state: CompletionState, deliver: OutputCallback, number: int) -> None:
+        self.state, self.deliver = state, deliver
+        self.rank = (state.request.priority, number)
         self.task: asyncio.Task[None] | None = None
-        self.refusals = 0
-        self.begun = False
+        self.num_rejections = 0
+        self.has_begun = False
 
     @property
     def keys(self) -> tuple[int, ...]:
         """Its tokens, as slots know them."""
-        return keyed(self.answer.tokens, self.answer.request.images)
+        return build_cache_keys(self.state.tokens, self.state.request.images)
 
     @property
-    def length(self) -> int:
-        return len(self.answer.request.prompt) + len(self.answer.said)
+    def num_tokens(self) -> int:
+        return len(self.state.request.prompt) + len(self.state.output)
 
 
 class LlamaCppEngine:
@@ -67,22 +69,22 @@ class LlamaCppEngine:
 
     def __init__(
         self,
-        link: Link,
-        spelling: Spelling,
+        connection: LlamaCppConnection,
+        token_text: TokenText,
         eog: frozenset[int],
         config: EngineConfig,
         clock: Callable[[], float] = time.monotonic,
-        words: Words | None = None,
+        prompt_writer: PromptWriter | None = None,
     ) -> None:
-        self._words = words
-        self._link, self._spelling, self._eog, self._config = link, spelling, eog, config
-        self._clock, self._heard = clock, 0.0
-        self._live: dict[str, _Live] = {}
-        self._waiting: list[_Live] = []
-        self._running: list[_Live] = []
-        self._slots = self._new_slots()
-        self._arrived = 0
-        self._capabilities = capabilities(len(spelling), images=words is not None)
+        self._prompt_writer = prompt_writer
+        self._connection, self._token_text, self._eog, self._config = connection, token_text, eog, config
+        self._clock, self._last_event_at = clock, 0.0
+        self._active: dict[str, _ActiveSequence] = {}
+        self._waiting: list[_ActiveSequence] = []
+        self._running: list[_ActiveSequence] = []
+        self._slots = self._build_slots()
+        self._num_arrived = 0
+        self._capabilities = build_capabilities(len(token_text), images=prompt_writer is not None)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -95,174 +97,184 @@ class LlamaCppEngine:
     @property
     def pid(self) -> int | None:
         """Of llama.cpp's process, while there is one."""
-        return self._link.pid
+        return self._connection.pid
 
     async def start(self) -> None:
-        await self._link.start()
-        self._slots = self._new_slots()
+        await self._connection.start()
+        self._slots = self._build_slots()
 
     async def stop(self) -> None:
-        live, self._live = self._live, {}
-        tasks = [one.task for one in live.values() if one.task is not None]
+        active, self._active = self._active, {}
+        tasks = [sequence.task for sequence in active.values() if sequence.task is not None]
         self._waiting.clear()  # so that nobody takes the place of those who go
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._link.stop()
-        for one in live.values():
-            one.deliver(Failed(one.answer.request.id, "The engine is shutting down."))
+        await self._connection.stop()
+        for sequence in active.values():
+            sequence.deliver(Failed(sequence.state.request.id, "The engine is shutting down."))
 
     def health(self) -> Health:
-        trouble, failed, config = self._link.trouble, self._link.broken, self._config
-        silent = self._clock() - self._heard if self._running else 0.0
-        if trouble is None and silent > min(config.stall_after, config.step_timeout):
-            trouble, failed = f"llama.cpp has said nothing for {silent:.0f} s", silent > config.step_timeout
-        return Health(trouble is None, trouble, len(self._waiting), len(self._running), failed)
+        problem, failed, config = self._connection.problem, self._connection.is_broken, self._config
+        silent_seconds = self._clock() - self._last_event_at if self._running else 0.0
+        if problem is None and silent_seconds > min(config.stall_after, config.step_timeout):
+            problem, failed = (
+                f"llama.cpp has said nothing for {silent_seconds:.0f} s",
+                silent_seconds > config.step_timeout,
+            )
+        return Health(problem is None, problem, len(self._waiting), len(self._running), failed)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
         """As PrefixCache.cached_tokens."""
-        return self._slots.cached_tokens(prompt, cache_salt)
+        return self._slots.count_cached_tokens(prompt, cache_salt)
 
     async def reset_prefix_cache(self) -> bool | None:
         """As PrefixCache.reset_prefix_cache."""
-        self._slots.forget()
+        self._slots.clear_cache()
         return True
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add."""
-        if not self._link.open:
+        if not self._connection.is_open:
             raise EngineError("The engine is not running.")
-        if request.id in self._live:
+        if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        if request.images and self._words is None:
+        if request.images and self._prompt_writer is None:
             raise Unsupported("This model was loaded without a projector: it sees no images.", param="messages")
-        check_request(request, len(self._spelling), self.max_model_len)
-        if request.prompt_logprobs is not None or request.thought is not None:
+        check_request(request, len(self._token_text), self.max_model_len)
+        if request.prompt_logprobs is not None or request.reasoning_budget is not None:
             raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
-        if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
-        self._arrived += 1
-        live = _Live(self._answer(request), deliver, self._arrived)
-        self._live[request.id] = live
-        insort(self._waiting, live, key=lambda one: one.rank)
+        if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
+            raise QueueFull(f"{len(self._active)} sequences are waiting or running already.")
+        self._num_arrived += 1
+        sequence = _ActiveSequence(self._build_state(request), deliver, self._num_arrived)
+        self._active[request.id] = sequence
+        insort(self._waiting, sequence, key=lambda queued: one.rank)
         self._admit()
 
     def abort(self, id: str) -> None:
-        live = self._live.pop(id, None)
-        if live is None:
+        sequence = self._active.pop(id, None)
+        if sequence is None:
             return
-        if live.task is None:
-            self._waiting.remove(live)
+        if sequence.task is None:
+            self._waiting.remove(sequence)
         else:
-            live.task.cancel()
+            sequence.task.cancel()
 
-    def _answer(self, request: TokenRequest) -> Answer:
-        seed, left = request.sampling.seed, self.max_model_len - len(request.prompt)
-        return Answer(
-            msgspec.structs.replace(request, max_tokens=min(request.max_tokens, left)),
-            self._spelling,
+    def _build_state(self, request: TokenRequest) -> CompletionState:
+        seed, remaining = request.sampling.seed, self.max_model_len - len(request.prompt)
+        return CompletionState(
+            msgspec.structs.replace(request, max_tokens=min(request.max_tokens, remaining)),
+            self._token_text,
             self._eog,
             seed=random.getrandbits(32) if seed is None else seed,
             context=self.max_model_len,
         )
 
-    def _new_slots(self) -> Slots:
+    def _build_slots(self) -> SlotPool:
         scheduler = self._config.scheduler
-        return Slots(scheduler.max_num_seqs, caching=scheduler.enable_prefix_caching)
+        return SlotPool(scheduler.max_num_seqs, caching=scheduler.enable_prefix_caching)
 
     def _admit(self) -> None:
         """Those whose turn it is, as far as there are slots and room for what they have now."""
-        while self._waiting and self._slots.free and self._may_join(self._waiting[0]):
-            live = self._waiting.pop(0)
+        while self._waiting and self._slots.num_free and self._has_room_for(self._waiting[0]):
+            sequence = self._waiting.pop(0)
             if not self._running:
-                self._heard = self._clock()
-            self._running.append(live)
-            slot, cached = self._slots.take(live.keys, live.answer.request.cache_salt)
-            live.begun = False
-            live.task = asyncio.create_task(self._serve(live, slot, cached))
+                self._last_event_at = self._clock()
+            self._running.append(sequence)
+            slot, cached = self._slots.acquire(sequence.keys, sequence.state.request.cache_salt)
+            sequence.has_begun = False
+            sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
             # Not in the task itself: one that is cancelled before its first step takes no step at all.
-            live.task.add_done_callback(partial(self._leave, live, slot))
+            sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
-    def _may_join(self, live: _Live) -> bool:
+    def _has_room_for(self, sequence: _ActiveSequence) -> bool:
         """Whether there is room for it, and for some tokens more of each."""
-        together = [*self._running, live]
-        return not self._running or self._length(together) + MARGIN * len(together) <= self._config.num_kv_tokens
+        sequences = [*self._running, sequence]
+        return (
+            not self._running
+            or self._count_tokens(sequences) + MARGIN_TOKENS * len(sequences) <= self._config.num_kv_tokens
+        )
 
-    def _length(self, sequences: list[_Live]) -> int:
-        return sum(one.length for one in sequences)
+    def _count_tokens(self, sequences: list[_ActiveSequence]) -> int:
+        return sum(sequence.num_tokens for sequence in sequences)
 
-    async def _serve(self, live: _Live, slot: int, cached: bool) -> None:
-        request, answer = live.answer.request, live.answer
+    async def _serve(self, sequence: _ActiveSequence, slot: int, cached: bool) -> None:
+        request, state = sequence.state.request, sequence.state
         try:
-            await self._complete(live, slot, cached)
-        except NoRoom as error:
-            live.refusals += 1
-            if live.refusals > MOST_REFUSALS:
-                self._tell(live, Failed(request.id, error.message))
+            await self._run_completions(sequence, slot, cached)
+        except ContextExceeded as error:
+            sequence.num_rejections += 1
+            if sequence.num_rejections > MAX_REJECTIONS:
+                self._deliver(sequence, Failed(request.id, error.message))
         except RequestError as error:
-            self._tell(live, Failed(request.id, _CUT) if answer.said else Refused(request.id, error))
+            self._deliver(
+                sequence, Failed(request.id, _CANNOT_RESUME_IMAGES) if state.output else Rejected(request.id, error)
+            )
         except DragomanError as error:
-            self._tell(live, Failed(request.id, error.message))
+            self._deliver(sequence, Failed(request.id, error.message))
         except Exception:
             # A matcher that fails, say: it takes nobody else with it, and its sequence does not wait for ever.
             log.exception("%s failed", request.id)
-            self._tell(live, Failed(request.id, "The engine failed."))
+            self._deliver(sequence, Failed(request.id, "The engine failed."))
 
-    def _leave(self, live: _Live, slot: int, _: asyncio.Task[None]) -> None:
-        request = live.answer.request
-        live.task = None
-        self._running.remove(live)
+    def _on_task_done(self, sequence: _ActiveSequence, slot: int, _: asyncio.Task[None]) -> None:
+        request = sequence.state.request
+        sequence.task = None
+        self._running.remove(sequence)
         # Of a slot in which nothing was begun it is not known whose tokens it holds.
-        self._slots.give(slot, live.keys if live.begun else (), request.cache_salt)
-        if self._live.get(request.id) is live:
+        self._slots.release(slot, sequence.keys if sequence.has_begun else (), request.cache_salt)
+        if self._active.get(request.id) is sequence:
             # It has neither ended nor been aborted: it gave way to others.
-            insort(self._waiting, live, key=lambda one: one.rank)
-        if self._link.open:
+            insort(self._waiting, sequence, key=lambda queued: one.rank)
+        if self._connection.is_open:
             self._admit()
 
-    async def _complete(self, live: _Live, slot: int, cached: bool) -> None:
-        answer = live.answer
-        while not answer.over:
-            before = len(answer.said)
-            body, cached = await self._body(answer, slot, cached), True
-            async with aclosing(self._link.client.complete(body)) as chunks:
+    async def _run_completions(self, sequence: _ActiveSequence, slot: int, cached: bool) -> None:
+        state = sequence.state
+        while not state.is_finished:
+            num_before = len(state.output)
+            body, cached = await self._build_body(state, slot, cached), True
+            async with aclosing(self._connection.client.complete(body)) as chunks:
                 async for chunk in chunks:
-                    self._heard, live.begun = self._clock(), True
-                    for output in answer.feed(chunk):
-                        self._tell(live, output)
-                    if answer.over or answer.stale:
+                    self._last_event_at, sequence.has_begun = self._clock(), True
+                    for output in state.feed(chunk):
+                        self._deliver(sequence, output)
+                    if state.is_finished or state.is_stale:
                         break
-                    self._make_room()
-            if not answer.over and not answer.stale and len(answer.said) == before:
+                    self._preempt_if_full()
+            if not state.is_finished and not state.is_stale and len(state.output) == num_before:
                 raise EngineError("llama.cpp ended an answer without a word.")
 
-    async def _body(self, answer: Answer, slot: int, cached: bool) -> Body:
-        body, images = answer.body(slot, cached=cached), answer.request.images
-        if not images or self._words is None:
+    async def _build_body(self, state: CompletionState, slot: int, cached: bool) -> CompletionBody:
+        body, images = state.build_body(slot, cached=cached), state.request.images
+        if not images or self._prompt_writer is None:
             return body
-        prompt = await self._words.tell(self._link.client, answer.tokens, images)
+        prompt = await self._prompt_writer.write(self._connection.client, state.tokens, images)
         return msgspec.structs.replace(body, prompt=prompt)
 
-    def _make_room(self) -> None:
+    def _preempt_if_full(self) -> None:
         """The least urgent sequence gives way when they do not fit together. One alone always does.
 
         Whoever is leaving already is left to hang up in peace: it has no room any more.
         """
-        staying = [one for one in self._running if one.task is not None and not one.task.cancelling()]
-        if len(staying) > 1 and self._length(staying) > self._config.num_kv_tokens:
-            task = max(staying, key=lambda one: one.rank).task
+        remaining = [
+            sequence for sequence in self._running if sequence.task is not None and not sequence.task.cancelling()
+        ]
+        if len(remaining) > 1 and self._count_tokens(remaining) > self._config.num_kv_tokens:
+            task = max(remaining, key=lambda sequence: one.rank).task
             if task is not None:
                 task.cancel()
 
-    def _tell(self, live: _Live, output: TokenOutput) -> None:
+    def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
         """A receiver that raises takes nothing away from the others."""
-        if self._live.get(live.answer.request.id) is not live:
+        if self._active.get(sequence.state.request.id) is not sequence:
             return
-        if isinstance(output, (Ended, Failed, Refused)):
-            del self._live[live.answer.request.id]
+        if isinstance(output, (Ended, Failed, Rejected)):
+            del self._active[sequence.state.request.id]
         try:
-            live.deliver(output)
+            sequence.deliver(output)
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {live.answer.request.id} raised", "exception": error}
+                {"message": f"the receiver of {sequence.state.request.id} raised", "exception": error}
             )

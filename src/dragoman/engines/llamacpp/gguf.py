@@ -26,48 +26,48 @@ _VERSIONS = (2, 3)
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
-class Metadata(Struct, frozen=True):
+class GgufMetadata(Struct, frozen=True):
     """path: of the file, of the first one of several. values: by their keys."""
 
     path: Path
     values: Mapping[str, Value]
 
-    def text(self, key: str) -> str | None:
+    def get_text(self, key: str) -> str | None:
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
-    def number(self, key: str) -> int | None:
+    def get_number(self, key: str) -> int | None:
         value = self.values.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def flag(self, key: str) -> bool | None:
+    def get_flag(self, key: str) -> bool | None:
         value = self.values.get(key)
         return value if isinstance(value, bool) else None
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(each for each in self._array(key) if isinstance(each, str))
+    def get_texts(self, key: str) -> tuple[str, ...]:
+        return tuple(item for item in self._get_array(key) if isinstance(item, str))
 
-    def numbers(self, key: str) -> tuple[float, ...]:
-        return tuple(each for each in self._array(key) if not isinstance(each, str))
+    def get_numbers(self, key: str) -> tuple[float, ...]:
+        return tuple(item for item in self._get_array(key) if not isinstance(item, str))
 
-    def own(self, key: str) -> str:
+    def build_architecture_key(self, key: str) -> str:
         """The key of a value that belongs to the architecture: `llama.context_length`."""
         return f"{self.architecture}.{key}"
 
     @property
     def architecture(self) -> str:
-        return self.text("general.architecture") or ""
+        return self.get_text("general.architecture") or ""
 
     @property
     def vocab_size(self) -> int:
-        return len(self._array("tokenizer.ggml.tokens"))
+        return len(self._get_array("tokenizer.ggml.tokens"))
 
-    def _array(self, key: str) -> tuple[Scalar, ...]:
+    def _get_array(self, key: str) -> tuple[Scalar, ...]:
         value = self.values.get(key, ())
         return value if isinstance(value, tuple) else (value,)
 
 
-def read_metadata(path: Path) -> Metadata:
+def read_metadata(path: Path) -> GgufMetadata:
     """Raises EngineError for what is no GGUF file, or one of several of which not all are there."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -75,25 +75,25 @@ def read_metadata(path: Path) -> Metadata:
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise EngineError(f"{path} cannot be read: {error}") from error
     _check_parts(path)
-    found = Metadata(path, MappingProxyType(values))
-    if not found.architecture:
+    metadata = GgufMetadata(path, MappingProxyType(values))
+    if not metadata.architecture:
         raise EngineError(f"{path} does not say what kind of model it holds (general.architecture)")
-    return found
+    return metadata
 
 
-def parts(path: Path) -> tuple[Path, ...]:
+def find_parts(path: Path) -> tuple[Path, ...]:
     """All files of a model, of which this is the first."""
-    found = _PART.fullmatch(path.name)
-    if found is None:
+    match = _PART.fullmatch(path.name)
+    if match is None:
         return (path,)
-    return tuple(path.with_name(f"{found[1]}-{n:05d}-of-{found[3]}.gguf") for n in range(1, int(found[3]) + 1))
+    return tuple(path.with_name(f"{match[1]}-{n:05d}-of-{match[3]}.gguf") for n in range(1, int(match[3]) + 1))
 
 
 def _check_parts(path: Path) -> None:
-    every = parts(path)
-    if path != every[0]:
-        raise EngineError(f"{path} is a later part of a model; the first is {every[0].name}")
-    missing = [part.name for part in every if not part.is_file()]
+    files = find_parts(path)
+    if path != files[0]:
+        raise EngineError(f"{path} is a later part of a model; the first is {files[0].name}")
+    missing = [part.name for part in files if not part.is_file()]
     if missing:
         raise EngineError(f"{path} lacks its part {missing[0]}")
 
@@ -102,57 +102,57 @@ class _Reader:
     """Goes through a file once."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path, self._data, self._place = path, data, 0
+        self._path, self._data, self._position = path, data, 0
 
     def read(self) -> dict[str, Value]:
         if self._data[:4] != b"GGUF":
             raise EngineError(f"{self._path} is no GGUF file")
-        self._place = 4
+        self._position = 4
         version = self._unpack("I")
         if version not in _VERSIONS:
             raise EngineError(f"{self._path} has version {version} of GGUF; {_VERSIONS} are supported")
         _tensors, count = self._unpack("Q"), self._unpack("Q")
-        return dict(self._entry() for _ in range(int(count)))
+        return dict(self._read_entry() for _ in range(int(count)))
 
-    def _entry(self) -> tuple[str, Value]:
-        key = self._string()
-        return key, self._value(int(self._unpack("I")))
+    def _read_entry(self) -> tuple[str, Value]:
+        key = self._read_string()
+        return key, self._read_value(int(self._unpack("I")))
 
-    def _value(self, kind: int) -> Value:
+    def _read_value(self, kind: int) -> Value:
         if kind == _ARRAY:
-            return self._array(int(self._unpack("I")), int(self._unpack("Q")))
-        return self._string() if kind == _STRING else self._unpack(self._format(kind))
+            return self._read_array(int(self._unpack("I")), int(self._unpack("Q")))
+        return self._read_string() if kind == _STRING else self._unpack(self._find_format(kind))
 
-    def _array(self, kind: int, count: int) -> tuple[Scalar, ...]:
+    def _read_array(self, kind: int, count: int) -> tuple[Scalar, ...]:
         if kind == _STRING:
-            self._check(8 * count)
-            return tuple(self._string() for _ in range(count))
-        format = self._format(kind)
+            self._check_size(8 * count)
+            return tuple(self._read_string() for _ in range(count))
+        format = self._find_format(kind)
         size = count * struct.calcsize(format)
-        self._check(size)
-        values = struct.unpack_from(f"<{count}{format}", self._data, self._place)
-        self._place += size
+        self._check_size(size)
+        values = struct.unpack_from(f"<{count}{format}", self._data, self._position)
+        self._position += size
         return values
 
-    def _string(self) -> str:
+    def _read_string(self) -> str:
         length = int(self._unpack("Q"))
-        self._check(length)
-        raw = self._data[self._place : self._place + length]
-        self._place += length
+        self._check_size(length)
+        raw = self._data[self._position : self._position + length]
+        self._position += length
         return raw.decode("utf-8", "surrogateescape")
 
     def _unpack(self, format: str) -> int | float | bool:
         size = struct.calcsize(format)
-        self._check(size)
-        (value,) = struct.unpack_from("<" + format, self._data, self._place)
-        self._place += size
+        self._check_size(size)
+        (value,) = struct.unpack_from("<" + format, self._data, self._position)
+        self._position += size
         return value
 
-    def _format(self, kind: int) -> str:
+    def _find_format(self, kind: int) -> str:
         if kind not in _SCALARS:
             raise EngineError(f"{self._path} is no GGUF file, or a broken one: a value has type {kind}")
         return _SCALARS[kind]
 
-    def _check(self, size: int) -> None:
-        if size > len(self._data) - self._place:
+    def _check_size(self, size: int) -> None:
+        if size > len(self._data) - self._position:
             raise EngineError(f"{self._path} is cut off or broken: it ends within its metadata")

@@ -10,21 +10,21 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ...core.embed import EmbedTraits, Pooling
+from ...core.embeddings import EmbeddingInfo, Pooling
 from ...core.engine import Tokenizer
 from ...core.errors import EngineError
 from ..batching import EngineConfig, EngineLimits
 from .client import tokenize
-from .engine import MARGIN, LlamaCppEngine
-from .gguf import Metadata
-from .held import Spelling
-from .link import Link
-from .model import bytes_per_token, dimensions, ends, max_positions, pooling_type
-from .process import Launch, Process
-from .reader import LlamaCppEmbedder, LlamaCppScorer
-from .vision import LlamaCppVision, Token, words
+from .connection import LlamaCppConnection
+from .engine import MARGIN_TOKENS, LlamaCppEngine
+from .gguf import GgufMetadata
+from .model import compute_bytes_per_token, find_end_tokens, read_dimensions, read_max_positions, read_pooling_type
+from .pooling import LlamaCppEmbedder, LlamaCppScorer
+from .process import LaunchSettings, LlamaCppProcess
+from .token_text import TokenText
+from .vision import ImageToken, LlamaCppVision, build_prompt_writer
 
-_KV_ROOM = 2 << 30
+_DEFAULT_KV_BYTES = 2 << 30
 """Bytes for keys and values, unless their number is told."""
 
 _BATCH, _UBATCH = 2048, 512
@@ -37,13 +37,13 @@ _KV_TYPES: dict[str, Literal["F16", "BF16", "F32"]] = {
 }
 
 _POOLINGS = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
-_RANK = 4
+_RANK_POOLING = 4
 """By llama.cpp's llama_pooling_type."""
 
-_LONGEST_INPUT = 8192
+_DEFAULT_MAX_INPUT_TOKENS = 8192
 """Tokens, unless more are asked for: an input is computed in one step, which takes memory."""
 
-_TRIALS = (
+_TEST_TEXTS = (
     "Hello, world! It's 12345 o'clock, don't you think?",
     "  two  spaces\n\n\tand a tab \r\n \n",
     "Größe, naïve, 東京タワー, Привет, שלום, 한국어, 😀👍🏽 ½ ② ﬁ",
@@ -63,11 +63,11 @@ class LlamaCppOptions(Struct, frozen=True):
 class Projector(Struct, frozen=True):
     """A file with what makes images into what the model reads. token: stands for them in ids."""
 
-    metadata: Metadata
-    token: Token
+    metadata: GgufMetadata
+    token: ImageToken
 
 
-class Loaded(Struct, frozen=True):
+class LoadedGguf(Struct, frozen=True):
     """vision: of a model with a projector."""
 
     engine: LlamaCppEngine
@@ -75,47 +75,52 @@ class Loaded(Struct, frozen=True):
 
 
 def load(
-    metadata: Metadata,
+    metadata: GgufMetadata,
     tokenizer: Tokenizer,
     limits: EngineLimits,
     options: LlamaCppOptions | None = None,
     clock: Callable[[], float] = time.monotonic,
     projector: Projector | None = None,
-) -> Loaded:
+) -> LoadedGguf:
     """The engine for a GGUF file; blocking. llama.cpp runs already, the engine is not started yet.
 
     tokenizer: of the file's own vocabulary. Raises EngineError where the model cannot be served, or llama.cpp would
     read a text as other tokens than the tokenizer.
     """
-    config = limits.config(
-        max_positions=max_positions(metadata),
-        num_kv_tokens=_KV_ROOM // bytes_per_token(metadata),
+    config = limits.build_config(
+        max_positions=read_max_positions(metadata),
+        num_kv_tokens=_DEFAULT_KV_BYTES // compute_bytes_per_token(metadata),
         max_num_batched_tokens=_BATCH,
     )
     if config.max_model_len > config.num_kv_tokens:
         raise EngineError(
             f"max_model_len {config.max_model_len} is more than the {config.num_kv_tokens} tokens of the KV cache"
         )
-    eog = ends(metadata)
-    launch = _launch(metadata, config, options or LlamaCppOptions())
+    eog = find_end_tokens(metadata)
+    launch = _build_launch(metadata, config, options or LlamaCppOptions())
     if projector is not None:
         # A text with it in it can come from nobody but this process.
-        launch = _seeing(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
-    process = _compared(Process(launch), tokenizer, metadata)
+        launch = _add_projector(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
+    process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
-    spelled = [tokenizer.token_bytes(id) for id in range(size)]
+    token_bytes = [tokenizer.token_bytes(id) for id in range(size)]
     if projector is None:
-        return Loaded(LlamaCppEngine(Link(process), Spelling(spelled), eog, config, clock), None)
+        return LoadedGguf(LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock), None)
     try:
-        vision, told = LlamaCppVision(process, launch.marker, projector.token), words(process, spelled, launch.marker)
+        vision, prompt_writer = (
+            LlamaCppVision(process, launch.marker, projector.token),
+            build_prompt_writer(process, token_bytes, launch.marker),
+        )
     except EngineError as error:
         process.stop()
         raise EngineError(f"{projector.metadata.path}: {error.message}") from error
-    return Loaded(LlamaCppEngine(Link(process), Spelling(spelled), eog, config, clock, told), vision)
+    return LoadedGguf(
+        LlamaCppEngine(LlamaCppConnection(process), TokenText(token_bytes), eog, config, clock, prompt_writer), vision
+    )
 
 
-def load_reader(
-    metadata: Metadata,
+def load_pooling_engine(
+    metadata: GgufMetadata,
     tokenizer: Tokenizer,
     *,
     max_model_len: int | None = None,
@@ -123,58 +128,58 @@ def load_reader(
     options: LlamaCppOptions | None = None,
 ) -> LlamaCppEmbedder | LlamaCppScorer:
     """The same for a file whose model makes vectors or scores. max_model_len: tokens of an input."""
-    pooling, most, said = pooling_type(metadata), max_positions(metadata), options or LlamaCppOptions()
-    if pooling is None or (pooling != _RANK and pooling not in _POOLINGS):
+    pooling, longest, resolved = read_pooling_type(metadata), read_max_positions(metadata), options or LlamaCppOptions()
+    if pooling is None or (pooling != _RANK_POOLING and pooling not in _POOLINGS):
         raise EngineError(f"{metadata.path}: a model with pooling {pooling} makes no vectors")
-    if max_model_len is not None and not 1 < max_model_len <= most:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
-    tokens = max_model_len or min(most, _LONGEST_INPUT)
-    launch = Launch(
+    if max_model_len is not None and not 1 < max_model_len <= longest:
+        raise EngineError(f"max_model_len must lie between 2 and the model's {longest}, not {max_model_len}")
+    tokens = max_model_len or min(longest, _DEFAULT_MAX_INPUT_TOKENS)
+    launch = LaunchSettings(
         path=str(metadata.path),
         context=tokens,
         sequences=1,
         batch=tokens,
         ubatch=tokens,
-        kv_type=_KV_TYPES[said.dtype],
-        gpu_layers=said.gpu_layers,
-        threads=said.threads,
+        kv_type=_KV_TYPES[resolved.dtype],
+        gpu_layers=resolved.gpu_layers,
+        threads=resolved.threads,
         pooling=pooling,
     )
-    link = Link(_compared(Process(launch), tokenizer, metadata))
-    if pooling == _RANK:
-        return LlamaCppScorer(link, tokenizer.vocab_size, tokens, max_waiting)
-    traits = EmbedTraits(dimensions(metadata), tokens, _POOLINGS[pooling])
-    return LlamaCppEmbedder(link, tokenizer.vocab_size, traits, max_waiting)
+    connection = LlamaCppConnection(_start_checked(LlamaCppProcess(launch), tokenizer, metadata))
+    if pooling == _RANK_POOLING:
+        return LlamaCppScorer(connection, tokenizer.vocab_size, tokens, max_waiting)
+    embedding_info = EmbeddingInfo(read_dimensions(metadata), tokens, _POOLINGS[pooling])
+    return LlamaCppEmbedder(connection, tokenizer.vocab_size, embedding_info, max_waiting)
 
 
-def _compared(process: Process, tokenizer: Tokenizer, metadata: Metadata) -> Process:
+def _start_checked(process: LlamaCppProcess, tokenizer: Tokenizer, metadata: GgufMetadata) -> LlamaCppProcess:
     """Started, and found to read texts as the tokenizer does."""
     process.start()
     try:
-        compare(tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path))
+        check_tokenizer(tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path))
     except EngineError:
         process.stop()
         raise
     return process
 
 
-def compare(tokenizer: Tokenizer, theirs: Callable[[str], Sequence[int]], name: str) -> None:
+def check_tokenizer(tokenizer: Tokenizer, tokenize_there: Callable[[str], Sequence[int]], name: str) -> None:
     """Raises EngineError at the first text that both do not read alike."""
-    for text in _TRIALS:
-        if tokenizer.encode(text, special=False) != list(theirs(text)):
+    for text in _TEST_TEXTS:
+        if tokenizer.encode(text, special=False) != list(tokenize_there(text)):
             raise EngineError(
                 f"{name}: llama.cpp reads {text!r} as other tokens than its vocabulary says; it cannot be served yet"
             )
 
 
-def _launch(metadata: Metadata, config: EngineConfig, options: LlamaCppOptions) -> Launch:
+def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCppOptions) -> LaunchSettings:
     sequences = config.scheduler.max_num_seqs
     batch = config.scheduler.max_num_batched_tokens
     longest = sequences * config.max_model_len
-    return Launch(
+    return LaunchSettings(
         path=str(metadata.path),
         # What is at the end of its context still has room for the tokens that are on their way.
-        context=min(config.num_kv_tokens, longest) + MARGIN * sequences,
+        context=min(config.num_kv_tokens, longest) + MARGIN_TOKENS * sequences,
         unified=config.num_kv_tokens < longest,
         sequences=sequences,
         batch=batch,
@@ -185,8 +190,8 @@ def _launch(metadata: Metadata, config: EngineConfig, options: LlamaCppOptions) 
     )
 
 
-def _seeing(launch: Launch, projector: Projector, *, marker: str) -> Launch:
-    if projector.metadata.architecture != "clip" or not projector.metadata.flag("clip.has_vision_encoder"):
+def _add_projector(launch: LaunchSettings, projector: Projector, *, marker: str) -> LaunchSettings:
+    if projector.metadata.architecture != "clip" or not projector.metadata.get_flag("clip.has_vision_encoder"):
         raise EngineError(f"{projector.metadata.path} is no projector for images")
     # Where the tokens of an image look at each other they have to be computed in one step.
     return msgspec.structs.replace(launch, mmproj=str(projector.metadata.path), marker=marker, ubatch=launch.batch)

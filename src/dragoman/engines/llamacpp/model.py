@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.errors import EngineError
-from .gguf import Metadata
+from .gguf import GgufMetadata
 
 _EOG = frozenset(
     [
@@ -14,53 +14,56 @@ _EOG = frozenset(
 )
 """Names at which llama.cpp ends an answer whatever the file says (src/llama-vocab.cpp, special_eog_ids)."""
 
-_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_MEAN = 1
-_KV_BYTES = 2
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_MEAN_POOLING = 1
+_BYTES_PER_NUMBER = 2
 """Of a number in the cache of keys and values: float16."""
 
 
-def ends(metadata: Metadata) -> frozenset[int]:
+def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
     """Ids that end an answer. Raises EngineError where there are none."""
-    named = (metadata.number(f"tokenizer.ggml.{name}") for name in _ENDS)
-    tokens = metadata.texts("tokenizer.ggml.tokens")
+    declared = (metadata.get_number(f"tokenizer.ggml.{name}") for name in _END_KEYS)
+    tokens = metadata.get_texts("tokenizer.ggml.tokens")
     known = {id for id, name in enumerate(tokens) if name in _EOG}
     if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: the end of a message is not that of an answer
         known -= {id for id in known if tokens[id] == "<|end|>"}
-    found = frozenset(id for id in named if id is not None) | known
-    if not found:
+    end_ids = frozenset(id for id in declared if id is not None) | known
+    if not end_ids:
         raise EngineError(f"{metadata.path} names no token that ends an answer")
-    return found
+    return end_ids
 
 
-def max_positions(metadata: Metadata) -> int:
+def read_max_positions(metadata: GgufMetadata) -> int:
     """The longest context that the model was trained for."""
-    found = metadata.number(metadata.own("context_length"))
-    if found is None or found < 2:
+    length = metadata.get_number(metadata.build_architecture_key("context_length"))
+    if length is None or length < 2:
         raise EngineError(f"{metadata.path} does not say how long a context may be")
-    return found
+    return length
 
 
-def pooling_type(metadata: Metadata) -> int | None:
+def read_pooling_type(metadata: GgufMetadata) -> int | None:
     """How it makes a vector (llama.cpp's llama_pooling_type), or a score; None for a model that generates."""
-    said = metadata.number(metadata.own("pooling_type"))
-    if said is None and metadata.flag(metadata.own("attention.causal")) is False:
-        return _MEAN
-    return said or None
+    declared = metadata.get_number(metadata.build_architecture_key("pooling_type"))
+    if declared is None and metadata.get_flag(metadata.build_architecture_key("attention.causal")) is False:
+        return _MEAN_POOLING
+    return declared or None
 
 
-def dimensions(metadata: Metadata) -> int:
+def read_dimensions(metadata: GgufMetadata) -> int:
     """Of a vector."""
-    names = (metadata.own("embedding_length_out"), metadata.own("embedding_length"))
-    return next((found for found in map(metadata.number, names) if found), 0)
+    names = (
+        metadata.build_architecture_key("embedding_length_out"),
+        metadata.build_architecture_key("embedding_length"),
+    )
+    return next((number for number in map(metadata.get_number, names) if number), 0)
 
 
-def bytes_per_token(metadata: Metadata) -> int:
+def compute_bytes_per_token(metadata: GgufMetadata) -> int:
     """That keys and values of one token take, as if every layer kept them."""
-    layers = metadata.number(metadata.own("block_count")) or 1
-    hidden = metadata.number(metadata.own("embedding_length")) or 1
-    heads = max(int(max(metadata.numbers(metadata.own("attention.head_count")), default=1)), 1)
-    kv_heads = int(max(metadata.numbers(metadata.own("attention.head_count_kv")), default=heads))
-    key = metadata.number(metadata.own("attention.key_length")) or hidden // heads
-    value = metadata.number(metadata.own("attention.value_length")) or hidden // heads
-    return max(layers * kv_heads * (key + value) * _KV_BYTES, 1)
+    layers = metadata.get_number(metadata.build_architecture_key("block_count")) or 1
+    hidden = metadata.get_number(metadata.build_architecture_key("embedding_length")) or 1
+    heads = max(int(max(metadata.get_numbers(metadata.build_architecture_key("attention.head_count")), default=1)), 1)
+    kv_heads = int(max(metadata.get_numbers(metadata.build_architecture_key("attention.head_count_kv")), default=heads))
+    key = metadata.get_number(metadata.build_architecture_key("attention.key_length")) or hidden // heads
+    value = metadata.get_number(metadata.build_architecture_key("attention.value_length")) or hidden // heads
+    return max(layers * kv_heads * (key + value) * _BYTES_PER_NUMBER, 1)

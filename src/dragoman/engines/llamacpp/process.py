@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 READY = "dragoman: ready"
 
-_LAST_WORDS = 20
+_MAX_LOG_LINES = 20
 
 
-class Launch(Struct, frozen=True):
+class LaunchSettings(Struct, frozen=True):
     """context: tokens that all sequences have together. batch, ubatch: of one step, in llama.cpp's words.
 
     unified: sequences share one cache, and each is looked for in all of it; otherwise each has an equal part.
@@ -50,14 +50,14 @@ class Launch(Struct, frozen=True):
     key: str = ""
 
 
-class Process:
+class LlamaCppProcess:
     """May be started again after it has ended. `start` and `stop` block."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: LaunchSettings) -> None:
         self._launch = launch
         self._directory: Path | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._log_lines: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self.key = ""
 
     @property
@@ -65,7 +65,7 @@ class Process:
         return "" if self._directory is None else str(self._directory / "llama.sock")
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
     @property
@@ -89,9 +89,9 @@ class Process:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
-        self._words.clear()
-        listener = threading.Thread(target=self._listen, args=(child.stderr,), name="llamacpp-log", daemon=True)
-        listener.start()
+        self._log_lines.clear()
+        log_reader = threading.Thread(target=self._read_log, args=(child.stderr,), name="llamacpp-log", daemon=True)
+        log_reader.start()
         try:
             child.stdin.write(msgspec.json.encode(launch) + b"\n")
             child.stdin.flush()
@@ -99,9 +99,9 @@ class Process:
             pass  # It has ended already; why is said below.
         if not any(line.decode(errors="replace").strip() == READY for line in child.stdout):
             child.wait()
-            listener.join()
+            log_reader.join()
             self.stop()
-            raise EngineError(f"llama.cpp cannot load {self._launch.path}: {self._reason()}")
+            raise EngineError(f"llama.cpp cannot load {self._launch.path}: {self._find_reason()}")
 
     def stop(self) -> None:
         child, self._child = self._child, None
@@ -116,14 +116,16 @@ class Process:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
-    def _listen(self, words: IO[bytes]) -> None:
-        with words:
-            for line in words:
-                said = line.decode(errors="replace").rstrip()
-                self._words.append(said)
-                log.info("llama.cpp: %s", said)
+    def _read_log(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip()
+                self._log_lines.append(text)
+                log.info("llama.cpp: %s", text)
 
-    def _reason(self) -> str:
+    def _find_reason(self) -> str:
         """The first of its last words that tells of an error."""
-        told = [line.rpartition("error loading model: ")[2] for line in self._words if "error loading model" in line]
-        return (told or list(self._words)[-1:] or ["it ended without a word"])[0]
+        errors = [
+            line.rpartition("error loading model: ")[2] for line in self._log_lines if "error loading model" in line
+        ]
+        return (errors or list(self._log_lines)[-1:] or ["it ended without a word"])[0]

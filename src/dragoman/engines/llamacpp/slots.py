@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.vision import ShownImage
+from ...core.vision import PromptImage
 
 
-def keyed(tokens: tuple[int, ...], images: Sequence[ShownImage]) -> tuple[int, ...]:
+def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
     """Tokens that are alike only where the same images are: no id is below 0."""
     if not images:
         return tokens
@@ -20,43 +20,43 @@ def keyed(tokens: tuple[int, ...], images: Sequence[ShownImage]) -> tuple[int, .
     return tuple(keys)
 
 
-class Slots:
+class SlotPool:
     """All free at first, with nothing in them."""
 
     def __init__(self, count: int, *, caching: bool = True) -> None:
         self._caching = caching
-        self._held: list[tuple[str, tuple[int, ...]]] = [("", ())] * count
+        self._contents: list[tuple[str, tuple[int, ...]]] = [("", ())] * count
         self._free = list(range(count))
         """Least recently used first."""
 
     @property
-    def free(self) -> int:
+    def num_free(self) -> int:
         return len(self._free)
 
-    def take(self, prompt: Sequence[int], salt: str) -> tuple[int, bool]:
+    def acquire(self, prompt: Sequence[int], salt: str) -> tuple[int, bool]:
         """A free slot, and whether what it holds may be used."""
-        best = max(self._free, key=lambda slot: self._shared(slot, prompt, salt))
-        use = self._shared(best, prompt, salt) > 0
-        slot = best if use else self._free[0]
+        best = max(self._free, key=lambda slot: self._count_shared(slot, prompt, salt))
+        can_reuse = self._count_shared(best, prompt, salt) > 0
+        slot = best if can_reuse else self._free[0]
         self._free.remove(slot)
-        return slot, use
+        return slot, can_reuse
 
-    def give(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
+    def release(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
         """tokens: of which it holds what was computed."""
-        self._held[slot] = (salt, tokens)
+        self._contents[slot] = (salt, tokens)
         self._free.append(slot)
 
-    def cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
+    def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
         """As PrefixCache.cached_tokens: of what is free now. The last token is always computed."""
-        longest = max((self._shared(slot, prompt, salt) for slot in self._free), default=0)
+        longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 
-    def forget(self) -> None:
-        self._held = [("", ())] * len(self._held)
+    def clear_cache(self) -> None:
+        self._contents = [("", ())] * len(self._contents)
 
-    def _shared(self, slot: int, prompt: Sequence[int], salt: str) -> int:
-        own, tokens = self._held[slot]
-        if not self._caching or own != salt:
+    def _count_shared(self, slot: int, prompt: Sequence[int], salt: str) -> int:
+        slot_salt, tokens = self._contents[slot]
+        if not self._caching or slot_salt != salt:
             return 0
         return next(
             (n for n, (a, b) in enumerate(zip(tokens, prompt, strict=False)) if a != b), min(len(tokens), len(prompt))

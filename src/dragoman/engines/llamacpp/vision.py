@@ -13,24 +13,24 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from ...core.errors import EngineError, RequestError, Unsupported
-from ...core.vision import ReadImage, ShownImage
-from ..batching import placed
-from .client import Client, count_tokens, tokenize
-from .process import Process
-from .wire import Illustrated
+from ...core.vision import PreparedImage, PromptImage
+from ..batching import place_images
+from .client import LlamaCppClient, count_tokens, tokenize
+from .process import LlamaCppProcess
+from .wire import MultimodalPrompt
 
 _SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8")
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
 
 
-class Token(Struct, frozen=True):
+class ImageToken(Struct, frozen=True):
     """A control token that stands for images in ids, and nowhere else in a prompt."""
 
     name: str
     id: int
 
 
-class Encoded(Struct, frozen=True):
+class EncodedImage(Struct, frozen=True):
     """One image in base64, as `ReadImage.prepared`. count: tokens that llama.cpp makes of it."""
 
     data: str
@@ -40,12 +40,12 @@ class Encoded(Struct, frozen=True):
 class LlamaCppVision:
     """As `core.vision.Vision`. Blocking to make: the process runs already. Raises EngineError where it sees nothing."""
 
-    def __init__(self, process: Process, marker: str, token: Token) -> None:
+    def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
         self._process, self._marker, self._token = process, marker, token
         try:
             # The name of a control token is one token, and parts its neighbours as an image does.
-            self._around = self._count({"type": "text", "text": token.name}) - 1
-            self._image(_PIXEL)
+            self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
+            self._encode_image(_PIXEL)
         except RequestError as error:
             raise EngineError(f"the projector sees no images: {error.message}") from error
 
@@ -54,46 +54,48 @@ class LlamaCppVision:
         return self._marker
 
     @property
-    def in_text(self) -> bool:
+    def uses_text_placeholder(self) -> bool:
         return True
 
-    def read(self, images: Sequence[bytes]) -> tuple[ReadImage, ...]:
-        return tuple(self._read(data, number) for number, data in enumerate(images, 1))
+    def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
+        return tuple(self._prepare(data, number) for number, data in enumerate(images, 1))
 
-    def place(self, prompt: Sequence[int], images: Sequence[ReadImage]) -> tuple[ShownImage, ...]:
-        return placed(prompt, self._token.id, images, [encoded(image).count for image in images])
+    def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
+        return place_images(prompt, self._token.id, images, [get_encoded_image(image).count for image in images])
 
-    def _read(self, data: bytes, number: int) -> ReadImage:
+    def _prepare(self, data: bytes, number: int) -> PreparedImage:
         try:
             if not data.startswith(_SIGNATURES):
                 raise RequestError("llama.cpp reads PNG, JPEG and GIF")
-            made = self._image(base64.b64encode(data).decode())
+            image = self._encode_image(base64.b64encode(data).decode())
         except RequestError as error:
             raise RequestError(
                 f"Image {number} of the messages cannot be read: {error.message}",
                 param="messages",
                 code="image_parse_error",
             ) from error
-        return ReadImage(self._token.name * made.count, blake2b(data, digest_size=16).digest(), made)
+        return PreparedImage(self._token.name * image.count, blake2b(data, digest_size=16).digest(), image)
 
-    def _image(self, data: str) -> Encoded:
+    def _encode_image(self, data: str) -> EncodedImage:
         url = {"url": f"data:image/png;base64,{data}"}  # it looks at what the data are itself
-        return Encoded(data, self._count({"type": "image_url", "image_url": url}) - self._around)
+        return EncodedImage(data, self._count_tokens({"type": "image_url", "image_url": url}) - self._overhead_tokens)
 
-    def _count(self, part: dict[str, object]) -> int:
+    def _count_tokens(self, part: dict[str, object]) -> int:
         return count_tokens(self._process.socket, self._process.key, part)
 
 
-class Words:
+class PromptWriter:
     """Tells ids with images among them as text. before: ids that llama.cpp puts before any text."""
 
-    def __init__(self, spelling: Sequence[bytes], marker: str, before: tuple[int, ...]) -> None:
-        self._spelling, self._marker, self._before = spelling, marker, before
+    def __init__(self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]) -> None:
+        self._token_bytes, self._marker, self._prefix_ids = token_bytes, marker, prefix_ids
 
-    async def tell(self, client: Client, tokens: tuple[int, ...], images: Sequence[ShownImage]) -> Illustrated:
+    async def write(
+        self, client: LlamaCppClient, tokens: tuple[int, ...], images: Sequence[PromptImage]
+    ) -> MultimodalPrompt:
         """Raises Unsupported where llama.cpp would read other ids than these."""
-        count = len(self._before)
-        if tokens[:count] != self._before:
+        count = len(self._prefix_ids)
+        if tokens[:count] != self._prefix_ids:
             raise Unsupported(
                 "llama.cpp begins every prompt with images with the model's first token; this one does not have it.",
                 param="messages",
@@ -104,39 +106,41 @@ class Words:
         texts: list[str] = []
         start = count
         for image in images:
-            texts.append(await self._text(client, tokens[start : image.begin]))
+            texts.append(await self._render_text(client, tokens[start : image.begin]))
             start = image.end
-        texts.append(await self._text(client, tokens[start:]))
-        return Illustrated(self._marker.join(texts), tuple(encoded(image).data for image in images))
+        texts.append(await self._render_text(client, tokens[start:]))
+        return MultimodalPrompt(self._marker.join(texts), tuple(get_encoded_image(image).data for image in images))
 
-    async def _text(self, client: Client, ids: tuple[int, ...]) -> str:
+    async def _render_text(self, client: LlamaCppClient, ids: tuple[int, ...]) -> str:
         try:
-            text = b"".join(self._spelling[id] for id in ids).decode()
+            text = b"".join(self._token_bytes[id] for id in ids).decode()
         except UnicodeDecodeError as error:
-            raise _unreadable() from error
+            raise _build_text_error() from error
         # Some vocabularies put a blank before every text.
-        for told in (text, text.removeprefix(" ")):
-            if await client.tokenize(told) == ids:
-                return told
-        raise _unreadable()
+        for candidate in (text, text.removeprefix(" ")):
+            if await client.tokenize(candidate) == ids:
+                return candidate
+        raise _build_text_error()
 
 
-def words(process: Process, spelling: Sequence[bytes], marker: str) -> Words:
+def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], marker: str) -> PromptWriter:
     """Blocking. Raises EngineError for a vocabulary that puts something behind a text."""
-    bare, added = (tokenize(process.socket, process.key, "a", add=add) for add in (False, True))
-    if added[len(added) - len(bare) :] != bare:
+    plain_ids, full_ids = (
+        tokenize(process.socket, process.key, "a", add_special=add_special) for add_special in (False, True)
+    )
+    if full_ids[len(full_ids) - len(plain_ids) :] != plain_ids:
         raise EngineError("llama.cpp ends every prompt with a token of its own: images cannot be shown to this model")
-    return Words(spelling, marker, added[: len(added) - len(bare)])
+    return PromptWriter(token_bytes, marker, full_ids[: len(full_ids) - len(plain_ids)])
 
 
-def encoded(image: ReadImage | ShownImage) -> Encoded:
+def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
     """What `LlamaCppVision` made of it."""
-    if not isinstance(image.prepared, Encoded):
+    if not isinstance(image.model_inputs, EncodedImage):
         raise EngineError("the image was made ready for another engine")
-    return image.prepared
+    return image.model_inputs
 
 
-def _unreadable() -> Unsupported:
+def _build_text_error() -> Unsupported:
     return Unsupported(
         "llama.cpp takes a prompt with images as text, and would read other tokens in the text of this one; a control "
         "token's name in a message does that.",

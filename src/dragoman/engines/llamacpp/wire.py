@@ -6,18 +6,18 @@ import msgspec
 from msgspec import Struct
 
 
-class Alternative(Struct, frozen=True):
+class TopLogprob(Struct, frozen=True):
     id: int
     logprob: float
 
 
-class Scored(Struct, frozen=True):
+class ScoredToken(Struct, frozen=True):
     id: int
     logprob: float
-    top_logprobs: tuple[Alternative, ...] = ()
+    top_logprobs: tuple[TopLogprob, ...] = ()
 
 
-class Progress(Struct, frozen=True):
+class PromptProgress(Struct, frozen=True):
     """total: tokens of the prompt. cache: those that were there already."""
 
     total: int = 0
@@ -25,12 +25,12 @@ class Progress(Struct, frozen=True):
     processed: int = 0
 
 
-class Fault(Struct, frozen=True):
+class LlamaCppErrorBody(Struct, frozen=True):
     message: str = ""
     type: str = ""
 
 
-class Chunk(Struct, frozen=True):
+class CompletionChunk(Struct, frozen=True):
     """One event of a completion, or the whole of one.
 
     tokens_predicted: so far, those included that are not told of (see `held`). stop: it is the last one.
@@ -41,25 +41,25 @@ class Chunk(Struct, frozen=True):
     stop: bool = False
     tokens_predicted: int = 0
     stop_type: str = "none"
-    prompt_progress: Progress | None = None
-    completion_probabilities: tuple[Scored, ...] = ()
-    error: Fault | None = None
+    prompt_progress: PromptProgress | None = None
+    completion_probabilities: tuple[ScoredToken, ...] = ()
+    error: LlamaCppErrorBody | None = None
 
 
-decode_chunk = msgspec.json.Decoder(Chunk).decode
+decode_chunk = msgspec.json.Decoder(CompletionChunk).decode
 
 
-class Illustrated(Struct, frozen=True):
+class MultimodalPrompt(Struct, frozen=True):
     """A prompt with images: a text with a marker for each, and base64."""
 
     prompt_string: str
     multimodal_data: tuple[str, ...]
 
 
-class Body(Struct, frozen=True):
+class CompletionBody(Struct, frozen=True):
     """A request of `/completion`. The samplers are vLLM's, in its order; llama.cpp's own defaults are others."""
 
-    prompt: tuple[int, ...] | Illustrated
+    prompt: tuple[int, ...] | MultimodalPrompt
     n_predict: int
     id_slot: int
     stream: bool
@@ -80,17 +80,17 @@ class Body(Struct, frozen=True):
     response_fields: tuple[str, ...] = ()
 
 
-class Tokenized(Struct, frozen=True):
+class TokenizeResponse(Struct, frozen=True):
     tokens: tuple[int, ...]
 
 
-class Counted(Struct, frozen=True):
+class InputTokensResponse(Struct, frozen=True):
     """Of a conversation."""
 
     input_tokens: int
 
 
-class Embedded(Struct, frozen=True):
+class EmbeddingItem(Struct, frozen=True):
     """embedding: one vector, since the model pools. null: no number; behind the score of a reranker llama.cpp leaves
     whatever lay there."""
 

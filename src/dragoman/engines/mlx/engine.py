@@ -8,15 +8,15 @@ import msgspec
 import numpy as np
 
 from ...core.errors import EngineError
-from ..batching import BatchingEngine, BlockFiles, EngineLimits, seeded
-from ..batching.verify import check_paging, trial
+from ..batching import BatchingEngine, BlockFiles, EngineLimits, build_rng
+from ..batching.verify import build_test_tokens, check_paging
 from .backend import Network, caches, mx
 from .model import MlxModel, MlxRunner, load_network
 
 _GPU_KV_BYTES, _CPU_KV_BYTES = 4 << 30, 1 << 28
 
 
-class _Shape(msgspec.Struct):
+class _ModelShape(msgspec.Struct):
     """The words of config.json that an engine needs."""
 
     vocab_size: int
@@ -39,32 +39,34 @@ def load(
 
     Raises EngineError for what cannot be served.
     """
-    network, said = load_network(directory, dtype=dtype, trust_remote_code=trust_remote_code)
+    network, config_json = load_network(directory, dtype=dtype, trust_remote_code=trust_remote_code)
     try:
-        shape = msgspec.convert(said.get("text_config", said), _Shape)
+        shape = msgspec.convert(config_json.get("text_config", config_json), _ModelShape)
     except msgspec.ValidationError as error:
         raise EngineError(f"{directory / 'config.json'}: {error}") from error
-    model, bytes_per_token = page(network, vocab=shape.vocab_size, max_positions=shape.max_position_embeddings)
-    room = _GPU_KV_BYTES if mx.default_device().type == mx.gpu else _CPU_KV_BYTES
-    config = limits.config(
+    model, bytes_per_token = build_paged_model(
+        network, vocab=shape.vocab_size, max_positions=shape.max_position_embeddings
+    )
+    kv_bytes = _GPU_KV_BYTES if mx.default_device().type == mx.gpu else _CPU_KV_BYTES
+    config = limits.build_config(
         max_positions=model.max_positions,
-        num_kv_tokens=max(room // bytes_per_token, 1),
+        num_kv_tokens=max(kv_bytes // bytes_per_token, 1),
         max_num_batched_tokens=512,
         max_step_pairs=1 << 22,
     )
-    return BatchingEngine(model, config, seeded, name="mlx-engine", files=files)
+    return BatchingEngine(model, config, build_rng, name="mlx-engine", files=files)
 
 
-def page(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:
+def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:
     """The network in pages, and the bytes that it keeps of a token. Raises EngineError if they do not say the same."""
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
-    logits = network(mx.array([trial(vocab)]), cache=caches.make_prompt_cache(network))[0]
-    kept: list[MlxRunner] = []
+    logits = network(mx.array([build_test_tokens(vocab)]), cache=caches.make_prompt_cache(network))[0]
+    runners: list[MlxRunner] = []
 
-    def paged(num_blocks: int) -> MlxRunner:
-        kept.append(model.runner(num_blocks))
-        return kept[0]
+    def build_paged_runner(num_blocks: int) -> MlxRunner:
+        runners.append(model.build_runner(num_blocks))
+        return runners[0]
 
     kind = f"a model of mlx-lm's `{type(network).__module__.rpartition('.')[2]}`"
-    check_paging(model, paged, np.array(logits.astype(mx.float32)), kind=kind, tolerance=5e-2)
-    return model, kept[0].bytes_per_token
+    check_paging(model, build_paged_runner, np.array(logits.astype(mx.float32)), kind=kind, tolerance=5e-2)
+    return model, runners[0].bytes_per_token

@@ -13,11 +13,11 @@ from ...core.errors import EngineError
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Array, Network, load_model, mx, tree_flatten
-from .paged import Group, PagedCache
+from .paged_cache import ChunkGroup, PagedCache
 
 Floats = NDArray[np.float32]
 
-TIED = "lm_head.weight"
+TIED_WEIGHT = "lm_head.weight"
 """What checkpoints may hold beside the embedding that it is."""
 
 
@@ -35,23 +35,26 @@ class MlxModel:
     def max_positions(self) -> int:
         return self._max_positions
 
-    def runner(self, num_blocks: int) -> MlxRunner:
+    def build_runner(self, num_blocks: int) -> MlxRunner:
         return MlxRunner(self._network, num_blocks)
 
-    def renew(self, tensors: Tensors) -> Callable[[], None]:
+    def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         shapes = dict(tree_flatten(self._network.parameters()))
-        staged = [(name, mx.array(tensors.take(name, *old.shape)).astype(old.dtype)) for name, old in shapes.items()]
-        if TIED not in shapes:
-            tensors.drop(TIED)
-        tensors.close()
+        staged = [
+            (name, mx.array(tensors.take(name, *current.shape)).astype(current.dtype))
+            for name, current in shapes.items()
+        ]
+        if TIED_WEIGHT not in shapes:
+            tensors.drop(TIED_WEIGHT)
+        tensors.check_all_used()
 
-        def put() -> None:
+        def apply() -> None:
             self._network.load_weights(staged)
             mx.eval(self._network.parameters())
 
-        return put
+        return apply
 
-    def discarding(self) -> None:
+    def prepare_discard(self) -> None:
         """It keeps them."""
 
 
@@ -76,43 +79,43 @@ class MlxRunner:
         return sum(cache.bytes_per_token for cache in self._caches)
 
     def forward(self, chunks: Sequence[Chunk]) -> MlxStates:
-        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         for cache in self._caches:
-            cache.wipe(new)
+            cache.zero_blocks(new_blocks)
         states = MlxStates(chunks)
-        for place, chunk in enumerate(chunks):
+        for index, chunk in enumerate(chunks):
             if chunk.num_tokens > 1:
                 logits = self._compute([Chunk(chunk.sequence, chunk.begin, chunk.end - 1)])[0]
-                if chunk.sequence.prompt_scores is not None:
-                    states.pieces[place] = logits
-                self._settle(*states.pieces.values())
+                if chunk.sequence.prompt_logprobs is not None:
+                    states.prefix_logits[index] = logits
+                self._evaluate(*states.prefix_logits.values())
         singles = [Chunk(chunk.sequence, chunk.end - 1, chunk.end) for chunk in chunks]
-        states.rows = self._compute(singles)[:, -1]
-        self._settle(states.rows)
+        states.last_rows = self._compute(singles)[:, -1]
+        self._evaluate(states.last_rows)
         return states
 
     def save(self, block: int) -> bytes:
         """As safetensors: keys and values of each layer, by its place."""
         layers = enumerate(self._caches)
-        parts = {f"{place}.{name}": part for place, cache in layers for name, part in cache.saved(block)}
+        parts = {f"{index}.{name}": part for index, cache in layers for name, part in cache.read_block(block)}
         file = BytesIO()
         mx.save_safetensors(file, parts)
         return file.getvalue()
 
     def restore(self, block: int, contents: bytes) -> None:
         parts = mx.load(BytesIO(contents), format="safetensors")
-        for place, cache in enumerate(self._caches):
-            cache.restore(block, parts[f"{place}.keys"], parts[f"{place}.values"])
-        self._settle()
+        for index, cache in enumerate(self._caches):
+            cache.restore(block, parts[f"{index}.keys"], parts[f"{index}.values"])
+        self._evaluate()
 
-    def _settle(self, *wanted: Array) -> None:
+    def _evaluate(self, *arrays: Array) -> None:
         """Compute the pools now, and what is wanted. What hung on an old pool would make the next write copy it."""
-        mx.eval(*wanted, *(each for cache in self._caches for each in (cache.keys, cache.values)))
+        mx.eval(*arrays, *(array for cache in self._caches for array in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:
-        group = Group(chunks)
+        group = ChunkGroup(chunks)
         for cache in self._caches:
-            cache.attend_to(group)
+            cache.set_group(group)
         return self._network(group.ids, cache=self._caches)
 
 
@@ -121,21 +124,21 @@ class MlxStates:
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = chunks
-        self.rows: Array = None
-        self.pieces: dict[int, Array] = {}
+        self.last_rows: Array = None
+        self.prefix_logits: dict[int, Array] = {}
 
-    def last(self, places: Sequence[int]) -> Floats:
-        return _numpy(self.rows[mx.array(list(places))])
+    def compute_last_logits(self, indices: Sequence[int]) -> Floats:
+        return _to_numpy(self.last_rows[mx.array(list(indices))])
 
-    def span(self, place: int, begin: int, end: int) -> Floats:
-        count = self._chunks[place].num_tokens
-        parts = [_numpy(self.pieces[place][begin : min(end, count - 1)])] if begin < count - 1 else []
+    def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
+        count = self._chunks[index].num_tokens
+        parts = [_to_numpy(self.prefix_logits[index][begin : min(end, count - 1)])] if begin < count - 1 else []
         if end == count:
-            parts.append(self.last([place]))
+            parts.append(self.compute_last_logits([index]))
         return np.concatenate(parts)
 
 
-def _numpy(logits: Array) -> Floats:
+def _to_numpy(logits: Array) -> Floats:
     return np.array(logits.astype(mx.float32))
 
 

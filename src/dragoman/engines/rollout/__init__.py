@@ -1,11 +1,11 @@
 """An RL executor as an engine: any Python object that makes candidates of prompts of token ids."""
 
 from .engine import RolloutEngine
-from .executor import Candidate, Declared, Executor, Pausable, RolloutSampling, Updatable, Versioned
+from .executor import Candidate, DeclaresCapabilities, Executor, Pausable, RolloutSampling, Updatable, Versioned
 
 __all__ = [
     "Candidate",
-    "Declared",
+    "DeclaresCapabilities",
     "Executor",
     "Pausable",
     "RolloutEngine",

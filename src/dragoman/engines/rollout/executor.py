@@ -58,7 +58,7 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class Declared(Protocol):
+class DeclaresCapabilities(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """What is honoured beyond max_tokens. Without it nothing is, and who asks for more is told so."""

@@ -3,51 +3,51 @@
 Shared by the engines that can be told what to say. Pure, but for reading a file; knows no engine and no token.
 """
 
-from .cast import Cast
-from .directives import directed, spoken, undirected
-from .failure import error_of
+from .directives import build_default_reply, parse_directives, to_conversation
+from .errors import build_error
 from .files import ScriptError, load_script, read_entry
-from .obey import check, wanted
 from .script import (
-    Call,
-    Counts,
-    Entry,
+    CallTool,
     Fail,
-    Match,
+    MatchRule,
     Part,
     Refuse,
     Say,
     Script,
+    ScriptEntry,
     Subject,
     Think,
+    UsageOverride,
     Wait,
-    joined,
-    subject_of,
+    build_subject,
+    join_pieces,
 )
+from .state import ScriptState
+from .validate_reply import filter_reasoning, validate_reply
 
 __all__ = [
-    "Call",
-    "Cast",
-    "Counts",
-    "Entry",
+    "CallTool",
     "Fail",
-    "Match",
+    "MatchRule",
     "Part",
     "Refuse",
     "Say",
     "Script",
+    "ScriptEntry",
     "ScriptError",
+    "ScriptState",
     "Subject",
     "Think",
+    "UsageOverride",
     "Wait",
-    "check",
-    "directed",
-    "error_of",
-    "joined",
+    "build_default_reply",
+    "build_error",
+    "build_subject",
+    "filter_reasoning",
+    "join_pieces",
     "load_script",
+    "parse_directives",
     "read_entry",
-    "spoken",
-    "subject_of",
-    "undirected",
-    "wanted",
+    "to_conversation",
+    "validate_reply",
 ]

@@ -20,13 +20,13 @@ from ...core.errors import RequestError
 from ...core.events import FinishReason
 from ...core.message import Message, Role, Text
 from ...core.request import Conversation
-from .script import Call, Entry, Fail, Part, Refuse, Say, Think, Wait, text_of
+from .script import CallTool, Fail, Part, Refuse, Say, ScriptEntry, Think, Wait, extract_text
 
 _OPENING = re.compile(r"\[\[(say|think|refuse|tool|error|delay|finish|then)(?=[\s\]])")
 _DECODER = json.JSONDecoder()
 
 NO_DIRECTIVE = "I say what I am told. Write [[say TEXT]] in your message to choose my reply."
-AFTER_TOOL = "Done."
+TOOL_RESULT_REPLY = "Done."
 
 
 class _Directive(Struct, frozen=True):
@@ -34,58 +34,58 @@ class _Directive(Struct, frozen=True):
     text: str
 
 
-def spoken(prompt: Conversation | str) -> Conversation:
+def to_conversation(prompt: Conversation | str) -> Conversation:
     """A plain text is what a user would say who says nothing else."""
     return Conversation((Message(Role.USER, (Text(prompt),)),)) if isinstance(prompt, str) else prompt
 
 
-def directed(conversation: Conversation) -> Entry | None:
+def parse_directives(conversation: Conversation) -> ScriptEntry | None:
     """The reply that the conversation asks for; None where nobody directs. RequestError for a directive with a fault.
 
     The last message counts if it has directives. After a tool's result without any, the last user message that has
     some goes on with the reply that this turn has reached.
     """
     try:
-        return _directed(conversation)
+        return _find_directed_reply(conversation)
     except ValueError as error:
         raise RequestError(f"A directive in the prompt has a fault: {error}.", code="invalid_directive") from None
 
 
-def _directed(conversation: Conversation) -> Entry | None:
+def _find_directed_reply(conversation: Conversation) -> ScriptEntry | None:
     messages = conversation.messages
     last = next((message for message in reversed(messages) if message.role in {Role.USER, Role.TOOL}), None)
     if last is None:
         return None
-    if replies := _replies(text_of(last)):
+    if replies := _split_replies(extract_text(last)):
         # Nobody has spoken since, unless the client wants a last message of the assistant to go on.
-        return _entry(replies[0], conversation)
+        return _build_entry(replies[0], conversation)
     for index in range(len(messages) - 1, -1, -1):
-        replies = _replies(text_of(messages[index])) if messages[index].role is Role.USER else []
+        replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
         if replies:
-            turn = _turns(messages[index + 1 :])
-            return _entry(replies[turn], conversation) if turn < len(replies) else None
+            turn = _count_turns(messages[index + 1 :])
+            return _build_entry(replies[turn], conversation) if turn < len(replies) else None
     return None
 
 
-def undirected(conversation: Conversation) -> Entry:
+def build_default_reply(conversation: Conversation) -> ScriptEntry:
     """What to say when nobody directs: an agent's loop comes to its end, a person is told how it works."""
-    spoken = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
-    return Entry((Say(AFTER_TOOL if spoken and spoken[-1] is Role.TOOL else NO_DIRECTIVE),))
+    roles = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
+    return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
 
 
-def _turns(messages: Sequence[Message]) -> int:
+def _count_turns(messages: Sequence[Message]) -> int:
     """How often the assistant has spoken. Its turn may be told in several messages in a row."""
-    turns, speaking = 0, False
+    turns, in_turn = 0, False
     for message in messages:
-        turns += message.role is Role.ASSISTANT and not speaking
-        speaking = message.role is Role.ASSISTANT
+        turns += message.role is Role.ASSISTANT and not in_turn
+        in_turn = message.role is Role.ASSISTANT
     return turns
 
 
-def _replies(text: str) -> list[list[_Directive]]:
+def _split_replies(text: str) -> list[list[_Directive]]:
     """The directives of each reply; empty where there are none."""
     replies: list[list[_Directive]] = [[]]
-    for directive in _scan(text):
+    for directive in _scan_directives(text):
         if directive.name == "then":
             replies.append([])
         else:
@@ -93,17 +93,17 @@ def _replies(text: str) -> list[list[_Directive]]:
     return replies if any(replies) else []
 
 
-def _scan(text: str) -> Iterator[_Directive]:
+def _scan_directives(text: str) -> Iterator[_Directive]:
     at = 0
     while opening := _OPENING.search(text, at):
         name, start = opening[1], opening.end()
         while start < len(text) and text[start].isspace():
             start += 1
-        inside, at = _tool(text, start) if name == "tool" else _words(name, text, start)
+        inside, at = _read_tool(text, start) if name == "tool" else _read_text(name, text, start)
         yield _Directive(name, inside)
 
 
-def _words(name: str, text: str, start: int) -> tuple[str, int]:
+def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
     """What stands until the closing brackets, and where the text goes on."""
     if text.startswith('"', start):
         try:
@@ -112,7 +112,7 @@ def _words(name: str, text: str, start: int) -> tuple[str, int]:
             end = -1
             value = None
         if isinstance(value, str) and text.startswith("]]", end):
-            return _encodable(value), end + 2
+            return _check_encodable(value), end + 2
     depth = 0
     for at in range(start, len(text)):
         if text[at] == "[":
@@ -124,7 +124,7 @@ def _words(name: str, text: str, start: int) -> tuple[str, int]:
     raise ValueError(f"[[{name} is not closed; brackets inside must pair up, or be in a JSON string")
 
 
-def _tool(text: str, start: int) -> tuple[str, int]:
+def _read_tool(text: str, start: int) -> tuple[str, int]:
     """The name and the arguments, still together. JSON may hold any brackets, so it is read as JSON."""
     at = start
     while at < len(text) and not text[at].isspace() and not text.startswith("]]", at):
@@ -145,20 +145,20 @@ def _tool(text: str, start: int) -> tuple[str, int]:
     return text[start:end], closing + 2
 
 
-def _entry(directives: list[_Directive], conversation: Conversation) -> Entry:
+def _build_entry(directives: list[_Directive], conversation: Conversation) -> ScriptEntry:
     """A call that nobody could make is left out: agents ask for a title, without tools, by the same message."""
-    callable = bool(conversation.tools) and conversation.tool_choice.mode != "none"
+    can_call_tools = bool(conversation.tools) and conversation.tool_choice.mode != "none"
     parts: list[Part] = []
     finish = FinishReason.STOP
     for directive in directives:
         if directive.name == "finish":
-            finish = _finish(directive.text)
-        elif directive.name != "tool" or callable:
-            parts.append(_part(directive))
-    return Entry(tuple(parts) or (Say(NO_DIRECTIVE),), finish=finish)
+            finish = _parse_finish(directive.text)
+        elif directive.name != "tool" or can_call_tools:
+            parts.append(_build_part(directive))
+    return ScriptEntry(tuple(parts) or (Say(NO_DIRECTIVE),), finish=finish)
 
 
-def _part(directive: _Directive) -> Part:
+def _build_part(directive: _Directive) -> Part:
     match directive.name:
         case "say":
             return Say(directive.text)
@@ -167,23 +167,23 @@ def _part(directive: _Directive) -> Part:
         case "refuse":
             return Refuse(directive.text)
         case "tool":
-            return _call(directive.text)
+            return _parse_call(directive.text)
         case "error":
-            return _fail(directive.text)
+            return _parse_error(directive.text)
         case _:
-            return _wait(directive.text)
+            return _parse_delay(directive.text)
 
 
-def _call(text: str) -> Call:
+def _parse_call(text: str) -> CallTool:
     name, *rest = text.split(None, 1) or [""]
     arguments = rest[0].strip() if rest else ""
     if not name:
         raise ValueError("[[tool NAME {json}]] needs the name of a tool")
     value = json.loads(arguments) if arguments.startswith('"') else None
-    return Call(name, _encodable(value) if isinstance(value, str) else arguments or "{}")
+    return CallTool(name, _check_encodable(value) if isinstance(value, str) else arguments or "{}")
 
 
-def _encodable(text: str) -> str:
+def _check_encodable(text: str) -> str:
     """JSON can name halves of a character that no text holds."""
     try:
         text.encode()
@@ -192,14 +192,14 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _fail(text: str) -> Fail:
+def _parse_error(text: str) -> Fail:
     status, _, message = text.partition(" ")
     if not (status.isascii() and status.isdecimal() and len(status) == 3):
         raise ValueError(f"[[error STATUS MESSAGE]] needs a status such as 503, not {status[:20]!r}")
     return Fail(int(status), message.strip() or Fail().message)
 
 
-def _wait(text: str) -> Wait:
+def _parse_delay(text: str) -> Wait:
     try:
         seconds = float(text)
     except ValueError:
@@ -207,7 +207,7 @@ def _wait(text: str) -> Wait:
     return Wait(seconds)
 
 
-def _finish(text: str) -> FinishReason:
+def _parse_finish(text: str) -> FinishReason:
     allowed = {reason.value: reason for reason in FinishReason if reason is not FinishReason.ABORT}
     if text not in allowed:
         raise ValueError(f"[[finish REASON]] takes one of {', '.join(allowed)}, not {text[:20]!r}")

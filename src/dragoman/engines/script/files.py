@@ -28,7 +28,20 @@ import yaml
 from msgspec import Struct
 
 from ...core.events import FinishReason
-from .script import Call, Chunks, Counts, Entry, Fail, Match, Part, Refuse, Say, Script, Think, Wait
+from .script import (
+    CallTool,
+    Chunks,
+    Fail,
+    MatchRule,
+    Part,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    Think,
+    UsageOverride,
+    Wait,
+)
 
 
 class ScriptError(ValueError):
@@ -40,14 +53,14 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
     arguments: dict[str, Any] | list[str] | str = {}
     id: str | None = None
 
-    def part(self) -> Call:
+    def to_part(self) -> CallTool:
         match self.arguments:
             case dict():
-                return Call(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
+                return CallTool(self.name, json.dumps(self.arguments, ensure_ascii=False, allow_nan=False), self.id)
             case list():
-                return Call(self.name, tuple(self.arguments), self.id)
+                return CallTool(self.name, tuple(self.arguments), self.id)
             case _:
-                return Call(self.name, self.arguments, self.id)
+                return CallTool(self.name, self.arguments, self.id)
 
 
 class _Error(Fail, frozen=True, forbid_unknown_fields=True):
@@ -63,20 +76,20 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
     delay: float | None = None
 
     def __post_init__(self) -> None:
-        said = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
-        if len(said) != 1:
-            which = " and ".join(said) or "none"
-            raise ValueError(f"a part is one of {', '.join(self.__struct_fields__)}; this has {which}")
+        present = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(present) != 1:
+            names = " and ".join(present) or "none"
+            raise ValueError(f"a part is one of {', '.join(self.__struct_fields__)}; this has {names}")
 
-    def part(self) -> Part:
+    def to_part(self) -> Part:
         if self.text is not None:
-            return Say(_pieces(self.text))
+            return Say(_to_pieces(self.text))
         if self.reasoning is not None:
-            return Think(_pieces(self.reasoning))
+            return Think(_to_pieces(self.reasoning))
         if self.refusal is not None:
-            return Refuse(_pieces(self.refusal))
+            return Refuse(_to_pieces(self.refusal))
         if self.tool is not None:
-            return self.tool.part()
+            return self.tool.to_part()
         return self.error or Wait(self.delay or 0.0)
 
 
@@ -91,12 +104,12 @@ class _Match(Struct, frozen=True, forbid_unknown_fields=True):
     model: str | None = None
     tool: str | None = None
 
-    def match(self) -> Match:
+    def to_match(self) -> MatchRule:
         contains = (self.contains,) if isinstance(self.contains, str) else tuple(self.contains)
-        return Match(contains, self.equals, self.glob, self.role, self.model, self.tool)
+        return MatchRule(contains, self.equals, self.glob, self.role, self.model, self.tool)
 
 
-class _Usage(Counts, frozen=True, forbid_unknown_fields=True):
+class _Usage(UsageOverride, frozen=True, forbid_unknown_fields=True):
     """Exactly what Counts has."""
 
 
@@ -112,11 +125,11 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
     finish: Literal["stop", "length", "content_filter"] = "stop"
     usage: _Usage = _Usage()
 
-    def entry(self) -> Entry:
-        return Entry(
-            _parts(self.reply),
-            self.match.match() if self.match is not None else None,
-            tuple(map(_parts, self.more)),
+    def to_entry(self) -> ScriptEntry:
+        return ScriptEntry(
+            _build_parts(self.reply),
+            self.match.to_match() if self.match is not None else None,
+            tuple(map(_build_parts, self.more)),
             self.times,
             self.repeat,
             self.delay,
@@ -129,7 +142,13 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_script(path: Path) -> Script:
     """Read a script; ScriptError if that cannot be done."""
-    readers = {".yaml": _yaml, ".yml": _yaml, ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines}
+    readers = {
+        ".yaml": _read_yaml,
+        ".yml": _read_yaml,
+        ".json": _read_json,
+        ".jsonl": _read_json_lines,
+        ".ndjson": _read_json_lines,
+    }
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise ScriptError(f"{path}: a script is a file that ends in {', '.join(readers)}")
@@ -137,7 +156,7 @@ def load_script(path: Path) -> Script:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ScriptError(f"{path}: {error}") from None
-    entries: list[Entry] = []
+    entries: list[ScriptEntry] = []
     try:
         for number, (line, value) in enumerate(reader(text), 1):
             entries.append(read_entry(value, f"{path}, entry {number} (line {line})"))
@@ -150,68 +169,68 @@ def load_script(path: Path) -> Script:
     return Script(tuple(entries))
 
 
-def read_entry(value: object, where: str) -> Entry:
+def read_entry(value: object, where: str) -> ScriptEntry:
     """One entry, from what a file or a message holds. where: for complaints. Raises ScriptError."""
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
-            return Entry((Say(value),))
-        return msgspec.convert(value, _Entry).entry()
+            return ScriptEntry((Say(value),))
+        return msgspec.convert(value, _Entry).to_entry()
     except UnicodeEncodeError:
         raise ScriptError(f"{where}: half of a surrogate pair is no text") from None
     except (ValueError, RecursionError) as error:
-        raise ScriptError(f"{where}: {_plain(str(error))}") from None
+        raise ScriptError(f"{where}: {_format_error(str(error))}") from None
 
 
-def _plain(message: str) -> str:
+def _format_error(message: str) -> str:
     """msgspec's own words, with the place in front and as people write it."""
-    problem, found, place = message.rpartition(" - at `$")
-    return f"{place.rstrip('`').lstrip('.')}: {problem}" if found else message
+    problem, separator, path = message.rpartition(" - at `$")
+    return f"{path.rstrip('`').lstrip('.')}: {problem}" if separator else message
 
 
-def _parts(reply: _Reply) -> tuple[Part, ...]:
+def _build_parts(reply: _Reply) -> tuple[Part, ...]:
     match reply:
         case str():
             return (Say(reply),)
         case _Part():
-            return (reply.part(),)
+            return (reply.to_part(),)
         case list():
-            return tuple(part.part() for part in reply)
+            return tuple(part.to_part() for part in reply)
 
 
-def _pieces(text: str | list[str]) -> str | tuple[str, ...]:
+def _to_pieces(text: str | list[str]) -> str | tuple[str, ...]:
     return text if isinstance(text, str) else tuple(text)
 
 
-def _json_lines(text: str) -> Iterator[tuple[int, object]]:
+def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
     for line, raw in enumerate(text.split("\n"), 1):
         if raw.strip():
             try:
-                yield line, json.loads(raw, object_pairs_hook=_unique)
+                yield line, json.loads(raw, object_pairs_hook=_reject_duplicate_keys)
             except ValueError as error:
                 raise ValueError(f"line {line}: {error}") from None
 
 
-def _json(text: str) -> Iterator[tuple[int, object]]:
+def _read_json(text: str) -> Iterator[tuple[int, object]]:
     """Item by item, so that each knows its line."""
-    decoder = json.JSONDecoder(object_pairs_hook=_unique)
-    whole: object = json.loads(text, object_pairs_hook=_unique)
-    if not isinstance(whole, list):
+    decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys)
+    document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
+    if not isinstance(document, list):
         raise ValueError("a script is a list of entries")
-    line, before, at = 1, 0, text.index("[") + 1
-    for _ in cast("list[object]", whole):
+    line, counted, at = 1, 0, text.index("[") + 1
+    for _ in cast("list[object]", document):
         while text[at] in " \t\r\n,":
             at += 1
-        line, before = line + text.count("\n", before, at), at
+        line, counted = line + text.count("\n", counted, at), at
         value, at = decoder.raw_decode(text, at)
         yield line, value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
-    double = next((key for key in keys if keys.count(key) > 1), None)
-    if double is not None:
-        raise ValueError(f"{double!r} is given twice")
+    duplicate = next((key for key in keys if keys.count(key) > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"{duplicate!r} is given twice")
     return dict(pairs)
 
 
@@ -220,13 +239,13 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]
-        double = next((key for key in keys if keys.count(key) > 1), None)
-        if double is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {double!r} is given twice")
+        duplicate = next((key for key in keys if keys.count(key) > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"line {node.start_mark.line + 1}: {duplicate!r} is given twice")
         return super().construct_mapping(node, deep)
 
 
-def _yaml(text: str) -> Iterator[tuple[int, object]]:
+def _read_yaml(text: str) -> Iterator[tuple[int, object]]:
     loader = _Loader(text)
     root = loader.get_single_node()
     if not isinstance(root, yaml.SequenceNode):

@@ -12,39 +12,39 @@ from urllib.parse import unquote
 
 from jsonschema_rs import RegexOptions, ValidationError, validator_for
 
-MOST_WORK = 1_000_000
+MAX_WORK = 1_000_000
 """Subschemas times values. Telling what is wrong takes much longer than telling whether something is."""
-MOST_WORK_TO_EXPLAIN = 10_000
+MAX_WORK_TO_EXPLAIN = 10_000
 
 
 class SchemaError(Exception):
     """The text does not follow the schema, or that cannot be told; the message says which."""
 
 
-def check(text: str, schema: str) -> None:
+def validate_text(text: str, schema: str) -> None:
     """Raises SchemaError."""
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant)
+        value: object = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"it must be JSON, and is not: {error}") from None
     try:
         definition: object = json.loads(schema)
-        work = _Measure(definition).size(definition) * _values(value)
-        if work > MOST_WORK:
+        work = _SchemaSize(definition).measure(definition) * _count_values(value)
+        if work > MAX_WORK:
             raise SchemaError("this JSON Schema is too large to be checked")
         # Patterns run on a matcher without backtracking; a reference to elsewhere is never followed.
-        validator = validator_for(schema, retriever=_refuse_reference, pattern_options=RegexOptions())
-        follows = validator.is_valid(value)
+        validator = validator_for(schema, retriever=_reject_reference, pattern_options=RegexOptions())
+        is_valid = validator.is_valid(value)
     except RecursionError:
         raise SchemaError("this JSON Schema is nested too deeply to be checked") from None
     except (ValidationError, ValueError) as error:
         raise SchemaError(f"this JSON Schema cannot be checked: {_first_line(error)}") from None
-    if not follows:
-        error = next(validator.iter_errors(value), None) if work <= MOST_WORK_TO_EXPLAIN else None
+    if not is_valid:
+        error = next(validator.iter_errors(value), None) if work <= MAX_WORK_TO_EXPLAIN else None
         raise SchemaError(f"it does not follow the schema{': ' + error.message if error else ''}")
 
 
-class _Measure:
+class _SchemaSize:
     """The size of one schema's parts. A reference may only point into the schema, and not to where it stands."""
 
     def __init__(self, root: object) -> None:
@@ -52,31 +52,31 @@ class _Measure:
         self._sizes: dict[str, int] = {}
         self._open: set[str] = set()
 
-    def size(self, part: object) -> int:
+    def measure(self, part: object) -> int:
         if isinstance(part, list):
-            return 1 + sum(map(self.size, cast("list[object]", part)))
+            return 1 + sum(map(self.measure, cast("list[object]", part)))
         if not isinstance(part, dict):
             return 1
         items = cast("dict[str, object]", part)
         reference = items.get("$ref")
         if "$dynamicRef" in items or "$recursiveRef" in items:
             raise ValueError("only plain references are known")
-        own = 1 + sum(map(self.size, items.values()))
-        return own + (self._referred(reference) if isinstance(reference, str) else 0)
+        own_size = 1 + sum(map(self.measure, items.values()))
+        return own_size + (self._measure_reference(reference) if isinstance(reference, str) else 0)
 
-    def _referred(self, reference: str) -> int:
+    def _measure_reference(self, reference: str) -> int:
         if reference in self._open:
             raise ValueError(f"{reference} is part of itself")
         if reference not in self._sizes:
             self._open.add(reference)
-            self._sizes[reference] = self.size(self._target(reference))
+            self._sizes[reference] = self.measure(self._resolve_reference(reference))
             self._open.remove(reference)
         return self._sizes[reference]
 
-    def _target(self, reference: str) -> object:
+    def _resolve_reference(self, reference: str) -> object:
         """RFC 6901, in a fragment."""
         if reference != "#" and not reference.startswith("#/"):
-            _refuse_reference(reference)
+            _reject_reference(reference)
         target = self._root
         for name in unquote(reference).split("/")[1:]:
             key = name.replace("~1", "/").replace("~0", "~")
@@ -84,21 +84,21 @@ class _Measure:
                 # A list is taken by position, which is text here too.
                 target = cast("Any", target)[int(key) if isinstance(target, list) else key]
             except (KeyError, IndexError, TypeError, ValueError):
-                _refuse_reference(reference)
+                _reject_reference(reference)
         return target
 
 
-def _values(value: object) -> int:
+def _count_values(value: object) -> int:
     if isinstance(value, dict):
-        return 1 + sum(map(_values, cast("dict[str, object]", value).values()))
-    return 1 + sum(map(_values, cast("list[object]", value))) if isinstance(value, list) else 1
+        return 1 + sum(map(_count_values, cast("dict[str, object]", value).values()))
+    return 1 + sum(map(_count_values, cast("list[object]", value))) if isinstance(value, list) else 1
 
 
-def _refuse_reference(reference: str) -> NoReturn:
+def _reject_reference(reference: str) -> NoReturn:
     raise ValueError(f"{reference} is not part of it")
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 

@@ -9,19 +9,19 @@ from msgspec import Struct
 from ...core.events import FinishReason
 from ...core.message import Message, Role, Text, ToolResult
 from ...core.request import Conversation, GenerateRequest
-from ...core.syntax import declared
+from ...core.syntax import get_tool_names
 
 Chunks = Literal["tokens", "words", "characters", "whole"]
 """How the text of a reply is cut into events."""
 
-LONGEST_WAIT = 3600.0
+MAX_WAIT_SECONDS = 3600.0
 """Seconds."""
 
 Pieces = str | tuple[str, ...]
 """A text; as a tuple it is cut exactly so, whatever `Chunks` says."""
 
 
-def joined(pieces: Pieces) -> str:
+def join_pieces(pieces: Pieces) -> str:
     return pieces if isinstance(pieces, str) else "".join(pieces)
 
 
@@ -37,7 +37,7 @@ class Refuse(Struct, frozen=True):
     text: Pieces
 
 
-class Call(Struct, frozen=True):
+class CallTool(Struct, frozen=True):
     """A tool call. arguments: JSON text, or a custom tool's input; passed on as it is, also if it is neither."""
 
     name: str
@@ -65,14 +65,14 @@ class Wait(Struct, frozen=True):
     seconds: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seconds <= LONGEST_WAIT:
-            raise ValueError(f"a delay must be from 0 to {LONGEST_WAIT:.0f} seconds")
+        if not 0 <= self.seconds <= MAX_WAIT_SECONDS:
+            raise ValueError(f"a delay must be from 0 to {MAX_WAIT_SECONDS:.0f} seconds")
 
 
-Part = Say | Think | Refuse | Call | Fail | Wait
+Part = Say | Think | Refuse | CallTool | Fail | Wait
 
 
-class Counts(Struct, frozen=True):
+class UsageOverride(Struct, frozen=True):
     """Token counts that are reported instead of the true ones; None is the true one."""
 
     prompt: int | None = None
@@ -90,7 +90,7 @@ class Subject(Struct, frozen=True):
     tools: frozenset[str]
 
 
-class Match(Struct, frozen=True):
+class MatchRule(Struct, frozen=True):
     """What an entry answers to; everything that is given must hold.
 
     contains: all of these texts occur. glob: the whole text, where `*` is any text; model likewise.
@@ -108,14 +108,14 @@ class Match(Struct, frozen=True):
         return (
             all(text in subject.text for text in self.contains)
             and (self.equals is None or self.equals == subject.text)
-            and (self.glob is None or _fits(self.glob, subject.text))
+            and (self.glob is None or _matches_glob(self.glob, subject.text))
             and (self.role is None or self.role == subject.role)
-            and (self.model is None or _fits(self.model, subject.model))
+            and (self.model is None or _matches_glob(self.model, subject.model))
             and (self.tool is None or self.tool in subject.tools)
         )
 
 
-class Entry(Struct, frozen=True):
+class ScriptEntry(Struct, frozen=True):
     """One reply.
 
     reply: its parts, in order. more: what the second choice says, the third, ..., and then from `reply` again.
@@ -124,7 +124,7 @@ class Entry(Struct, frozen=True):
     """
 
     reply: tuple[Part, ...]
-    match: Match | None = None
+    match: MatchRule | None = None
     more: tuple[tuple[Part, ...], ...] = ()
     times: int | None = None
     repeat: bool = False
@@ -132,7 +132,7 @@ class Entry(Struct, frozen=True):
     pace: float = 0.0
     chunks: Chunks = "tokens"
     finish: FinishReason = FinishReason.STOP
-    usage: Counts = Counts()
+    usage: UsageOverride = UsageOverride()
 
     def __post_init__(self) -> None:
         for reply in (self.reply, *self.more):
@@ -141,17 +141,17 @@ class Entry(Struct, frozen=True):
             raise ValueError("either `times` or `repeat`, not both")
         if self.times is not None and self.times < 1:
             raise ValueError("`times` must be at least 1")
-        if not 0 <= self.delay <= LONGEST_WAIT or not 0 <= self.pace <= LONGEST_WAIT:
-            raise ValueError(f"`delay` and `pace` must be from 0 to {LONGEST_WAIT:.0f} seconds")
+        if not 0 <= self.delay <= MAX_WAIT_SECONDS or not 0 <= self.pace <= MAX_WAIT_SECONDS:
+            raise ValueError(f"`delay` and `pace` must be from 0 to {MAX_WAIT_SECONDS:.0f} seconds")
 
     @property
-    def uses(self) -> int | None:
+    def max_uses(self) -> int | None:
         """How many requests it may answer; None is any number."""
         if self.repeat or (self.times is None and self.match is not None):
             return None
         return 1 if self.times is None else self.times
 
-    def for_choice(self, index: int) -> tuple[Part, ...]:
+    def find_reply(self, index: int) -> tuple[Part, ...]:
         replies = (self.reply, *self.more)
         return replies[index % len(replies)]
 
@@ -159,12 +159,12 @@ class Entry(Struct, frozen=True):
 class Script(Struct, frozen=True):
     """Entries with a match are tried first, in their order; then the next of those without one."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ScriptEntry, ...] = ()
 
     @classmethod
     def of(cls, *parts: Part) -> Script:
         """Every request gets this reply."""
-        return cls((Entry(parts, repeat=True),))
+        return cls((ScriptEntry(parts, repeat=True),))
 
 
 def _check_order(reply: tuple[Part, ...]) -> None:
@@ -175,7 +175,7 @@ def _check_order(reply: tuple[Part, ...]) -> None:
             raise ValueError("nothing can follow an error")
 
 
-def _fits(pattern: str, text: str) -> bool:
+def _matches_glob(pattern: str, text: str) -> bool:
     """Whether the text has the pattern's pieces in order. `find` never looks back, so this takes linear time."""
     first, *rest = pattern.split("*")
     if not rest:
@@ -192,7 +192,7 @@ def _fits(pattern: str, text: str) -> bool:
     return True
 
 
-def text_of(message: Message) -> str:
+def extract_text(message: Message) -> str:
     """The words of a message: its texts and those of its tool results. Parts are joined by a line break."""
     texts: list[str] = []
     for part in message.parts:
@@ -203,12 +203,12 @@ def text_of(message: Message) -> str:
     return "\n".join(texts)
 
 
-def subject_of(request: GenerateRequest, prompt: str) -> Subject:
+def build_subject(request: GenerateRequest, prompt: str) -> Subject:
     """prompt: the text of a prompt that is no conversation."""
     if not isinstance(request.prompt, Conversation):
         return Subject(request.model, prompt, Role.USER, frozenset())
-    tools = declared(request.prompt.tools)
+    tools = get_tool_names(request.prompt.tools)
     for message in reversed(request.prompt.messages):
         if message.role in {Role.USER, Role.TOOL}:
-            return Subject(request.model, text_of(message), message.role, tools)
+            return Subject(request.model, extract_text(message), message.role, tools)
     return Subject(request.model, "", Role.USER, tools)

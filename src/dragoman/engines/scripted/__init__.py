@@ -1,33 +1,33 @@
 """The scripted engine: it says what it is told. For tests, demos and bug reports."""
 
 from ..script import (
-    Call,
-    Counts,
-    Entry,
+    CallTool,
     Fail,
-    Match,
+    MatchRule,
     Refuse,
     Say,
     Script,
+    ScriptEntry,
     ScriptError,
     Think,
+    UsageOverride,
     Wait,
     load_script,
 )
 from .engine import ScriptedEngine
 
 __all__ = [
-    "Call",
-    "Counts",
-    "Entry",
+    "CallTool",
     "Fail",
-    "Match",
+    "MatchRule",
     "Refuse",
     "Say",
     "Script",
+    "ScriptEntry",
     "ScriptError",
     "ScriptedEngine",
     "Think",
+    "UsageOverride",
     "Wait",
     "load_script",
 ]

@@ -15,12 +15,12 @@ from ...core.engine import Capabilities, Feature, Health, Tokenizer
 from ...core.errors import EngineError
 from ...core.events import Event, Finished
 from ...core.request import Conversation, GenerateRequest
-from ..script.cast import Cast
-from ..script.directives import directed, spoken, undirected
-from ..script.failure import error_of
-from ..script.script import Entry, Fail, Script, Wait, subject_of
-from .performance import perform
-from .prompt import Prompt, prompt_text, tokenised
+from ..script.directives import build_default_reply, parse_directives, to_conversation
+from ..script.errors import build_error
+from ..script.script import Fail, Script, ScriptEntry, Wait, build_subject
+from ..script.state import ScriptState
+from .answer_events import generate_events
+from .prompt import TokenizedPrompt, render_prompt, tokenize_prompt
 
 FEATURES = frozenset(
     {
@@ -55,9 +55,9 @@ PARAMETERS = frozenset(
     }
 )
 MAX_LOGPROBS = 20
-_LONG_TEXT = 8_192
+_LONG_TEXT_CHARACTERS = 8_192
 """Characters that take some milliseconds to tokenise."""
-_BREATH = 64
+_EVENTS_PER_YIELD = 64
 """Events after which the loop gets its turn, however fast the script is."""
 
 
@@ -76,22 +76,22 @@ class ScriptedEngine:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         new_id: Callable[[], str] | None = None,
         native: bool = True,
-        remember: int = 1000,
+        history_size: int = 1000,
     ) -> None:
         """new_id: makes the ids of calls that the script gives none; by default call_1, call_2, ...
 
         native: False means that texts are what a model wrote, and that parsers have to make sense of them.
         """
-        self._cast = Cast(script or Script())
+        self._script_state = ScriptState(script or Script())
         self._tokenizer, self._directives, self._max_model_len = tokenizer, directives, max_model_len
         self._sleep = sleep
         numbers = count(1)
         self._new_id = new_id or (lambda: f"call_{next(numbers)}")
         self._capabilities = Capabilities(FEATURES, PARAMETERS, MAX_LOGPROBS, native, native)
-        self._naps: set[asyncio.Future[None]] = set()
+        self._delays: set[asyncio.Future[None]] = set()
         self._stopped = False
-        self.seen: deque[GenerateRequest] = deque(maxlen=remember)
-        self.calls = self.closed_early = self.running = 0
+        self.requests: deque[GenerateRequest] = deque(maxlen=history_size)
+        self.num_requests = self.num_closed_early = self.num_running = 0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -102,72 +102,72 @@ class ScriptedEngine:
 
     async def stop(self) -> None:
         self._stopped = True
-        for nap in self._naps:
-            nap.cancel()
+        for delay in self._delays:
+            delay.cancel()
 
     def health(self) -> Health:
-        return Health(not self._stopped, "stopped" if self._stopped else None, running=self.running)
+        return Health(not self._stopped, "stopped" if self._stopped else None, running=self.num_running)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        self.seen.append(request)
-        self.calls += 1
-        self.running += 1
-        over = False
+        self.requests.append(request)
+        self.num_requests += 1
+        self.num_running += 1
+        has_finished = False
         try:
-            text = prompt_text(request, self._tokenizer)
-            entry = self._entry(request, text)
-            steps = perform(
+            text = render_prompt(request, self._tokenizer)
+            entry = self._find_entry(request, text)
+            steps = generate_events(
                 request,
                 entry,
-                await self._prompt(request, text),
+                await self._tokenize_prompt(request, text),
                 tokenizer=self._tokenizer,
                 new_id=self._new_id,
                 max_model_len=self._max_model_len,
             )
             for number, step in enumerate(steps, 1):
                 if isinstance(step, Fail):
-                    raise error_of(step)
+                    raise build_error(step)
                 if isinstance(step, Wait):
-                    await self._pause(step.seconds)
+                    await self._delay(step.seconds)
                     continue
-                if number % _BREATH == 0:
+                if number % _EVENTS_PER_YIELD == 0:
                     await asyncio.sleep(0)
                 self._check_running()
-                over = isinstance(step, Finished)
+                has_finished = isinstance(step, Finished)
                 yield step
         except (GeneratorExit, asyncio.CancelledError):
             # Nobody need ask for more after Finished.
-            self.closed_early += not over
+            self.num_closed_early += not has_finished
             raise
         finally:
-            self.running -= 1
+            self.num_running -= 1
 
-    def _entry(self, request: GenerateRequest, text: str) -> Entry:
+    def _find_entry(self, request: GenerateRequest, text: str) -> ScriptEntry:
         if self._directives:
-            conversation = request.prompt if isinstance(request.prompt, Conversation) else spoken(text)
-            entry = directed(conversation)
-            if entry is not None or self._cast.empty:
-                return entry or undirected(conversation)
-        return self._cast.next(subject_of(request, text))
+            conversation = request.prompt if isinstance(request.prompt, Conversation) else to_conversation(text)
+            entry = parse_directives(conversation)
+            if entry is not None or self._script_state.is_empty:
+                return entry or build_default_reply(conversation)
+        return self._script_state.next_entry(build_subject(request, text))
 
-    async def _prompt(self, request: GenerateRequest, text: str) -> Prompt:
+    async def _tokenize_prompt(self, request: GenerateRequest, text: str) -> TokenizedPrompt:
         """A long text takes its time, and others must not wait for it."""
-        if len(text) < _LONG_TEXT:
-            return tokenised(request, text, self._tokenizer, self._max_model_len)
-        return await asyncio.to_thread(tokenised, request, text, self._tokenizer, self._max_model_len)
+        if len(text) < _LONG_TEXT_CHARACTERS:
+            return tokenize_prompt(request, text, self._tokenizer, self._max_model_len)
+        return await asyncio.to_thread(tokenize_prompt, request, text, self._tokenizer, self._max_model_len)
 
     def _check_running(self) -> None:
         if self._stopped:
             raise EngineError("The engine was stopped.")
 
-    async def _pause(self, seconds: float) -> None:
+    async def _delay(self, seconds: float) -> None:
         """Sleep, unless the engine is stopped meanwhile: then EngineError."""
-        nap = asyncio.ensure_future(self._sleep(seconds))
-        self._naps.add(nap)
+        delay = asyncio.ensure_future(self._sleep(seconds))
+        self._delays.add(delay)
         try:
-            await asyncio.wait({nap})
+            await asyncio.wait({delay})
         finally:
-            self._naps.discard(nap)
-            nap.cancel()
+            self._delays.discard(delay)
+            delay.cancel()
         self._check_running()
-        nap.result()
+        delay.result()

@@ -12,26 +12,26 @@ from ...core.message import CustomTool, Message, Reasoning, Refusal, Text, Tool,
 from ...core.request import Conversation, GenerateRequest
 
 
-class Prompt(Struct, frozen=True):
+class TokenizedPrompt(Struct, frozen=True):
     text: str
     ids: tuple[int, ...]
 
 
-def tokenised(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> Prompt:
+def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> TokenizedPrompt:
     """text: as `prompt_text` gave it. limit: tokens that prompt and answer may have together.
 
     ContextTooLong where not one token of an answer has room; cheaply so, where the text alone is long enough.
     """
-    least = len(text.encode()) // max(tokenizer.longest_token, 1)
-    if limit is not None and least >= limit:
-        raise ContextTooLong(limit=limit, prompt=least, at_least=True)
-    ids = _ids(request, text, tokenizer)
+    min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
+    if limit is not None and min_tokens >= limit:
+        raise ContextTooLong(limit=limit, prompt=min_tokens, at_least=True)
+    ids = _encode_prompt(request, text, tokenizer)
     if limit is not None and len(ids) >= limit:
         raise ContextTooLong(limit=limit, prompt=len(ids))
-    return Prompt(text, ids)
+    return TokenizedPrompt(text, ids)
 
 
-def _ids(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _encode_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids that came as ids stay those, whatever they read as. A plain prompt may name control tokens, a chat not."""
     if isinstance(request.prompt, tuple):
         return request.prompt
@@ -40,10 +40,10 @@ def _ids(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int
     return tuple(tokenizer.encode(text, special=False))
 
 
-def prompt_text(request: GenerateRequest, tokenizer: Tokenizer) -> str:
+def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
     match request.prompt:
         case Conversation():
-            return transcript(request.prompt)
+            return render_transcript(request.prompt)
         case str():
             return request.prompt
         case tuple():
@@ -53,19 +53,19 @@ def prompt_text(request: GenerateRequest, tokenizer: Tokenizer) -> str:
             return tokenizer.decode(request.prompt)
 
 
-def transcript(conversation: Conversation) -> str:
+def render_transcript(conversation: Conversation) -> str:
     """Tools first, a line each; then the messages, each behind its role. Media have no words."""
-    lines = [_tool(tool) for tool in conversation.tools]
-    lines += [f"{message.role}: {' '.join(_words(message))}" for message in conversation.messages]
+    lines = [_render_tool(tool) for tool in conversation.tools]
+    lines += [f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages]
     return "\n".join(lines)
 
 
-def _tool(tool: Tool) -> str:
+def _render_tool(tool: Tool) -> str:
     definition = tool.definition if isinstance(tool, CustomTool) else tool.parameters
     return " ".join(text for text in ("tool:", tool.name, tool.description, definition) if text)
 
 
-def _words(message: Message) -> Iterator[str]:
+def _extract_texts(message: Message) -> Iterator[str]:
     for part in message.parts:
         match part:
             case Text(text) | Reasoning(text) | Refusal(text):

@@ -8,13 +8,13 @@ from typing import TypeVar, cast
 import msgspec
 from msgspec import Struct
 
-from .config import SchedulerConfig
+from .config import SimulatedSchedulerConfig
 from .fitting import CalibrationError, fit, simulate
 from .latency import LatencyModel
-from .measured import compare
-from .profile import Calibration, Hardware, HeldOut, Model, Profile, expected
+from .measurements import compare
+from .profile import Calibration, Hardware, HeldOutError, ModelProfile, SimulatorProfile, estimate_prior
 from .timing import Timing
-from .workload import Request
+from .workload import WorkloadRequest
 
 DIGITS = 4
 """Significant ones, of what a person reads in a profile."""
@@ -23,14 +23,14 @@ Record = TypeVar("Record", bound=Struct)
 
 def calibrate(
     name: str,
-    log: tuple[Sequence[Request], Sequence[Timing]],
+    log: tuple[Sequence[WorkloadRequest], Sequence[Timing]],
     *,
     hardware: Hardware,
-    model: Model,
-    engine: SchedulerConfig,
+    model: ModelProfile,
+    engine: SimulatedSchedulerConfig,
     source: str,
-    fitted: Collection[str],
-) -> Profile:
+    fitted_ids: Collection[str],
+) -> SimulatorProfile:
     """log: as `read_log` gives it, in order of arrival. fitted: ids of the requests that are shown to the fit; of the
     others nothing but arrivals, lengths and prefixes is used until the profile, rounded as it is written, is judged by
     them.
@@ -38,42 +38,42 @@ def calibrate(
     Raises CalibrationError.
     """
     workload, measured = log
-    shown = [timing for timing in measured if timing.id in fitted]
-    if not 0 < len(shown) < len(measured):
-        raise CalibrationError(f"{len(shown)} of {len(measured)} requests cannot be fitted: some must be held out")
-    found = fit(workload, shown, engine, expected(hardware, model))
-    latency, frontend = rounded(found.latency), float(f"{found.frontend_seconds:.{DIGITS}g}")
-    error = rounded(judge(log, engine, latency, frontend, fitted))
-    calibration = Calibration(source, len(shown), len(measured) - len(shown), error)
-    return Profile(name, hardware, model, engine, latency, frontend, calibration=calibration)
+    training = [timing for timing in measured if timing.id in fitted_ids]
+    if not 0 < len(training) < len(measured):
+        raise CalibrationError(f"{len(training)} of {len(measured)} requests cannot be fitted: some must be held out")
+    result = fit(workload, training, engine, estimate_prior(hardware, model))
+    latency, frontend = round_numbers(result.latency), float(f"{result.frontend_seconds:.{DIGITS}g}")
+    error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids))
+    calibration = Calibration(source, len(training), len(measured) - len(training), error)
+    return SimulatorProfile(name, hardware, model, engine, latency, frontend, calibration=calibration)
 
 
-def judge(
-    log: tuple[Sequence[Request], Sequence[Timing]],
-    engine: SchedulerConfig,
+def evaluate(
+    log: tuple[Sequence[WorkloadRequest], Sequence[Timing]],
+    engine: SimulatedSchedulerConfig,
     latency: LatencyModel,
     frontend_seconds: float,
-    but: Collection[str],
-) -> HeldOut:
+    excluded: Collection[str],
+) -> HeldOutError:
     """The error over all requests but these."""
     workload, measured = log
     simulated = {timing.id: timing for timing in simulate(workload, engine, latency, frontend_seconds).timings}
-    held_out = [timing for timing in measured if timing.id not in but]
+    held_out = [timing for timing in measured if timing.id not in excluded]
     return compare(held_out, [simulated[timing.id] for timing in held_out])
 
 
-def rounded(record: Record) -> Record:
+def round_numbers(record: Record) -> Record:
     """The same with all its numbers as a person would write them."""
-    return msgspec.convert(_short(msgspec.to_builtins(record)), type(record))
+    return msgspec.convert(_round_value(msgspec.to_builtins(record)), type(record))
 
 
-def _short(value: object) -> object:
+def _round_value(value: object) -> object:
     match value:
         case float():
             return float(f"{value:.{DIGITS}g}")
         case dict():
-            return {key: _short(inner) for key, inner in cast("dict[str, object]", value).items()}
+            return {key: _round_value(inner) for key, inner in cast("dict[str, object]", value).items()}
         case list() | tuple():
-            return [_short(inner) for inner in cast("Sequence[object]", value)]
+            return [_round_value(inner) for inner in cast("Sequence[object]", value)]
         case _:
             return value

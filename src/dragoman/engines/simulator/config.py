@@ -9,7 +9,7 @@ from msgspec import Struct
 SchedulingPolicy = Literal["fcfs", "priority"]
 
 
-class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
+class SimulatedSchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Defaults are those of vLLM 0.19's API server.
 
     num_gpu_blocks: blocks of the key-value cache; block 0 is vLLM's null block and never used.
@@ -55,7 +55,7 @@ class SchedulerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.num_gpu_blocks - 1) * self.block_size
 
     @property
-    def context(self) -> int:
+    def max_context(self) -> int:
         """Most tokens of a prompt and its answer that can ever run (also again, after a preemption)."""
         limits = [self.kv_tokens]
         if self.max_model_len is not None:

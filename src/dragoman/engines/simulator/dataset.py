@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..script import Entry, ScriptError, read_entry
-from .composer import check_entry, prompt_key
+from ..script import ScriptEntry, ScriptError, read_entry
+from .reply_generator import check_entry, hash_prompt
 
 
 class _Row(Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,16 +29,16 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        return (self.prompt_sha256 or "").lower() if self.prompt is None else prompt_key(self.prompt)
+        return (self.prompt_sha256 or "").lower() if self.prompt is None else hash_prompt(self.prompt)
 
 
-def read_dataset(lines: Iterable[str | bytes], place: str) -> dict[str, Entry]:
+def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptEntry]:
     """The replies by `prompt_key`; of two for a prompt the later one. Raises ScriptError, with the line."""
-    replies: dict[str, Entry] = {}
+    replies: dict[str, ScriptEntry] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{place}, line {number}"
+        where = f"{source}, line {number}"
         try:
             row = msgspec.json.decode(line, type=_Row)
         except (msgspec.MsgspecError, ValueError) as error:

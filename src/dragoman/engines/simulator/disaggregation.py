@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .scheduler import Scheduler
-from .sequence import Sequence
+from .scheduler import SimulatedScheduler
+from .sequence import SimulatedSequence
 
 Role = Literal["both", "prefill", "decode"]
 """As vLLM's kv_role has it: kv_both, kv_producer, kv_consumer."""
@@ -38,7 +38,7 @@ class KvTransferParams(Struct, frozen=True):
     remote_num_tokens: Annotated[int, Meta(ge=0)] | None = None
 
 
-class Address(Struct, frozen=True):
+class KvAddress(Struct, frozen=True):
     """Where an instance's blocks are to be had."""
 
     engine_id: str
@@ -47,7 +47,7 @@ class Address(Struct, frozen=True):
     tp_size: int = 1
 
 
-def prefilled(sequence: Sequence, address: Address) -> KvTransferParams:
+def build_transfer_params(sequence: SimulatedSequence, address: KvAddress) -> KvTransferParams:
     """The answer of the prefill side, for a sequence that keeps its blocks."""
     return KvTransferParams(
         do_remote_prefill=True,
@@ -61,53 +61,53 @@ def prefilled(sequence: Sequence, address: Address) -> KvTransferParams:
     )
 
 
-class Leases:
+class BlockLeases:
     """Blocks that one scheduler keeps for others, each for so many seconds."""
 
-    def __init__(self, scheduler: Scheduler, seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
         self._scheduler, self._seconds = scheduler, seconds
-        self._held: OrderedDict[str, tuple[float, Sequence]] = OrderedDict()
-        self._fetched: dict[str, Sequence] = {}
+        self._leases: OrderedDict[str, tuple[float, SimulatedSequence]] = OrderedDict()
+        self._fetching: dict[str, SimulatedSequence] = {}
 
     def __len__(self) -> int:
-        return len(self._held) + len(self._fetched)
+        return len(self._leases) + len(self._fetching)
 
     @property
-    def due(self) -> float | None:
+    def next_expiry(self) -> float | None:
         """When the next lease runs out."""
-        return next(iter(self._held.values()))[0] if self._held else None
+        return next(iter(self._leases.values()))[0] if self._leases else None
 
-    def keep(self, sequence: Sequence, now: float) -> None:
+    def add(self, sequence: SimulatedSequence, now: float) -> None:
         """For a finished sequence that has kept its blocks."""
-        self._held[sequence.id] = (now + self._seconds, sequence)
+        self._leases[sequence.id] = (now + self._seconds, sequence)
 
-    def take(self, id: str) -> bool:
+    def begin_fetch(self, id: str) -> bool:
         """The decode side begins to fetch: the lease holds until `release`. False if it has run out, or never was."""
-        entry = self._held.pop(id, None)
+        entry = self._leases.pop(id, None)
         if entry is not None:
-            self._fetched[id] = entry[1]
+            self._fetching[id] = entry[1]
         return entry is not None
 
     def release(self, id: str) -> None:
         """The decode side has it all, or wants it no more. Again does nothing."""
-        entry = self._held.pop(id, None)
-        sequence = self._fetched.pop(id, None) if entry is None else entry[1]
+        entry = self._leases.pop(id, None)
+        sequence = self._fetching.pop(id, None) if entry is None else entry[1]
         if sequence is not None:
             self._scheduler.release(sequence)
 
     def clear(self) -> None:
         """Free everything, as an engine that dies does."""
-        for id in [*self._held, *self._fetched]:
+        for id in [*self._leases, *self._fetching]:
             self.release(id)
 
     def expire(self, now: float) -> list[str]:
         """Free what has run out by now, and say whose it was."""
-        ended: list[str] = []
-        while self._held and next(iter(self._held.values()))[0] <= now:
-            id, (_, sequence) = self._held.popitem(last=False)
+        expired: list[str] = []
+        while self._leases and next(iter(self._leases.values()))[0] <= now:
+            id, (_, sequence) = self._leases.popitem(last=False)
             self._scheduler.release(sequence)
-            ended.append(id)
-        return ended
+            expired.append(id)
+        return expired
 
 
 class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,24 +124,24 @@ class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a transfer's base_seconds must not be negative")
 
 
-class Link:
+class NetworkLink:
     """Transfers that share one bandwidth, equally at every moment. Each ends base_seconds after its last byte."""
 
     def __init__(self, cost: TransferCost) -> None:
         self._cost = cost
         self._flows: dict[str, float] = {}
-        self._landing: dict[str, float] = {}
+        self._completing: dict[str, float] = {}
         self._now = 0.0
 
     def __len__(self) -> int:
-        return len(self._flows) + len(self._landing)
+        return len(self._flows) + len(self._completing)
 
     @property
-    def due(self) -> float | None:
+    def next_completion(self) -> float | None:
         """When the next transfer ends, if no other begins; None if there is none."""
-        ends = list(self._landing.values())
+        ends = list(self._completing.values())
         if self._flows:
-            ends.append(self._flow_end() + self._cost.base_seconds)
+            ends.append(self._compute_flow_end() + self._cost.base_seconds)
         return min(ends, default=None)
 
     def begin(self, key: str, num_tokens: int, now: float) -> None:
@@ -149,34 +149,34 @@ class Link:
         self._advance(now)
         self._flows[key] = num_tokens * self._cost.bytes_per_token
 
-    def ended(self, now: float) -> list[str]:
+    def pop_completed(self, now: float) -> list[str]:
         """What has ended by now, in order; each is told once."""
         self._advance(now)
-        ended = sorted((at, key) for key, at in self._landing.items() if at <= now)
-        for _, key in ended:
-            del self._landing[key]
-        return [key for _, key in ended]
+        completed = sorted((at, key) for key, at in self._completing.items() if at <= now)
+        for _, key in completed:
+            del self._completing[key]
+        return [key for _, key in completed]
 
     def cancel(self, key: str, now: float) -> None:
         """The others have more of the bandwidth from now on. Again does nothing."""
         self._advance(now)
         self._flows.pop(key, None)
-        self._landing.pop(key, None)
+        self._completing.pop(key, None)
 
-    def _flow_end(self) -> float:
+    def _compute_flow_end(self) -> float:
         return self._now + min(self._flows.values()) * len(self._flows) / self._cost.bandwidth
 
     def _advance(self, now: float) -> None:
-        while self._flows and (end := self._flow_end()) <= now:
-            least = min(self._flows.values())
-            for key, left in list(self._flows.items()):
-                if left == least:
+        while self._flows and (end := self._compute_flow_end()) <= now:
+            smallest = min(self._flows.values())
+            for key, remaining in list(self._flows.items()):
+                if remaining == smallest:
                     del self._flows[key]
-                    self._landing[key] = end + self._cost.base_seconds
+                    self._completing[key] = end + self._cost.base_seconds
                 else:
-                    self._flows[key] = left - least
+                    self._flows[key] = remaining - smallest
             self._now = end
         if self._flows:
-            moved = max(0.0, now - self._now) * self._cost.bandwidth / len(self._flows)
-            self._flows = {key: left - moved for key, left in self._flows.items()}
+            transferred = max(0.0, now - self._now) * self._cost.bandwidth / len(self._flows)
+            self._flows = {key: remaining - transferred for key, remaining in self._flows.items()}
         self._now = max(self._now, now)

@@ -7,7 +7,7 @@ from hashlib import shake_256
 
 import numpy as np
 
-from ...core.embed import Embeddings, EmbedRequest, EmbedTraits
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 from ...core.engine import Health
 from .engine import SimulatorEngine
 
@@ -17,11 +17,11 @@ class SimulatorEmbedder:
 
     def __init__(self, engine: SimulatorEngine, dimensions: int) -> None:
         self._engine = engine
-        self._traits = EmbedTraits(dimensions, engine.max_model_len, matryoshka=True)
+        self._embedding_info = EmbeddingInfo(dimensions, engine.max_model_len, matryoshka=True)
 
     @property
-    def traits(self) -> EmbedTraits:
-        return self._traits
+    def embedding_info(self) -> EmbeddingInfo:
+        return self._embedding_info
 
     async def start(self) -> None:
         """Nothing of its own has to be."""
@@ -34,14 +34,14 @@ class SimulatorEmbedder:
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """The first numbers of a long vector are, before it is normalised, those of a short one."""
-        self._traits.check(request.dimensions)
-        size = request.dimensions or self._traits.dimensions
-        tokens = await self._engine.read(request.inputs)
-        vectors = tuple(_vector(ids, size, request.normalize is not False) for ids in request.inputs)
+        self._embedding_info.check_dimensions(request.dimensions)
+        size = request.dimensions or self._embedding_info.dimensions
+        tokens = await self._engine.simulate_prefill(request.inputs)
+        vectors = tuple(_generate_vector(ids, size, request.normalize is not False) for ids in request.inputs)
         return Embeddings(vectors, size, tokens)
 
 
-def _vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
+def _generate_vector(ids: tuple[int, ...], size: int, normalize: bool) -> bytes:
     raw = shake_256(np.array(ids, "<i8").tobytes()).digest(4 * size)
     vector = np.frombuffer(raw, "<u4").astype(np.float64) / 2**31 - 1
     length = math.sqrt(float(vector @ vector)) if normalize else 1.0

@@ -16,55 +16,55 @@ import msgspec
 import numpy as np
 
 from ...core.control import PauseMode
-from ...core.engine import Capabilities, Deliver, Failed, Health, TokenRequest, check_prompt
+from ...core.engine import Capabilities, Failed, Health, OutputCallback, TokenRequest, check_prompt
 from ...core.errors import EngineError, Overloaded, QueueFull, RequestError, Unsupported
 from ...core.metrics import EngineStats
-from .balancing import Balancer
-from .blocks import BlockPool
-from .composer import Composer, entry_of
-from .disaggregation import Address, TransferCost
-from .draws import Draws
-from .driven import KvTransfer, SimulatorConfig, capabilities, check, step_time
+from .blocks import SimulatedBlockPool
+from .disaggregation import KvAddress, TransferCost
 from .engine_core import EngineCore
+from .fault_injection import FaultInjector, build_error
 from .faults import Fault
-from .hashing import TokenContents, root_hash
-from .kv_channel import KvChannel
-from .kv_events import Event
+from .hashing import TokenContents, hash_root
+from .keyed_rng import KeyedRandom
+from .kv_events import KvEvent
+from .kv_notifications import KvNotifier
 from .kv_publisher import KvPublisher
 from .latency import StepLoad
-from .rank import Live, Rank
-from .scheduler import Scheduler
-from .sequence import Sequence as Running
-from .striking import Striking, refusal
-from .timetable import Timetable
-from .transfers import Exchange, read_asked
+from .load_balancer import DataParallelBalancer
+from .rank import DataParallelRank, LiveRequest
+from .reply_generator import ReplyGenerator, parse_reply
+from .scheduler import SimulatedScheduler
+from .sequence import SimulatedSequence as Running
+from .server_config import KvTransferSettings, SimulatorConfig, build_capabilities, build_step_time, check_request
+from .timer_queue import TimerQueue
+from .transfers import TransferContext, parse_transfer_params
 
 
 class SimulatorEngine:
     """A `core.engine.TokenEngine`, `core.metrics.Monitored` and `core.control.Control` and `Directed`."""
 
     def __init__(
-        self, config: SimulatorConfig, composer: Composer, *, vocab_size: int, unix_time: Callable[[], float]
+        self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
     ) -> None:
         """unix_time: the time of day, which events carry."""
         self._unix_time = unix_time
         self._publishers: list[KvPublisher] = []
-        self._channel: KvChannel | None = None
-        self._config, self._composer, self._vocab_size = config, composer, vocab_size
-        self._striking = Striking(config.faults, config.seed)
-        self._ranks: list[Rank] = []
-        self._live: dict[str, Live] = {}
-        self._rank_of: dict[str, Rank] = {}
-        self._arriving = 0
-        self._ordinal = 0
-        self._balancer = Balancer()
-        self._timetable: Timetable | None = None
-        self._moment: float | None = None
+        self._notifier: KvNotifier | None = None
+        self._config, self._replies, self._vocab_size = config, replies, vocab_size
+        self._fault_injector = FaultInjector(config.faults, config.seed)
+        self._ranks: list[DataParallelRank] = []
+        self._live: dict[str, LiveRequest] = {}
+        self._rank_of: dict[str, DataParallelRank] = {}
+        self._num_arriving = 0
+        self._request_count = 0
+        self._balancer = DataParallelBalancer()
+        self._timers: TimerQueue | None = None
+        self._tick_time: float | None = None
         self._ready_at = 0.0
-        self._down: str | None = "the engine is not running"
-        self._asleep = 0
+        self._down_reason: str | None = "the engine is not running"
+        self._sleep_level = 0
         self._paused = False
-        self._capabilities = capabilities(config, vocab_size)
+        self._capabilities = build_capabilities(config, vocab_size)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -72,134 +72,136 @@ class SimulatorEngine:
 
     @property
     def max_model_len(self) -> int:
-        return self._config.scheduler.context
+        return self._config.scheduler.max_context
 
-    def faults(self) -> str:
+    def get_faults(self) -> str:
         """The plan in force, as JSON text."""
-        return self._striking.text()
+        return self._fault_injector.encode_plan()
 
     def set_faults(self, faults: object) -> None:
         """A new plan, which counts requests from 1 again. Raises RequestError."""
-        self._striking.set(faults)
+        self._fault_injector.set_plan(faults)
 
-    def tell(self, reply: object) -> None:
+    def enqueue_reply(self, reply: object) -> None:
         """As Directed.tell."""
         replies = cast("list[object]", reply) if isinstance(reply, list) else [reply]
-        for entry in [entry_of(each, "reply") for each in replies]:
-            self._composer.tell(entry)
+        for entry in [parse_reply(value, "reply") for value in replies]:
+            self._replies.enqueue_reply(entry)
 
     async def start(self) -> None:
-        self._timetable = timetable = Timetable()
+        self._timers = timers = TimerQueue()
         transfer = self._config.kv_transfer
-        exchange = None if transfer is None else await self._open(transfer)
-        self._ranks = [self._rank(number, timetable, exchange) for number in range(self._config.ranks)]
-        self._ready_at = timetable.now() + self._config.warm_up
-        self._down = None
+        context = None if transfer is None else await self._open_notifier(transfer)
+        self._ranks = [self._build_rank(number, timers, context) for number in range(self._config.ranks)]
+        self._ready_at = timers.now() + self._config.warm_up
+        self._down_reason = None
 
-    async def _open(self, transfer: KvTransfer) -> Exchange:
+    async def _open_notifier(self, transfer: KvTransferSettings) -> TransferContext:
         config, cost, scale = transfer.config, transfer.cost, self._config.time_scale
-        self._channel = channel = KvChannel(config, self._fetched)
-        port = await channel.open()
-        return Exchange(
-            Address(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
+        self._notifier = notifier = KvNotifier(config, self._on_fetched)
+        port = await notifier.open()
+        return TransferContext(
+            KvAddress(config.engine_id or "", config.kv_ip, port, transfer.tp_size),
             TransferCost(cost.bytes_per_token, cost.bandwidth * scale, cost.base_seconds / scale),
             config.kv_connector_extra_config.lease_seconds / scale,
-            channel.report,
+            notifier.notify,
         )
 
-    def _fetched(self, id: str) -> None:
+    def _on_fetched(self, id: str) -> None:
         """Another instance says so."""
         for rank in self._ranks:
             if rank.transfers is not None:
                 rank.transfers.release(id, self._now())
 
-    def _rank(self, number: int, timetable: Timetable, exchange: Exchange | None) -> Rank:
+    def _build_rank(self, number: int, timers: TimerQueue, context: TransferContext | None) -> DataParallelRank:
         config = self._config
         publish = None
-        if config.kv_events is not None and config.kv_events.publishes:
+        if config.kv_events is not None and config.kv_events.is_publishing:
             publisher = KvPublisher(config.kv_events, number)
             self._publishers.append(publisher)
-            publish = partial(self._tell_of_cache, publisher)
-        pool = BlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
-        core = EngineCore(Scheduler(config.scheduler, pool), step_time(config, number))
-        return Rank(
+            publish = partial(self._publish_cache_events, publisher)
+        pool = SimulatedBlockPool(config.scheduler.num_gpu_blocks, record=publish is not None)
+        core = EngineCore(SimulatedScheduler(config.scheduler, pool), build_step_time(config, number))
+        return DataParallelRank(
             number,
             core,
-            timetable.call_at,
+            timers.call_at,
             vocab_size=self._vocab_size,
-            ended=self._forget,
+            on_finished=self._on_finished,
             publish=publish,
-            exchange=exchange,
+            transfer_context=context,
         )
 
-    def _tell_of_cache(self, publisher: KvPublisher, events: list[Event]) -> None:
+    def _publish_cache_events(self, publisher: KvPublisher, events: list[KvEvent]) -> None:
         publisher.publish(self._unix_time(), events)
 
     async def stop(self) -> None:
         self._fail_all("The engine is shutting down.", "the engine is not running")
-        if self._timetable is not None:
-            self._timetable.close()
-        if self._channel is not None:
-            self._channel.close()
+        if self._timers is not None:
+            self._timers.close()
+        if self._notifier is not None:
+            self._notifier.close()
         for publisher in self._publishers:
             publisher.close()
         self._publishers.clear()
 
     def health(self) -> Health:
         running = sum(rank.core.scheduler.num_running for rank in self._ranks)
-        waiting = self._arriving + sum(rank.core.scheduler.num_waiting for rank in self._ranks)
-        reason = self._down
+        waiting = self._num_arriving + sum(rank.core.scheduler.num_waiting for rank in self._ranks)
+        reason = self._down_reason
         if reason is None and self._now() < self._ready_at:
             reason = "the engine is warming up"
         return Health(reason is None, reason, waiting, running)
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add; raises as well whatever a script or a plan of faults says."""
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        check(request, self._vocab_size, self.max_model_len)
+        check_request(request, self._vocab_size, self.max_model_len)
         if state.waiting >= self._config.max_num_waiting:
             raise QueueFull(f"{state.waiting} sequences are waiting already.")
-        fault = self._fault(request)
+        fault = self._find_fault(request)
         rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
-        live = self._live_of(request, deliver, fault, rank)
+        live = self._build_live(request, deliver, fault, rank)
         rank.core.scheduler.check(live.sequence)
-        self._expect(request, live, rank)
+        self._register_transfer(request, live, rank)
         self._live[request.id], self._rank_of[request.id] = live, rank
-        self._arriving += 1
-        arrival = live.arrived + self._config.frontend_seconds / self._config.time_scale
+        self._num_arriving += 1
+        arrival = live.arrived_at + self._config.frontend_seconds / self._config.time_scale
         self._clock.call_at(arrival, lambda at: self._arrive(live, rank, at))
 
     def abort(self, id: str) -> None:
         live = self._live.pop(id, None)
         if live is None:
             return
-        live.fall_silent()
-        self._rank_of.pop(id).drop(live, self._now())
+        live.discard_outputs()
+        self._rank_of.pop(id).abort(live, self._now())
 
-    def _arrive(self, live: Live, rank: Rank, at: float) -> None:
-        self._arriving -= 1
+    def _arrive(self, live: LiveRequest, rank: DataParallelRank, at: float) -> None:
+        self._num_arriving -= 1
         if live.id in self._live and self._live[live.id] is live:
-            rank.queue(live, at)
+            rank.enqueue(live, at)
 
-    def _live_of(self, request: TokenRequest, deliver: Deliver, fault: Fault | None, rank: Rank) -> Live:
+    def _build_live(
+        self, request: TokenRequest, deliver: OutputCallback, fault: Fault | None, rank: DataParallelRank
+    ) -> LiveRequest:
         extras = dict(request.extras)
         lora = msgspec.json.decode(extras["lora"], type=str) if "lora" in extras else ""
-        draws = self._draws(request)
-        composition = self._composer.compose(request, draws)
+        rng = self._build_rng(request)
+        reply = self._replies.plan_reply(request, rng)
         # A prompt that is scored is computed: the cache is not read for it.
-        alone = request.id if request.prompt_logprobs is not None else ""
+        private_key = request.id if request.prompt_logprobs is not None else ""
         block_size = self._config.scheduler.block_size
-        ledger = rank.ledger
+        event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
             # Of plain numbers: an object of its own for each token of every stream would be most of what one takes.
             array("i", request.prompt),
-            root_hash(lora, request.cache_salt, alone),
-            None if ledger is None else partial(ledger.note, lora=lora),
+            hash_root(lora, request.cache_salt, private_key),
+            None if event_builder is None else partial(event_builder.add_hashed, lora=lora),
         )
         sequence = Running(
             request.id,
@@ -208,81 +210,89 @@ class SimulatorEngine:
             contents=contents,
             priority=request.priority,
         )
-        return Live(
-            request, deliver, sequence, contents, composition, draws, arrived=self._present(), lora=lora, fault=fault
+        return LiveRequest(
+            request,
+            deliver,
+            sequence,
+            contents,
+            reply,
+            rng,
+            arrived_at=self._get_arrival_time(),
+            lora=lora,
+            fault=fault,
         )
 
-    def _expect(self, request: TokenRequest, live: Live, rank: Rank) -> None:
+    def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
         """What it says of another instance. An answer tells of one place, so only its first choice is kept."""
         text, transfer = dict(request.extras).get("kv_transfer_params"), self._config.kv_transfer
-        if text is None or transfer is None or rank.transfers is None or self._channel is None:
+        if text is None or transfer is None or rank.transfers is None or self._notifier is None:
             return
-        asked = read_asked(text, transfer.config.kv_role)
-        if asked.do_remote_prefill and not self._channel.reaches(asked):
+        params = parse_transfer_params(text, transfer.config.kv_role)
+        if params.do_remote_prefill and not self._notifier.is_peer(params):
             raise RequestError(
                 "kv_transfer_params: remote_host is none of this instance's peers", param="kv_transfer_params"
             )
-        if asked.do_remote_prefill or request.choice == 0:
-            rank.transfers.expect(live.sequence, asked)
+        if params.do_remote_prefill or request.choice == 0:
+            rank.transfers.register(live.sequence, params)
 
-    def _draws(self, request: TokenRequest) -> Draws:
+    def _build_rng(self, request: TokenRequest) -> KeyedRandom:
         """The same seed and request draw the same; without a seed, and warm, each request draws afresh."""
         sampling, config = request.sampling, self._config
         if sampling.seed is not None:
-            chance = f"seed {sampling.seed}"
+            stream = f"seed {sampling.seed}"
         elif sampling.temperature == 0:
-            chance = "greedy"
+            stream = "greedy"
         else:
-            self._ordinal += 1
-            chance = f"request {self._ordinal}"
-        return Draws(config.seed, chance, np.array(request.prompt, np.int64).tobytes())
+            self._request_count += 1
+            stream = f"request {self._request_count}"
+        return KeyedRandom(config.seed, stream, np.array(request.prompt, np.int64).tobytes())
 
-    def _fault(self, request: TokenRequest) -> Fault | None:
+    def _find_fault(self, request: TokenRequest) -> Fault | None:
         """What strikes this request from within; raises where it is refused, or the engine dies of it."""
-        fault = self._striking.meets(request)
+        fault = self._fault_injector.find_fault(request)
         if fault is None:
             return None
         for kind in fault.kinds:
-            self._ranks[0].stats.fault(kind)
+            self._ranks[0].stats.record_fault(kind)
         if fault.crash is not None:
             self.crash(fault.crash)
             raise EngineError(fault.message)
         if fault.status is not None:
-            raise refusal(fault)
+            raise build_error(fault)
         return fault
 
     @property
-    def _clock(self) -> Timetable:
-        if self._timetable is None:
+    def _clock(self) -> TimerQueue:
+        if self._timers is None:
             raise EngineError("The engine is not running.")
-        return self._timetable
+        return self._timers
 
     def _now(self) -> float:
-        return 0.0 if self._timetable is None else self._timetable.now()
+        return 0.0 if self._timers is None else self._timers.now()
 
-    def _present(self) -> float:
+    def _get_arrival_time(self) -> float:
         """What is added in one turn of the event loop arrives together, as in one message to vLLM's engine core."""
-        if self._moment is None:
-            self._moment = self._now()
-            asyncio.get_running_loop().call_soon(self._let_time_pass)
-        return self._moment
+        if self._tick_time is None:
+            self._tick_time = self._now()
+            asyncio.get_running_loop().call_soon(self._reset_tick_time)
+        return self._tick_time
 
-    def _let_time_pass(self) -> None:
-        self._moment = None
+    def _reset_tick_time(self) -> None:
+        self._tick_time = None
 
-    def _forget(self, live: Live) -> None:
+    def _on_finished(self, live: LiveRequest) -> None:
         if self._live.get(live.id) is live:
             del self._live[live.id], self._rank_of[live.id]
 
-    def _fail_all(self, message: str, why: str | None) -> None:
+    def _fail_all(self, message: str, reason: str | None) -> None:
         """Also those that have said all and wait with the rest of it."""
-        self._down = why
+        self._down_reason = reason
         at = self._now()
         for rank in self._ranks:
-            rank.fail(message, at)
+            rank.fail_all(message, at)
         for live in list(self._live.values()):
             live.deliver(Failed(live.id, message))
-            live.fall_silent()
+            live.discard_outputs()
         self._live.clear()
         self._rank_of.clear()
 
@@ -296,7 +306,7 @@ class SimulatorEngine:
         self._clock.call_at(self._now() + seconds, self._recover)
 
     def _recover(self, _: float) -> None:
-        self._down = None
+        self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """As Control.pause; what comes meanwhile waits. What is kept keeps its cache."""
@@ -304,23 +314,23 @@ class SimulatorEngine:
             raise Unsupported("A simulated engine cannot wait for what runs: use `abort` or `keep`.", param="mode")
         if mode == "abort":
             for rank in self._ranks:
-                rank.end_all(self._now())
+                rank.abort_all(self._now())
         if not self._paused:
             self._paused = True
-            self._clock.hold()
+            self._clock.pause()
         if clear_cache and mode == "abort":
             self._reset_cache()
 
     async def abort_all(self) -> int:
         running = len(self._live)
         for rank in self._ranks:
-            rank.end_all(self._now())
+            rank.abort_all(self._now())
         return running
 
     async def resume(self) -> None:
-        if self._paused and not self._asleep:
+        if self._paused and not self._sleep_level:
             self._paused = False
-            self._clock.go_on()
+            self._clock.resume()
 
     @property
     def is_paused(self) -> bool:
@@ -329,17 +339,17 @@ class SimulatorEngine:
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         """Give the accelerator's memory back: what is cached is lost. Requests wait until `wake_up`."""
         await self.pause(mode)
-        self._asleep = level
+        self._sleep_level = level
         self._reset_cache()
 
     async def wake_up(self) -> None:
-        self._asleep = 0
+        self._sleep_level = 0
         await self.resume()
 
     @property
     def sleep_level(self) -> int:
         """As Control.sleep_level."""
-        return self._asleep
+        return self._sleep_level
 
     async def reset_prefix_cache(self) -> bool:
         """As PrefixCache.reset_prefix_cache."""
@@ -349,7 +359,7 @@ class SimulatorEngine:
         """False where a block is still held: then nothing has changed, as in vLLM."""
         done = all([rank.core.scheduler.pool.reset() for rank in self._ranks])
         for rank in self._ranks:
-            rank.tell_of_cache()
+            rank.publish_cache_events()
         return done
 
     def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
@@ -357,12 +367,12 @@ class SimulatorEngine:
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size
-        contents = TokenContents(block_size, list(prompt), root_hash("", cache_salt, ""))
+        contents = TokenContents(block_size, list(prompt), hash_root("", cache_salt, ""))
         probe = Running("", num_prompt_tokens=len(prompt), max_tokens=1, contents=contents)
-        found = (len(rank.core.scheduler.cached_prefix(probe)) for rank in self._ranks)
-        return block_size * max(found, default=0)
+        hits = (len(rank.core.scheduler.find_cached_prefix(probe)) for rank in self._ranks)
+        return block_size * max(hits, default=0)
 
-    async def read(self, inputs: Sequence[tuple[int, ...]]) -> int:
+    async def simulate_prefill(self, inputs: Sequence[tuple[int, ...]]) -> int:
         """Take the time that a prefill of these tokens takes; how many there were. Raises Overloaded, RequestError."""
         state = self.health()
         if not state.ready:
@@ -371,19 +381,19 @@ class SimulatorEngine:
             check_prompt(ids, self._vocab_size, self.max_model_len + 1)
         tokens = sum(map(len, inputs))
         load = StepLoad(tokens=tokens, prefill_pairs=sum(len(ids) ** 2 / 2 for ids in inputs), sequences=len(inputs))
-        await self._rest(self._config.latency.seconds(load) / self._config.time_scale)
+        await self._sleep_for(self._config.latency.compute_seconds(load) / self._config.time_scale)
         self._ranks[0].stats.prompt_tokens += tokens
         return tokens
 
-    async def _rest(self, seconds: float) -> None:
+    async def _sleep_for(self, seconds: float) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def over(_: float) -> None:
+        def finish(_: float) -> None:
             if not done.done():
                 done.set_result(None)
 
-        self._clock.call_at(self._now() + seconds, over)
+        self._clock.call_at(self._now() + seconds, finish)
         await done
 
     def stats(self) -> Sequence[EngineStats]:
-        return [rank.told(self._asleep, self._config.max_loras) for rank in self._ranks]
+        return [rank.update_stats(self._sleep_level, self._config.max_loras) for rank in self._ranks]

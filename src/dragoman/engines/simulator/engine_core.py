@@ -12,11 +12,11 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from .latency import StepLoad, StepTime
-from .scheduler import Fetch, Scheduler, Step
-from .sequence import Sequence
+from .scheduler import RemoteFetch, SchedulerOutput, SimulatedScheduler
+from .sequence import SimulatedSequence
 
 
-class Outcome(Struct, frozen=True):
+class StepOutcome(Struct, frozen=True):
     """What a call of `step` brought about.
 
     at: when the step that ended did so, else the time given. began, load: of that step; None if none ended.
@@ -28,23 +28,23 @@ class Outcome(Struct, frozen=True):
     at: float
     began: float | None = None
     load: StepLoad | None = None
-    sampled: list[Sequence] = []
-    finished: list[Sequence] = []
-    admitted: list[Sequence] = []
-    preempted: list[Sequence] = []
-    fetching: list[Fetch] = []
+    sampled: list[SimulatedSequence] = []
+    finished: list[SimulatedSequence] = []
+    admitted: list[SimulatedSequence] = []
+    preempted: list[SimulatedSequence] = []
+    fetching: list[RemoteFetch] = []
 
 
-class Launched(NamedTuple):
+class LaunchedSteps(NamedTuple):
     """See `Outcome`."""
 
-    admitted: list[Sequence]
-    preempted: list[Sequence]
-    fetching: list[Fetch]
+    admitted: list[SimulatedSequence]
+    preempted: list[SimulatedSequence]
+    fetching: list[RemoteFetch]
 
 
-class _Flight(Struct, frozen=True):
-    step: Step
+class _InFlightStep(Struct, frozen=True):
+    step: SchedulerOutput
     load: StepLoad
     begins: float
     ends: float
@@ -53,63 +53,65 @@ class _Flight(Struct, frozen=True):
 class EngineCore:
     """A scheduler whose steps take time. With asynchronous scheduling the next step is made while one still runs."""
 
-    def __init__(self, scheduler: Scheduler, step_time: StepTime) -> None:
+    def __init__(self, scheduler: SimulatedScheduler, step_time: StepTime) -> None:
         self.scheduler = scheduler
         self.num_steps = 0
         self._step_time = step_time
-        self._flights: deque[_Flight] = deque()
-        self._depth = 2 if scheduler.config.async_scheduling else 1
+        self._in_flight: deque[_InFlightStep] = deque()
+        self._max_in_flight = 2 if scheduler.config.async_scheduling else 1
 
     @property
-    def due(self) -> float | None:
+    def next_step_end(self) -> float | None:
         """When the step that runs ends; None if nothing runs."""
-        return self._flights[0].ends if self._flights else None
+        return self._in_flight[0].ends if self._in_flight else None
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. It is looked at when a step ends; if nothing runs, call `step` at once.
 
         Raises RequestError if it can never run.
         """
         self.scheduler.add(sequence)
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: SimulatedSequence) -> None:
         """Its blocks are free at once, and it gets no more tokens."""
         self.scheduler.finish(sequence)
 
-    def step(self, now: float) -> Outcome:
+    def step(self, now: float) -> StepOutcome:
         """End the oldest step if it is due by `now`, then begin what can begin.
 
         Call it at `due` with exactly that time, or at the time of an arrival when nothing runs. For those who know
         beforehand what will be sampled and when it ends; others call `commit`, append to the contents what was
         sampled, abort what its content ends, and call `launch`.
         """
-        ended = self.commit(now)
-        return Outcome(ended.at, ended.began, ended.load, ended.sampled, ended.finished, *self.launch(ended.at))
+        outcome = self.commit(now)
+        return StepOutcome(
+            outcome.at, outcome.began, outcome.load, outcome.sampled, outcome.finished, *self.launch(outcome.at)
+        )
 
-    def commit(self, now: float) -> Outcome:
+    def commit(self, now: float) -> StepOutcome:
         """The first half of `step`: end the oldest step if it is due. Aborts that follow free blocks for the next."""
-        if not self._flights or self._flights[0].ends > now:
-            return Outcome(now)
-        flight = self._flights.popleft()
+        if not self._in_flight or self._in_flight[0].ends > now:
+            return StepOutcome(now)
+        flight = self._in_flight.popleft()
         sampled, finished = self.scheduler.update(flight.step)
-        return Outcome(flight.ends, flight.begins, flight.load, sampled, finished)
+        return StepOutcome(flight.ends, flight.begins, flight.load, sampled, finished)
 
-    def launch(self, now: float) -> Launched:
+    def launch(self, now: float) -> LaunchedSteps:
         """The second half of `step`: begin steps as far as the rules allow."""
-        launched = Launched([], [], [])
-        while len(self._flights) < self._depth:
+        launched = LaunchedSteps([], [], [])
+        while len(self._in_flight) < self._max_in_flight:
             step = self.scheduler.schedule()
             launched.admitted.extend(step.admitted)
             launched.preempted.extend(step.preempted)
             launched.fetching.extend(step.fetching)
             if step.num_tokens:
                 self._begin(step, now)
-            elif self._flights or not step.preempted:
+            elif self._in_flight or not step.preempted:
                 break
         return launched
 
-    def _begin(self, step: Step, now: float) -> None:
+    def _begin(self, step: SchedulerOutput, now: float) -> None:
         load = step.load
-        begins = self._flights[-1].ends if self._flights else now
-        self._flights.append(_Flight(step, load, begins, begins + self._step_time(load)))
+        begins = self._in_flight[-1].ends if self._in_flight else now
+        self._in_flight.append(_InFlightStep(step, load, begins, begins + self._step_time(load)))
         self.num_steps += 1

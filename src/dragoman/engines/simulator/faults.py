@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from .draws import Draws
+from .keyed_rng import KeyedRandom
 
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0, le=3600)]
@@ -50,12 +50,12 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         effects = ("status", "hang", "cut_after", "fail_after", "crash")
         return tuple(name for name in effects if getattr(self, name) is not None)
 
-    def strikes(self, number: int, seed: int, place: int) -> bool:
+    def matches(self, number: int, seed: int, index: int) -> bool:
         """Whether it meets the request of this number. place: of this fault in its plan."""
         return (
             (self.request is None or self.request == number)
             and (self.every is None or number % self.every == 0)
-            and (self.probability is None or Draws("fault", seed, place, number).unit() < self.probability)
+            and (self.probability is None or KeyedRandom("fault", seed, index, number).random() < self.probability)
         )
 
 
@@ -75,15 +75,15 @@ class FaultPlan:
         self._faults = tuple(faults)
         self._requests = 0
 
-    def next(self) -> Fault | None:
+    def next_fault(self) -> Fault | None:
         """The first fault that strikes the request that has come."""
         self._requests += 1
         number = self._requests
-        hits = (fault for place, fault in enumerate(self._faults) if fault.strikes(number, self._seed, place))
+        hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
         return next(hits, None)
 
 
-def read_faults(value: object) -> tuple[Fault, ...]:
+def parse_faults(value: object) -> tuple[Fault, ...]:
     """One fault or a list of them, from what a file or a message holds. Raises ValueError."""
     try:
         return msgspec.convert(value if isinstance(value, list) else [value], tuple[Fault, ...])

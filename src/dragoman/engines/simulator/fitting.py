@@ -15,31 +15,31 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from .config import SchedulerConfig
+from .config import SimulatedSchedulerConfig
 from .engine_core import EngineCore
 from .latency import LatencyModel, TokenCost
 from .least_squares import Rows, Vector, solve
-from .replay import Replayed, replay
-from .scheduler import Scheduler
+from .replay import ReplayResult, replay
+from .scheduler import SimulatedScheduler
 from .timing import Timing
-from .windows import BASE, CONTEXT, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, Windows
-from .workload import Request
+from .windows import BASE, CONTEXT, FRONTEND, KNOTS, NUM_FEATURES, PAIRS, TOKENS, MeasuredWindows
+from .workload import WorkloadRequest
 
-FEWEST = 20
-STARTS = (0.1, 0.3, 1.0)
+MIN_REQUESTS = 20
+START_FACTORS = (0.1, 0.3, 1.0)
 """First guesses: shares of the fastest prefill that a token may cost."""
-BOLD, CAREFUL = 6, 8
+HALF_STEP_ROUNDS, LINE_SEARCH_ROUNDS = 6, 8
 """Rounds that always go half of the way to the solution, and rounds that only go where it gets better. Near
 saturation the first ones may jump about for ever, far from the truth the others may get stuck."""
-SETTLED = 3
+AVERAGED_TRIALS = 3
 """So many best trials are averaged: which step a request falls into jumps, so the best one is partly luck."""
-WORSE = 1.5
+MAX_ERROR_RATIO = 1.5
 """So much worse than the best may their average be, lest they lie in different valleys."""
 TOTAL_WEIGHT = 10.0
 """The means over all requests count as much as so many squared single ones: they are what is reported, and a robust
 fit of single requests alone leaves them biased."""
 PRIOR_WEIGHT = 1.0
-STRAIGHTNESS = 0.3
+CURVATURE_WEIGHT = 0.3
 """How much the curve over the tokens of a step resists bending. Decoding and prefill alone can hardly tell it."""
 
 
@@ -67,7 +67,7 @@ class Fit(Struct, frozen=True):
     error: float
 
 
-def prior_of(
+def build_prior(
     *, weight_bytes: float, kv_bytes_per_token: float | None, memory_bandwidth: float, tensor_parallel: int = 1
 ) -> Prior:
     """bytes, bytes per second of one device. A step reads all weights once, at about four fifths of the bandwidth."""
@@ -77,23 +77,23 @@ def prior_of(
 
 
 def simulate(
-    workload: Sequence[Request],
-    config: SchedulerConfig,
+    workload: Sequence[WorkloadRequest],
+    config: SimulatedSchedulerConfig,
     latency: LatencyModel,
     frontend_seconds: float = 0.0,
     until: frozenset[str] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """One replica, without noise. until: stop when all of these requests are answered."""
-    core = EngineCore(Scheduler(config), latency.seconds)
+    core = EngineCore(SimulatedScheduler(config), latency.compute_seconds)
     return replay(workload, [core], frontend_seconds=frontend_seconds, until=until)
 
 
 def fit(
-    workload: Sequence[Request],
+    workload: Sequence[WorkloadRequest],
     observed: Sequence[Timing],
-    config: SchedulerConfig,
+    config: SimulatedSchedulerConfig,
     prior: Prior,
-    without: Collection[int] = (),
+    excluded_columns: Collection[int] = (),
 ) -> Fit:
     """Coefficients under which the simulated requests take as long as the observed ones.
 
@@ -102,13 +102,13 @@ def fit(
     of the linear system (see `windows`) that stay 0, to see what they are worth.
     Raises CalibrationError, and RequestError for a request that could never run with these settings.
     """
-    _check(workload, observed)
-    return _Search(workload, observed, config, prior, without).run()
+    _check_measurements(workload, observed)
+    return _Search(workload, observed, config, prior, excluded_columns).run()
 
 
 class _Trial(Struct, frozen=True):
     coefficients: Vector
-    windows: Windows
+    windows: MeasuredWindows
     error: float
 
 
@@ -117,92 +117,101 @@ class _Search:
 
     def __init__(
         self,
-        workload: Sequence[Request],
+        workload: Sequence[WorkloadRequest],
         observed: Sequence[Timing],
-        config: SchedulerConfig,
+        config: SimulatedSchedulerConfig,
         prior: Prior,
-        without: Collection[int],
+        excluded_columns: Collection[int],
     ) -> None:
         self._workload, self._observed, self._config = workload, observed, config
         self._ids = frozenset(timing.id for timing in observed)
-        self._used = np.array([column not in without for column in range(NUM_FEATURES)], dtype=np.float64)
-        self._guess = _guess(observed, prior) * self._used
-        self._firm = _stack(_expectations(prior), _straight(float(_guess(observed, prior)[TOKENS][-1])))
+        self._column_mask = np.array(
+            [column not in excluded_columns for column in range(NUM_FEATURES)], dtype=np.float64
+        )
+        self._guess = _guess_coefficients(observed, prior) * self._column_mask
+        self._regularization = _stack_rows(
+            _build_prior_rows(prior), _build_curvature_rows(float(_guess_coefficients(observed, prior)[TOKENS][-1]))
+        )
         self._trials: list[_Trial] = []
 
     def run(self) -> Fit:
-        for factor in STARTS:
+        for factor in START_FACTORS:
             start = self._guess.copy()
             start[TOKENS] *= factor
-            self._try(start)
-        self._go_boldly()
-        self._go_carefully()
-        best = sorted(self._trials, key=lambda trial: trial.error)[:SETTLED]
-        settled = self._try(np.mean([trial.coefficients for trial in best], axis=0))
-        chosen = settled if settled.error < WORSE * best[0].error else best[0]
-        return Fit(_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
+            self._run_trial(start)
+        self._run_half_steps()
+        self._run_line_search()
+        best = sorted(self._trials, key=lambda trial: trial.error)[:AVERAGED_TRIALS]
+        averaged = self._run_trial(np.mean([trial.coefficients for trial in best], axis=0))
+        chosen = averaged if averaged.error < MAX_ERROR_RATIO * best[0].error else best[0]
+        return Fit(_build_latency_model(chosen.coefficients), float(chosen.coefficients[FRONTEND]), chosen.error)
 
-    def _go_boldly(self) -> None:
-        at = self._best()
-        for _ in range(BOLD):
-            at = self._try((at.coefficients + self._solve(at)) / 2)
+    def _run_half_steps(self) -> None:
+        trial = self._find_best_trial()
+        for _ in range(HALF_STEP_ROUNDS):
+            trial = self._run_trial((trial.coefficients + self._solve(trial)) / 2)
 
-    def _go_carefully(self) -> None:
-        best, stride = self._best(), 1.0
+    def _run_line_search(self) -> None:
+        best, stride = self._find_best_trial(), 1.0
         solved = self._solve(best)
-        for _ in range(CAREFUL):
-            trial = self._try((1 - stride) * best.coefficients + stride * solved)
+        for _ in range(LINE_SEARCH_ROUNDS):
+            trial = self._run_trial((1 - stride) * best.coefficients + stride * solved)
             if trial.error < best.error:
                 best, stride = trial, min(1.0, 2 * stride)
                 solved = self._solve(best)
             else:
                 stride /= 2
 
-    def _best(self) -> _Trial:
+    def _find_best_trial(self) -> _Trial:
         return min(self._trials, key=lambda trial: trial.error)
 
-    def _try(self, coefficients: Vector) -> _Trial:
+    def _run_trial(self, coefficients: Vector) -> _Trial:
         frontend = float(coefficients[FRONTEND])
-        replayed = simulate(self._workload, self._config, _model(coefficients), frontend, until=self._ids)
-        windows = Windows(replayed, self._observed, frontend)
-        trial = _Trial(coefficients, windows, windows.error())
+        result = simulate(self._workload, self._config, _build_latency_model(coefficients), frontend, until=self._ids)
+        windows = MeasuredWindows(result, self._observed, frontend)
+        trial = _Trial(coefficients, windows, windows.compute_error())
         self._trials.append(trial)
         return trial
 
     def _solve(self, trial: _Trial) -> Vector:
-        totals = trial.windows.totals()
-        weighty = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
-        singles, firm = trial.windows.singles(), _stack(weighty, self._firm)
+        totals = trial.windows.build_mean_rows()
+        weighted = Rows(totals.features * TOTAL_WEIGHT, totals.targets * TOTAL_WEIGHT)
+        requests, regularization = trial.windows.build_request_rows(), _stack_rows(weighted, self._regularization)
         try:
             return solve(
-                Rows(singles.features * self._used, singles.targets), Rows(firm.features * self._used, firm.targets)
+                Rows(requests.features * self._column_mask, requests.targets),
+                Rows(regularization.features * self._column_mask, regularization.targets),
             )
         except ValueError as error:
             raise CalibrationError(f"{error}: are arrival and token times on one clock?") from None
 
 
-def _expectations(prior: Prior) -> Rows:
+def _build_prior_rows(prior: Prior) -> Rows:
     """A row for each expectation: to be off by all of it costs PRIOR_WEIGHT squared."""
-    told: Mapping[int, float | None] = {BASE: prior.base, CONTEXT: prior.per_context_token, FRONTEND: prior.frontend}
-    known = {column: value for column, value in told.items() if value}
+    expected: Mapping[int, float | None] = {
+        BASE: prior.base,
+        CONTEXT: prior.per_context_token,
+        FRONTEND: prior.frontend,
+    }
+    known = {column: value for column, value in expected.items() if value}
     features = np.zeros((len(known), NUM_FEATURES))
     for row, (column, value) in enumerate(known.items()):
         features[row, column] = PRIOR_WEIGHT / value
-    return Rows(features, np.full(len(known), PRIOR_WEIGHT))
+    return Rows(features, np.render_full(len(known), PRIOR_WEIGHT))
 
 
-def _straight(token: float) -> Rows:
+def _build_curvature_rows(token_seconds: float) -> Rows:
     """A row for each bend of the curve; token: about what one costs, in seconds."""
     slopes = np.eye(NUM_FEATURES)[TOKENS]
-    features = (slopes[:-1] - slopes[1:]) * STRAIGHTNESS / token
+    features = (slopes[:-1] - slopes[1:]) * CURVATURE_WEIGHT / token_seconds
     return Rows(features, np.zeros(len(features)))
 
 
-def _stack(*parts: Rows) -> Rows:
+def _stack_rows(*parts: Rows) -> Rows:
     return Rows(np.vstack([rows.features for rows in parts]), np.concatenate([rows.targets for rows in parts]))
 
 
-def _model(coefficients: Vector) -> LatencyModel:
+def _build_latency_model(coefficients: Vector) -> LatencyModel:
     curve = zip(KNOTS, coefficients[TOKENS], strict=True)
     return LatencyModel(
         base=float(coefficients[BASE]),
@@ -212,7 +221,7 @@ def _model(coefficients: Vector) -> LatencyModel:
     )
 
 
-def _guess(observed: Sequence[Timing], prior: Prior) -> Vector:
+def _guess_coefficients(observed: Sequence[Timing], prior: Prior) -> Vector:
     """From the fastest decoding and the fastest prefill."""
     tpots = [timing.tpot for timing in observed if timing.tpot]
     prefills = [timing.ttft / timing.input_tokens for timing in observed]
@@ -223,12 +232,14 @@ def _guess(observed: Sequence[Timing], prior: Prior) -> Vector:
     return guess
 
 
-def _check(workload: Sequence[Request], observed: Sequence[Timing]) -> None:
+def _check_measurements(workload: Sequence[WorkloadRequest], observed: Sequence[Timing]) -> None:
     known = {request.id for request in workload}
     for timing in observed:
         if timing.id not in known:
             raise CalibrationError(f"request {timing.id!r} was observed, but is not in the workload")
         if not timing.arrival_s < timing.first_token_s <= timing.last_token_s:
             raise CalibrationError(f"request {timing.id!r}: arrival, first and last token are not in this order")
-    if len(observed) < FEWEST or all(not timing.tpot for timing in observed):
-        raise CalibrationError(f"at least {FEWEST} requests are needed, some of them with two or more output tokens")
+    if len(observed) < MIN_REQUESTS or all(not timing.tpot for timing in observed):
+        raise CalibrationError(
+            f"at least {MIN_REQUESTS} requests are needed, some of them with two or more output tokens"
+        )

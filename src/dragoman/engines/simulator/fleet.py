@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from .disaggregated_replay import DisaggregationConfig, replay_disaggregated
 from .engine_core import EngineCore
-from .latency import StepTime, noisy
-from .profile import Profile
-from .replay import Replayed, replay
-from .report import Report, Slo, report
-from .routing import Route, least_loaded, prefix_aware, round_robin
-from .scheduler import Scheduler
-from .split import Split, replay_split
-from .workload import Request
+from .latency import StepTime, add_noise
+from .profile import SimulatorProfile
+from .replay import ReplayResult, replay
+from .report import Report, Slo, build_report
+from .routing import Route, build_least_loaded, build_prefix_aware, build_round_robin
+from .scheduler import SimulatedScheduler
+from .workload import WorkloadRequest
 
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
@@ -27,10 +27,10 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: of the steps' random factors, where the profile has noise.
     """
 
-    profile: Profile
+    profile: SimulatorProfile
     replicas: int = 1
     routing: Routing = "round-robin"
-    split: Split | None = None
+    split: DisaggregationConfig | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -38,39 +38,41 @@ class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("a fleet has at least 1 replica of each kind")
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         if self.split is not None:
             return f"{self.split.prefill} prefill and {self.replicas} decode replicas, {self.routing}"
         return "1 replica" if self.replicas == 1 else f"{self.replicas} replicas, {self.routing}"
 
-    def serve(self, workload: Sequence[Request], *, tick: Callable[[int], None] | None = None) -> Replayed:
+    def serve(self, workload: Sequence[WorkloadRequest], *, tick: Callable[[int], None] | None = None) -> ReplayResult:
         """The whole workload, with empty caches at first. Raises RequestError for what can never run."""
         frontend, routing = self.profile.frontend_seconds, self.routing
         if self.split is None:
-            cores = self._cores(self.replicas)
-            return replay(workload, cores, frontend_seconds=frontend, route=_route(routing), tick=tick)
-        cores = self._cores(self.split.prefill + self.replicas)
-        routes = (_route(routing), _route(routing))
-        return replay_split(workload, cores, self.split, routes=routes, frontend_seconds=frontend, tick=tick)
+            cores = self._build_cores(self.replicas)
+            return replay(workload, cores, frontend_seconds=frontend, route=_build_route(routing), tick=tick)
+        cores = self._build_cores(self.split.prefill + self.replicas)
+        routes = (_build_route(routing), _build_route(routing))
+        return replay_disaggregated(workload, cores, self.split, routes=routes, frontend_seconds=frontend, tick=tick)
 
-    def _cores(self, count: int) -> list[EngineCore]:
-        return [EngineCore(Scheduler(self.profile.engine), self._step_time(index)) for index in range(count)]
+    def _build_cores(self, count: int) -> list[EngineCore]:
+        return [
+            EngineCore(SimulatedScheduler(self.profile.engine), self._build_step_time(index)) for index in range(count)
+        ]
 
-    def _step_time(self, replica: int) -> StepTime:
-        exact = self.profile.latency.seconds
+    def _build_step_time(self, replica: int) -> StepTime:
+        exact = self.profile.latency.compute_seconds
         if not self.profile.noise:
             return exact
-        return noisy(exact, self.profile.noise, np.random.default_rng((self.seed, replica)))
+        return add_noise(exact, self.profile.noise, np.random.default_rng((self.seed, replica)))
 
 
-def _route(routing: Routing) -> Route:
+def _build_route(routing: Routing) -> Route:
     match routing:
         case "round-robin":
-            return round_robin()
+            return build_round_robin()
         case "least-loaded":
-            return least_loaded()
+            return build_least_loaded()
         case "prefix-aware":
-            return prefix_aware()
+            return build_prefix_aware()
 
 
 class Trial(Struct, frozen=True):
@@ -91,63 +93,63 @@ class Sweep(Struct, frozen=True):
 
 def sweep(
     fleet: Fleet,
-    workload: Sequence[Request],
+    workload: Sequence[WorkloadRequest],
     slo: Slo,
     *,
-    wanted: float = 0.99,
-    most: int = 64,
+    target_share: float = 0.99,
+    max_replicas: int = 64,
     tick: Callable[[int], None] | None = None,
 ) -> Sweep:
     """The fewest replicas with which a share `wanted` of the requests keeps the SLO: doubling, then bisecting.
 
     More replicas are taken to be no worse. tick: called with the number of trials done.
     """
-    if not 0 < wanted <= 1:
+    if not 0 < target_share <= 1:
         raise ValueError("the wanted share must be more than 0 and at most 1")
     trials: dict[int, Trial] = {}
 
-    def enough(replicas: int) -> bool:
-        trials[replicas] = _try(fleet, replicas, workload, slo)
+    def meets_slo(replicas: int) -> bool:
+        trials[replicas] = _run_trial(fleet, replicas, workload, slo)
         if tick is not None:
             tick(len(trials))
-        return trials[replicas].share >= wanted
+        return trials[replicas].share >= target_share
 
-    few, many = 0, 1
-    while not enough(many):
-        if many == most:
-            return Sweep(wanted, _sorted(trials), None)
-        few, many = many, min(2 * many, most)
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if enough(middle) else (middle, many)
-    return Sweep(wanted, _sorted(trials), many)
-
-
-def _try(fleet: Fleet, replicas: int, workload: Sequence[Request], slo: Slo) -> Trial:
-    sized = msgspec.structs.replace(fleet, replicas=replicas)
-    found = report(sized.serve(workload), slo)
-    return Trial(replicas, (found.good or 0) / found.requests, found)
+    low, high = 0, 1
+    while not meets_slo(high):
+        if high == max_replicas:
+            return Sweep(target_share, _sort_trials(trials), None)
+        low, high = high, min(2 * high, max_replicas)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets_slo(middle) else (middle, high)
+    return Sweep(target_share, _sort_trials(trials), high)
 
 
-def _sorted(trials: dict[int, Trial]) -> tuple[Trial, ...]:
+def _run_trial(fleet: Fleet, replicas: int, workload: Sequence[WorkloadRequest], slo: Slo) -> Trial:
+    candidate = msgspec.structs.replace(fleet, replicas=replicas)
+    result = build_report(candidate.serve(workload), slo)
+    return Trial(replicas, (result.good or 0) / result.requests, result)
+
+
+def _sort_trials(trials: dict[int, Trial]) -> tuple[Trial, ...]:
     return tuple(trials[replicas] for replicas in sorted(trials))
 
 
-def answer(found: Sweep) -> str:
+def render_sweep(result: Sweep) -> str:
     """In a sentence, and the figures behind it."""
-    if found.enough is None:
-        most = found.trials[-1]
-        said = f"Not even {most.replicas} replicas are enough: {most.share:.2%} of the requests keep the SLO"
+    if result.enough is None:
+        largest = result.trials[-1]
+        summary = f"Not even {largest.replicas} replicas are enough: {largest.share:.2%} of the requests keep the SLO"
     else:
-        plural = "replica is" if found.enough == 1 else "replicas are"
-        share = next(trial.share for trial in found.trials if trial.replicas == found.enough)
-        said = f"{found.enough} {plural} enough: {share:.2%} of the requests keep the SLO"
-    lines = [f"{said} ({found.wanted:.1%} wanted).", "", f"{'replicas':>8}{'keep the SLO':>14}{'goodput/s':>11}"]
+        plural = "replica is" if result.enough == 1 else "replicas are"
+        share = next(trial.share for trial in result.trials if trial.replicas == result.enough)
+        summary = f"{result.enough} {plural} enough: {share:.2%} of the requests keep the SLO"
+    lines = [f"{summary} ({result.wanted:.1%} wanted).", "", f"{'replicas':>8}{'keep the SLO':>14}{'goodput/s':>11}"]
     lines[-1] += f"{'TTFT p99 ms':>13}{'TPOT p99 ms':>13}{'KV cache':>10}"
-    for trial in found.trials:
-        told = trial.report
+    for trial in result.trials:
+        metrics = trial.report
         lines.append(
-            f"{trial.replicas:>8}{trial.share:>14.2%}{told.goodput or 0:>11.2f}{1000 * told.ttft.p99:>13.1f}"
-            f"{1000 * told.tpot.p99:>13.1f}{told.kv_usage_mean:>10.1%}"
+            f"{trial.replicas:>8}{trial.share:>14.2%}{metrics.goodput or 0:>11.2f}{1000 * metrics.ttft.p99:>13.1f}"
+            f"{1000 * metrics.tpot.p99:>13.1f}{metrics.kv_usage_mean:>10.1%}"
         )
     return "\n".join(lines) + "\n"

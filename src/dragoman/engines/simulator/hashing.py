@@ -12,29 +12,29 @@ from hashlib import blake2b
 from typing import Protocol
 
 
-class Contents(Protocol):
+class BlockContents(Protocol):
     """A sequence's tokens, as far as the cache cares."""
 
-    def block_hash(self, index: int) -> bytes:
+    def get_block_hash(self, index: int) -> bytes:
         """The hash of the index-th full block of prompt and output, whose tokens are all known."""
         ...
 
 
-def block_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
+def hash_block(parent: bytes, tokens: Sequence[int]) -> bytes:
     """A cryptographic hash: a collision would count one client's prompt as another's."""
     return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
 
 
-def root_hash(*keys: str) -> bytes:
+def hash_root(*keys: str) -> bytes:
     """The parent of a first block: name of the LoRA, cache salt, digests of images."""
     root = blake2b(digest_size=16)
     for key in keys:
-        told = key.encode("utf-8", "surrogatepass")
-        root.update(len(told).to_bytes(8, "little") + told)
+        encoded = key.encode("utf-8", "surrogatepass")
+        root.update(len(encoded).to_bytes(8, "little") + encoded)
     return root.digest()
 
 
-Noted = Callable[[bytes, bytes | None, Sequence[int]], None]
+BlockHashed = Callable[[bytes, bytes | None, Sequence[int]], None]
 
 
 class TokenContents:
@@ -43,25 +43,25 @@ class TokenContents:
     noted: told of every block when it is hashed: its hash, that of the one before it (None for the first), its tokens.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_noted", "tokens")
+    __slots__ = ("_block_size", "_hashes", "_on_hashed", "tokens")
 
     def __init__(
-        self, block_size: int, tokens: MutableSequence[int], root: bytes = b"", noted: Noted | None = None
+        self, block_size: int, tokens: MutableSequence[int], root: bytes = b"", on_hashed: BlockHashed | None = None
     ) -> None:
         self.tokens = tokens
-        self._noted = noted
+        self._on_hashed = on_hashed
         self._block_size = block_size
         self._hashes = [root]
 
-    def block_hash(self, index: int) -> bytes:
+    def get_block_hash(self, index: int) -> bytes:
         for block in range(len(self._hashes) - 1, index + 1):
             tokens = self.tokens[block * self._block_size : (block + 1) * self._block_size]
             if len(tokens) < self._block_size:
                 raise ValueError(f"block {index} is not full yet")
             parent = self._hashes[-1]
-            self._hashes.append(block_hash(parent, tokens))
-            if self._noted is not None:
-                self._noted(self._hashes[-1], parent if block else None, tokens)
+            self._hashes.append(hash_block(parent, tokens))
+            if self._on_hashed is not None:
+                self._on_hashed(self._hashes[-1], parent if block else None, tokens)
         return self._hashes[index + 1]
 
 
@@ -75,17 +75,17 @@ class TracedContents:
     def __init__(
         self, id: str, hashes: Sequence[bytes], *, block_size: int, traced_block_size: int, root: bytes = b""
     ) -> None:
-        self._own = root + b"/" + id.encode()
+        self._request_root = root + b"/" + id.encode()
         self._hashes = hashes
         self._block_size = block_size
-        self._traced = traced_block_size
+        self._traced_block_size = traced_block_size
         self._root = root
 
-    def block_hash(self, index: int) -> bytes:
+    def get_block_hash(self, index: int) -> bytes:
         end = (index + 1) * self._block_size
-        traced = (end - 1) // self._traced
+        traced = (end - 1) // self._traced_block_size
         if traced >= len(self._hashes):
-            return self._own + b"/" + index.to_bytes(4, "little")
-        place = end - traced * self._traced
-        name = self._root + self._hashes[traced]
-        return name if place == self._traced else name + b"+" + place.to_bytes(4, "little")
+            return self._request_root + b"/" + index.to_bytes(4, "little")
+        offset = end - traced * self._traced_block_size
+        hashed = self._root + self._hashes[traced]
+        return hashed if offset == self._traced_block_size else hashed + b"+" + offset.to_bytes(4, "little")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from .blocks import AllBlocksCleared, BlockRemoved, CacheEvent
-from .blocks import BlockStored as Stored
+from .blocks import BlockCached as Stored
 
 _MEDIUM = "GPU"
 _MASK = (1 << 64) - 1
@@ -32,98 +32,106 @@ class BlockStored(Struct, frozen=True, array_like=True, tag=True):
     lora_name: str | None = None
 
 
-class BlockGone(Struct, frozen=True, array_like=True, tag="BlockRemoved"):
+class BlockRemovedEvent(Struct, frozen=True, array_like=True, tag="BlockRemoved"):
     block_hashes: list[int]
     medium: str | None = _MEDIUM
 
 
-class Cleared(Struct, frozen=True, array_like=True, tag="AllBlocksCleared"):
+class CacheClearedEvent(Struct, frozen=True, array_like=True, tag="AllBlocksCleared"):
     """The whole cache."""
 
 
-Event = BlockStored | BlockGone | Cleared
+KvEvent = BlockStored | BlockRemovedEvent | CacheClearedEvent
 
 
-class Batch(Struct, frozen=True, array_like=True):
+class KvEventBatch(Struct, frozen=True, array_like=True):
     """ts: Unix seconds."""
 
     ts: float
-    events: list[Event]
+    events: list[KvEvent]
     data_parallel_rank: int | None = None
 
 
-class _Note(Struct, frozen=True, gc=False):
+class _HashedBlock(Struct, frozen=True, gc=False):
     parent: bytes | None
     tokens: tuple[int, ...]
     lora: str
 
 
-class Ledger:
+class KvEventBuilder:
     """What the blocks of one pool hold, and which hashes have been told of."""
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
         # What waits has noted its blocks long before they are stored; much more than fits need not be known.
-        self._most = 4 * num_blocks + 4096
-        self._notes: OrderedDict[bytes, _Note] = OrderedDict()
+        self._max_hashed = 4 * num_blocks + 4096
+        self._hashed: OrderedDict[bytes, _HashedBlock] = OrderedDict()
         self._copies: dict[bytes, int] = {}
 
-    def note(self, name: bytes, parent: bytes | None, tokens: Sequence[int], lora: str) -> None:
+    def add_hashed(self, block_hash: bytes, parent: bytes | None, tokens: Sequence[int], lora: str) -> None:
         """A block that has been hashed and may be stored."""
-        self._notes[name] = _Note(parent, tuple(tokens), lora)
-        self._notes.move_to_end(name)
-        while len(self._notes) > self._most:
-            self._notes.popitem(last=False)
+        self._hashed[block_hash] = _HashedBlock(parent, tuple(tokens), lora)
+        self._hashed.move_to_end(block_hash)
+        while len(self._hashed) > self._max_hashed:
+            self._hashed.popitem(last=False)
 
-    def told(self, happened: Sequence[CacheEvent]) -> list[Event]:
+    def build_events(self, cache_events: Sequence[CacheEvent]) -> list[KvEvent]:
         """What the pool says, as others hear it."""
-        events: list[Event] = []
-        for event in happened:
+        events: list[KvEvent] = []
+        for event in cache_events:
             match event:
-                case Stored(_, name):
-                    self._copies[name] = self._copies.get(name, 0) + 1
-                    if self._copies[name] == 1:
-                        self._stored(name, events)
-                case BlockRemoved(_, name):
-                    self._copies[name] -= 1
-                    if not self._copies[name]:
-                        del self._copies[name]
-                        events.append(BlockGone([short(name)]))
+                case Stored(_, block_hash):
+                    self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
+                    if self._copies[block_hash] == 1:
+                        self._append_stored(block_hash, events)
+                case BlockRemoved(_, block_hash):
+                    self._copies[block_hash] -= 1
+                    if not self._copies[block_hash]:
+                        del self._copies[block_hash]
+                        events.append(BlockRemovedEvent([truncate_hash(block_hash)]))
                 case AllBlocksCleared():
                     self._copies.clear()
-                    events.append(Cleared())
+                    events.append(CacheClearedEvent())
         return events
 
-    def _stored(self, name: bytes, events: list[Event]) -> None:
+    def _append_stored(self, block_hash: bytes, events: list[KvEvent]) -> None:
         """Blocks that follow each other are one event."""
-        note = self._notes.get(name, _Note(None, (), ""))
-        parent, last = None if note.parent is None else short(note.parent), events[-1] if events else None
+        hashed = self._hashed.get(block_hash, _HashedBlock(None, (), ""))
+        parent, last = None if hashed.parent is None else truncate_hash(hashed.parent), events[-1] if events else None
         if isinstance(last, BlockStored) and parent is not None and last.block_hashes[-1] == parent:
-            last.block_hashes.append(short(name))
-            last.token_ids.extend(note.tokens)
+            last.block_hashes.append(truncate_hash(block_hash))
+            last.token_ids.extend(hashed.tokens)
             return
-        lora_name = note.lora or None
-        events.append(BlockStored([short(name)], parent, list(note.tokens), self._block_size, None, _MEDIUM, lora_name))
+        lora_name = hashed.lora or None
+        events.append(
+            BlockStored(
+                [truncate_hash(block_hash)], parent, list(hashed.tokens), self._block_size, None, _MEDIUM, lora_name
+            )
+        )
 
 
-def short(name: bytes) -> int:
-    return int.from_bytes(name, "big") & _MASK
+def truncate_hash(block_hash: bytes) -> int:
+    return int.from_bytes(block_hash, "big") & _MASK
 
 
-class Journal:
+class ReplayBuffer:
     """Numbered batches, of which the last ones are kept for those who have missed some."""
 
-    def __init__(self, keep: int) -> None:
-        self._kept: deque[tuple[int, bytes]] = deque(maxlen=keep)
+    def __init__(self, size: int) -> None:
+        self._batches: deque[tuple[int, bytes]] = deque(maxlen=size)
         self._next = 0
 
-    def add(self, batch: Batch) -> tuple[bytes, bytes]:
+    def add(self, batch: KvEventBatch) -> tuple[bytes, bytes]:
         """The number, 8 bytes big-endian, and the payload."""
         number, payload = self._next, msgspec.msgpack.encode(batch)
         self._next += 1
-        self._kept.append((number, payload))
+        self._batches.append((number, payload))
         return number.to_bytes(8, "big"), payload
 
     def since(self, number: int) -> list[tuple[bytes, bytes]]:
         """Everything kept from this number on."""
-        return [(each.to_bytes(8, "big"), payload) for each, payload in self._kept if each >= number]
+        return [
+            (batch_number.to_bytes(8, "big"), payload)
+            for batch_number, payload in self._batches
+            if batch_number >= number
+        ]

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .kv_events import Batch, Event, Journal
+from .kv_events import KvEvent, KvEventBatch, ReplayBuffer
 
-END = (-1).to_bytes(8, "big", signed=True)
+REPLAY_END = (-1).to_bytes(8, "big", signed=True)
 """The number behind the last batch of a replay."""
 
 
@@ -34,11 +34,11 @@ class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("buffer_steps and hwm must be at least 1")
 
     @property
-    def publishes(self) -> bool:
+    def is_publishing(self) -> bool:
         return self.enable_kv_cache_events and self.publisher == "zmq"
 
 
-def read_config(text: str) -> KvEventsConfig:
+def parse_kv_events_config(text: str) -> KvEventsConfig:
     """Raises ValueError."""
     try:
         return msgspec.json.decode(text, type=KvEventsConfig)
@@ -46,7 +46,7 @@ def read_config(text: str) -> KvEventsConfig:
         raise ValueError(f"--kv-events-config: {error}") from None
 
 
-def for_rank(endpoint: str, rank: int) -> str:
+def offset_endpoint_port(endpoint: str, rank: int) -> str:
     """As vLLM: ports count up with the ranks, names in the process get a suffix."""
     if endpoint.startswith("inproc"):
         return endpoint if not rank else f"{endpoint}_dp{rank}"
@@ -66,42 +66,42 @@ class KvPublisher:
             raise ValueError("KV events need pyzmq: install dragoman[kv-events]") from None
         self._zmq: Any = zmq
         self._rank, self._topic = rank, config.topic.encode()
-        self._journal = Journal(config.buffer_steps)
+        self._replay_buffer = ReplayBuffer(config.buffer_steps)
         self._context: Any = zmq.asyncio.Context()
-        self._replay: asyncio.Task[None] | None = None
-        self._out: Any = zmq.Socket(self._context, zmq.PUB)
+        self._replay_task: asyncio.Task[None] | None = None
+        self._pub_socket: Any = zmq.Socket(self._context, zmq.PUB)
         try:
-            self._out.set_hwm(config.hwm)
-            self._out.bind(for_rank(config.endpoint, rank))
+            self._pub_socket.set_hwm(config.hwm)
+            self._pub_socket.bind(offset_endpoint_port(config.endpoint, rank))
             if config.replay_endpoint is not None:
                 router: Any = self._context.socket(zmq.ROUTER)
-                router.bind(for_rank(config.replay_endpoint, rank))
-                self._replay = asyncio.get_running_loop().create_task(self._answer(router))
+                router.bind(offset_endpoint_port(config.replay_endpoint, rank))
+                self._replay_task = asyncio.get_running_loop().create_task(self._serve_replay(router))
         except zmq.ZMQError as error:
-            self._out.close(linger=0)
+            self._pub_socket.close(linger=0)
             self._context.destroy(linger=0)
             raise ValueError(f"--kv-events-config: {error}") from None
 
-    def publish(self, now: float, events: list[Event]) -> None:
+    def publish(self, timestamp: float, events: list[KvEvent]) -> None:
         """now: Unix seconds. Never blocks."""
-        number, payload = self._journal.add(Batch(now, events, self._rank))
+        number, payload = self._replay_buffer.add(KvEventBatch(timestamp, events, self._rank))
         with suppress(self._zmq.Again):
-            self._out.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
+            self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
-    async def _answer(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
+    async def _serve_replay(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
         """Whoever sends a number gets everything from there on, and an end."""
         while True:
             frames: list[bytes] = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
                 continue
             client = frames[0]
-            for number, payload in self._journal.since(int.from_bytes(frames[2], "big")):
+            for number, payload in self._replay_buffer.since(int.from_bytes(frames[2], "big")):
                 await router.send_multipart((client, b"", number, payload))
-            await router.send_multipart((client, b"", END, b""))
+            await router.send_multipart((client, b"", REPLAY_END, b""))
 
     def close(self) -> None:
-        if self._replay is not None:
-            self._replay.cancel()
+        if self._replay_task is not None:
+            self._replay_task.cancel()
         # Made without the context's own factory it is not closed by the context, which would wait for it for ever.
-        self._out.close(linger=0)
+        self._pub_socket.close(linger=0)
         self._context.destroy(linger=0)

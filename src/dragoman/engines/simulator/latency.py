@@ -68,23 +68,23 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
         if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
             raise ValueError("per_token must begin beyond 0 tokens and go on in ascending order")
 
-    def seconds(self, load: StepLoad) -> float:
+    def compute_seconds(self, load: StepLoad) -> float:
         """A `StepTime`."""
-        taken = (
+        total = (
             self.base
             + self.per_context_token * load.context
             + self.per_prefill_pair * load.prefill_pairs
             + self.per_sequence * load.sequences
         )
-        left = load.tokens
+        remaining = load.tokens
         for cost in reversed(self.per_token):
-            if left > cost.beyond:
-                taken += cost.seconds * (left - cost.beyond)
-                left = cost.beyond
-        return max(self.floor, taken)
+            if remaining > cost.beyond:
+                total += cost.seconds * (remaining - cost.beyond)
+                remaining = cost.beyond
+        return max(self.floor, total)
 
 
-def noisy(step_time: StepTime, sigma: float, generator: np.random.Generator) -> StepTime:
+def add_noise(step_time: StepTime, sigma: float, generator: np.random.Generator) -> StepTime:
     """Each step times a log-normal factor of mean 1; sigma is the standard deviation of its logarithm."""
 
     def seconds(load: StepLoad) -> float:
@@ -93,7 +93,7 @@ def noisy(step_time: StepTime, sigma: float, generator: np.random.Generator) -> 
     return seconds
 
 
-def faster(step_time: StepTime, scale: float) -> StepTime:
+def speed_up(step_time: StepTime, scale: float) -> StepTime:
     """The same on a clock that runs `scale` times as fast."""
     if not scale > 0:
         raise ValueError("scale must be more than 0")

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-OUTLIER = 0.03
+OUTLIER_RESIDUAL = 0.03
 """Relative residuals beyond this count by their size, not by their square."""
 REWEIGHTINGS = 20
-STIFFNESS = 1e-12
+RIDGE = 1e-12
 """Keeps columns apart that say the same; far below anything measured."""
 
 
@@ -25,37 +25,39 @@ class Rows(NamedTuple):
     targets: Vector
 
 
-def solve(singles: Rows, firm: Rows) -> Vector:
+def solve(weighted_rows: Rows, fixed_rows: Rows) -> Vector:
     """Coefficients, none negative and the first positive.
 
     Singles are weighed down where they do not fit (iteratively, towards least absolute deviations); what is firm is
     not. Raises ValueError if no such coefficients explain the targets.
     """
-    weights = np.ones(len(singles.targets))
-    coefficients = np.zeros(singles.features.shape[1])
+    weights = np.ones(len(weighted_rows.targets))
+    coefficients = np.zeros(weighted_rows.features.shape[1])
     for _ in range(REWEIGHTINGS):
-        features = np.vstack([singles.features * weights[:, None], firm.features])
-        coefficients = non_negative(Rows(features, np.concatenate([singles.targets * weights, firm.targets])))
-        residuals = singles.features @ coefficients - singles.targets
-        weights = (1 + (residuals / OUTLIER) ** 2) ** -0.25
+        features = np.vstack([weighted_rows.features * weights[:, None], fixed_rows.features])
+        coefficients = solve_non_negative(
+            Rows(features, np.concatenate([weighted_rows.targets * weights, fixed_rows.targets]))
+        )
+        residuals = weighted_rows.features @ coefficients - weighted_rows.targets
+        weights = (1 + (residuals / OUTLIER_RESIDUAL) ** 2) ** -0.25
     return coefficients
 
 
-def non_negative(rows: Rows) -> Vector:
+def solve_non_negative(rows: Rows) -> Vector:
     """The best coefficients that are not negative, the first of them positive: exact, by trying every set of zeros."""
     scale = np.linalg.norm(rows.features, axis=0)
     scale[scale == 0] = 1.0
     scaled = rows.features / scale
-    gram = scaled.T @ scaled + STIFFNESS * np.eye(len(scale))
+    gram = scaled.T @ scaled + RIDGE * np.eye(len(scale))
     moments = scaled.T @ rows.targets
-    best, least = np.zeros(len(scale)), 0.0
-    for others in product((False, True), repeat=len(scale) - 1):
-        free = np.flatnonzero((True, *others))
-        found = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)
-        error = -float(moments[free] @ found)  # the sum of squares, less that of the targets
-        if error < least and found[0] > 0 and (found >= 0).all():
-            best, least = np.zeros(len(scale)), error
-            best[free] = found
+    best, min_error = np.zeros(len(scale)), 0.0
+    for selected in product((False, True), repeat=len(scale) - 1):
+        free = np.flatnonzero((True, *selected))
+        solution = np.asarray(np.linalg.solve(gram[np.ix_(free, free)], moments[free]), dtype=np.float64)
+        error = -float(moments[free] @ solution)  # the sum of squares, less that of the targets
+        if error < min_error and solution[0] > 0 and (solution >= 0).all():
+            best, min_error = np.zeros(len(scale)), error
+            best[free] = solution
     if not best[0] > 0:
         raise ValueError("no coefficients above zero explain the measurements")
     return best / scale

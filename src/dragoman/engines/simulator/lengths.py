@@ -7,10 +7,10 @@ from statistics import NormalDist
 
 from msgspec import Struct
 
-from .draws import Draws
+from .keyed_rng import KeyedRandom
 
 
-class Lengths(Struct, frozen=True):
+class LengthDistribution(Struct, frozen=True):
     """A distribution of counts of tokens. low, high: of `uniform`, both included; the same number is a fixed length.
 
     median, sigma: of `lognormal`; sigma is the standard deviation of the logarithm, 0 with the others.
@@ -21,16 +21,16 @@ class Lengths(Struct, frozen=True):
     median: float = 0.0
     sigma: float = 0.0
 
-    def draw(self, draws: Draws) -> int:
+    def sample(self, rng: KeyedRandom) -> int:
         """At least `low`."""
         if self.median:
             # Away from 0 and 1, where the inverse is infinite.
-            place = min(max(draws.unit(), 1e-9), 1 - 1e-9)
-            return max(self.low, round(self.median * math.exp(self.sigma * NormalDist().inv_cdf(place))))
-        return self.low + draws.below(self.high - self.low + 1)
+            quantile = min(max(rng.random(), 1e-9), 1 - 1e-9)
+            return max(self.low, round(self.median * math.exp(self.sigma * NormalDist().inv_cdf(quantile))))
+        return self.low + rng.randbelow(self.high - self.low + 1)
 
 
-def read_lengths(text: str) -> Lengths:
+def parse_length_distribution(text: str) -> LengthDistribution:
     """`200`, `uniform:50,300` or `lognormal:MEDIAN,SIGMA`. Raises ValueError."""
     kind, _, numbers = text.strip().rpartition(":")
     try:
@@ -41,11 +41,11 @@ def read_lengths(text: str) -> Lengths:
         values = []
     match kind, values:
         case "", [count] if count >= 0 and count == int(count):
-            return Lengths(int(count), int(count))
+            return LengthDistribution(int(count), int(count))
         case "uniform", [low, high] if low <= high and low == int(low) and high == int(high):
-            return Lengths(int(low), int(high))
+            return LengthDistribution(int(low), int(high))
         case "lognormal", [median, sigma] if median >= 1 and sigma <= 5:
-            return Lengths(median=median, sigma=sigma)
+            return LengthDistribution(median=median, sigma=sigma)
         case _:
             raise ValueError(
                 f"lengths are a number, uniform:LEAST,MOST or lognormal:MEDIAN,SIGMA (at most 5), not {text[:40]!r}"

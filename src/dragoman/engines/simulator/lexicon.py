@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.engine import Tokenizer
-from .draws import Draws
+from .keyed_rng import KeyedRandom
 
 _WORDS = """
 the a one this every some old new small quiet early late long short warm cold bright grey river mountain city
@@ -24,7 +24,7 @@ sees knows tells asks thinks waits begins ends moves rests grows falls rises shi
 today soon near far above below behind between with without before after under over into from and or but while
 because so then
 """.split()  # noqa: SIM905 - a list of them would be a page
-_SENTENCES = 600
+_NUM_SENTENCES = 600
 
 
 class Lexicon:
@@ -33,7 +33,7 @@ class Lexicon:
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
         self.tokenizer = tokenizer
         self.eos = tuple(sorted(eos))
-        self.text, self.starts = _running_text(tokenizer)
+        self.text, self.starts = _generate_text(tokenizer)
         self._kinds: NDArray[np.uint8] | None = None
 
     @property
@@ -45,7 +45,7 @@ class Lexicon:
         """Looked at when the first constrained answer needs it: a large vocabulary takes a while."""
         if self._kinds is None:
             size = self.tokenizer.vocab_size
-            kinds = [_kind(self.tokenizer, id) for id in range(size)]
+            kinds = [_classify_token(self.tokenizer, id) for id in range(size)]
             self._kinds = np.array(kinds, np.uint8)
         return self._kinds
 
@@ -54,39 +54,39 @@ class Lexicon:
         return self.tokenizer.encode(text, special=True)
 
 
-def _running_text(tokenizer: Tokenizer) -> tuple[array[int], list[int]]:
+def _generate_text(tokenizer: Tokenizer) -> tuple[array[int], list[int]]:
     """Every sentence is tokenised by itself and ends its line, so that an answer may begin with any of them."""
-    draws = Draws("running text")
+    rng = KeyedRandom("running text")
     text, starts = array("i"), list[int]()
-    for _ in range(_SENTENCES):
-        words = [_WORDS[draws.below(len(_WORDS))] for _ in range(4 + draws.below(9))]
+    for _ in range(_NUM_SENTENCES):
+        words = [_WORDS[rng.randbelow(len(_WORDS))] for _ in range(4 + rng.randbelow(9))]
         starts.append(len(text))
         text.extend(tokenizer.encode(" ".join(words).capitalize() + ".\n", special=False))
     return text, starts
 
 
 ODD, SPACE, OTHER, DIGIT, WORD, COMMA, CLOSING, QUOTE = range(8)
-KINDS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
+KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
 """How likely a token of each kind is, by its place in this tuple, where all kinds are allowed."""
 
 
-_EXPONENTS = ("e", "E")
+_EXPONENT_LETTERS = ("e", "E")
 """Numbers with one are soon too large for those who read them."""
-_MARKS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
+_PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
 
 
-def _kind(tokenizer: Tokenizer, id: int) -> int:
+def _classify_token(tokenizer: Tokenizer, id: int) -> int:
     text = tokenizer.token_bytes(id).decode("utf-8", "replace")
     if not text or "\ufffd" in text or tokenizer.is_special(id):
         return ODD
     if text.isspace():
         return SPACE
-    if text[0] in _MARKS:
+    if text[0] in _PUNCTUATION_KINDS:
         # One that opens or closes a string and goes on with something else leads astray.
-        return _MARKS[text[0]] if not text.strip('"}],: \n') else ODD
-    bare = text.strip()
-    if bare.isascii() and bare.isdigit():
+        return _PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit():
         return DIGIT
-    if bare in _EXPONENTS:
+    if stripped in _EXPONENT_LETTERS:
         return ODD
-    return WORD if bare.isascii() and bare.isalpha() else OTHER
+    return WORD if stripped.isascii() and stripped.isalpha() else OTHER

@@ -12,12 +12,12 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from .config import SchedulerConfig
-from .fitting import Prior, prior_of
+from .config import SimulatedSchedulerConfig
+from .fitting import Prior, build_prior
 from .latency import LatencyModel
 
 SUFFIX = ".yaml"
-FOLDER = files("dragoman.engines.simulator") / "profiles"
+PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
 
 
 class ProfileError(ValueError):
@@ -32,7 +32,7 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     tensor_parallel: int = 1
 
 
-class Model(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """weight_bytes: read by a step. kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number."""
 
     name: str
@@ -49,7 +49,7 @@ class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
     p99: float
 
 
-class HeldOut(Struct, frozen=True, forbid_unknown_fields=True):
+class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
     """How far the simulation is off for requests that the fit has not seen."""
 
     ttft: MetricError
@@ -63,16 +63,16 @@ class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     source: str
     fitted: int
     held_out: int
-    error: HeldOut | None = None
+    error: HeldOutError | None = None
 
 
-class Profile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """frontend_seconds: from the client's sending to the engine's queue. noise: sigma of a step's log-normal factor."""
 
     name: str
     hardware: Hardware
-    model: Model
-    engine: SchedulerConfig
+    model: ModelProfile
+    engine: SimulatedSchedulerConfig
     latency: LatencyModel
     frontend_seconds: float = 0.001
     noise: float = 0.0
@@ -84,14 +84,14 @@ class Profile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 
     @property
     def prior(self) -> Prior:
-        return expected(self.hardware, self.model)
+        return estimate_prior(self.hardware, self.model)
 
 
-def expected(hardware: Hardware, model: Model) -> Prior:
+def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
     """What a fit may expect; nothing where sizes or bandwidth are not told."""
     if hardware.memory_bandwidth is None or model.weight_bytes is None:
         return Prior()
-    return prior_of(
+    return build_prior(
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=model.kv_bytes_per_token,
         memory_bandwidth=hardware.memory_bandwidth,
@@ -99,32 +99,32 @@ def expected(hardware: Hardware, model: Model) -> Prior:
     )
 
 
-def loads(text: str | bytes, place: str = "profile") -> Profile:
+def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
     """Raises ProfileError, which names the place and the field."""
     try:
-        return msgspec.convert(yaml.safe_load(text), Profile, strict=False)  # YAML 1.1 reads 1e-5 as a text
+        return msgspec.convert(yaml.safe_load(text), SimulatorProfile, strict=False)  # YAML 1.1 reads 1e-5 as a text
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError) as error:
-        raise ProfileError(f"{place}: {error}") from None
+        raise ProfileError(f"{source}: {error}") from None
 
 
-def shipped() -> list[str]:
+def list_profiles() -> list[str]:
     """Names of the profiles that come with the package."""
-    return sorted(entry.name.removesuffix(SUFFIX) for entry in FOLDER.iterdir() if entry.name.endswith(SUFFIX))
+    return sorted(entry.name.removesuffix(SUFFIX) for entry in PROFILES_DIR.iterdir() if entry.name.endswith(SUFFIX))
 
 
-def load(name: str) -> Profile:
+def load(name: str) -> SimulatorProfile:
     """A shipped profile by its name, or any by its path (with a slash or the suffix). Raises ProfileError."""
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         try:
             return loads(Path(name).read_bytes(), name)
         except OSError as error:
             raise ProfileError(f"{name}: {error.strerror}") from None
-    if name not in shipped():
-        raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(shipped())}")
-    return loads((FOLDER / f"{name}{SUFFIX}").read_bytes(), name)
+    if name not in list_profiles():
+        raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(list_profiles())}")
+    return loads((PROFILES_DIR / f"{name}{SUFFIX}").read_bytes(), name)
 
 
-NOTES = {
+SECTION_COMMENTS = {
     "hardware": "memory_bandwidth: bytes a second of one device",
     "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number",
     "engine": "vLLM's settings; what is not named here has the default of vLLM",
@@ -136,11 +136,11 @@ NOTES = {
 }
 
 
-def dumps(profile: Profile) -> str:
+def dumps(profile: SimulatorProfile) -> str:
     """YAML with a word on every section; `loads` gives the profile back."""
     sections = msgspec.to_builtins(profile)
     parts: list[str] = []
     for name, value in sections.items():
-        note = f"# {NOTES[name]}\n" if name in NOTES else ""
+        note = f"# {SECTION_COMMENTS[name]}\n" if name in SECTION_COMMENTS else ""
         parts.append(note + yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110))
     return "\n".join(parts)

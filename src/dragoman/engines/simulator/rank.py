@@ -11,31 +11,41 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import Struct
 
-from ...core.engine import Deliver, Ended, Failed, PromptScored, Sampled, Scheduled, Score, TokenOutput, TokenRequest
+from ...core.engine import (
+    Ended,
+    Failed,
+    OutputCallback,
+    PromptLogprobs,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    TokenRequest,
+)
 from ...core.events import FinishReason
 from ...core.metrics import CacheConfig, EngineStats, LoraState
-from .composer import Composition
-from .draws import Draws
-from .engine_core import EngineCore, Outcome
+from .engine_core import EngineCore, StepOutcome
+from .fake_logprobs import fake_logprob
 from .faults import Fault
 from .hashing import TokenContents
-from .kv_events import Event, Ledger
-from .pretended import pretend
-from .sequence import Sequence
-from .speech import NOTHING, SpeechError
-from .transfers import Exchange, Transfers
+from .keyed_rng import KeyedRandom
+from .kv_events import KvEvent, KvEventBuilder
+from .reply_generator import PlannedReply
+from .reply_tokens import NO_TOKEN, ReplyTokensError
+from .sequence import SimulatedSequence
+from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
 """At this time, call that with this time: also if it is late."""
 
 
-class Pause(Struct, frozen=True):
+class Delay(Struct, frozen=True):
     """Between two outputs that are held."""
 
     seconds: float
 
 
-class Live:
+class LiveRequest:
     """A request that is being answered.
 
     Of what was asked no more is kept than is looked at later. choices: that were asked for, of the first of them.
@@ -44,25 +54,25 @@ class Live:
     """
 
     __slots__ = (
-        "arrived",
+        "arrived_at",
         "choices",
-        "composition",
-        "count",
         "cut_after",
+        "delayed",
         "deliver",
-        "draws",
-        "first",
-        "held",
+        "first_token_at",
         "is_plain",
-        "last",
+        "last_token_at",
         "logprobs",
         "lora",
         "min_tokens",
+        "num_output_tokens",
         "prompt_logprobs",
-        "queued",
-        "scheduled",
+        "queued_at",
+        "reply",
+        "reply_tokens",
+        "rng",
+        "scheduled_at",
         "sequence",
-        "speech",
         "stop_token_ids",
         "tokens",
     )
@@ -70,64 +80,66 @@ class Live:
     def __init__(
         self,
         request: TokenRequest,
-        deliver: Deliver,
-        sequence: Sequence,
+        deliver: OutputCallback,
+        sequence: SimulatedSequence,
         contents: TokenContents,
-        composition: Composition,
-        draws: Draws,
+        reply: PlannedReply,
+        rng: KeyedRandom,
         *,
-        arrived: float,
+        arrived_at: float,
         lora: str = "",
         fault: Fault | None = None,
     ) -> None:
-        self.deliver, self.sequence, self.composition = deliver, sequence, composition
+        self.deliver, self.sequence, self.reply = deliver, sequence, reply
         self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
         self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
         # For scores; what is said has been drawn.
-        self.draws = None if request.logprobs is None and request.prompt_logprobs is None else draws
-        self.choices = 0 if request.choice else 1 if request.asked is None else request.asked.choices
-        self.tokens, self.speech, self.lora = contents.tokens, composition.speech, lora
+        self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
+        self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
+        self.tokens, self.reply_tokens, self.lora = contents.tokens, reply.tokens, lora
         self.cut_after = None if fault is None else fault.cut_after
-        self.held: deque[TokenOutput | Pause] | None = None
+        self.delayed: deque[TokenOutput | Delay] | None = None
         if fault is not None:
-            self.composition = _struck(composition, fault)
-        self.count = 0
-        self.arrived = self.queued = self.last = arrived
-        self.scheduled: float | None = None
-        self.first: float | None = None
-        told = self.composition
-        self.is_plain = not (told.waits or told.pace or told.fails_at is not None or self.cut_after is not None)
+            self.reply = _apply_fault(reply, fault)
+        self.num_output_tokens = 0
+        self.arrived_at = self.queued_at = self.last_token_at = arrived_at
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
+        planned = self.reply
+        self.is_plain = not (
+            planned.waits or planned.pace or planned.fails_at is not None or self.cut_after is not None
+        )
 
     @property
     def id(self) -> str:
         return self.sequence.id
 
-    def say(self, output: TokenOutput) -> None:
-        if self.held is None:
+    def emit(self, output: TokenOutput) -> None:
+        if self.delayed is None:
             self.deliver(output)
         else:
-            self.held.append(output)
+            self.delayed.append(output)
 
-    def fall_silent(self) -> None:
+    def discard_outputs(self) -> None:
         """Nothing that is held is told any more."""
-        self.deliver = _to_nobody
+        self.deliver = _discard
 
 
-def _to_nobody(_: TokenOutput) -> None:
+def _discard(_: TokenOutput) -> None:
     """Whoever asked has gone."""
 
 
-def _struck(told: Composition, fault: Fault) -> Composition:
+def _apply_fault(reply: PlannedReply, fault: Fault) -> PlannedReply:
     """What becomes of an answer that a fault meets."""
-    waits = dict(told.waits)
+    waits = dict(reply.waits)
     if fault.hang:
         waits[0] = waits.get(0, 0.0) + fault.hang
     if fault.fail_after is None:
-        return msgspec.structs.replace(told, waits=waits)
-    return msgspec.structs.replace(told, waits=waits, fails_at=fault.fail_after, error=fault.message)
+        return msgspec.structs.replace(reply, waits=waits)
+    return msgspec.structs.replace(reply, waits=waits, fails_at=fault.fail_after, error=fault.message)
 
 
-class Rank:
+class DataParallelRank:
     """call_at: the driver's clock. ended: told of everyone who has been told the last. publish: told of what changes in
     the prefix cache, for which the pool has to record it. exchange: with instances that prefill or decode for it.
     """
@@ -139,22 +151,26 @@ class Rank:
         call_at: CallAt,
         *,
         vocab_size: int,
-        ended: Callable[[Live], None],
-        publish: Callable[[list[Event]], None] | None = None,
-        exchange: Exchange | None = None,
+        on_finished: Callable[[LiveRequest], None],
+        publish: Callable[[list[KvEvent]], None] | None = None,
+        transfer_context: TransferContext | None = None,
     ) -> None:
         self.number, self.core, self.stats = number, core, EngineStats()
         self._call_at, self._vocab_size = call_at, vocab_size
-        self._ended, self._publish = ended, publish
+        self._on_finished, self._publish = on_finished, publish
         config = core.scheduler.config
-        self.ledger = None if publish is None else Ledger(config.block_size, config.num_gpu_blocks)
-        self.transfers = None if exchange is None else Transfers(core.scheduler, exchange, call_at, self.begin)
-        self._live: dict[Sequence, Live] = {}
-        self._asked: float | None = None
+        self.event_builder = None if publish is None else KvEventBuilder(config.block_size, config.num_gpu_blocks)
+        self.transfers = (
+            None
+            if transfer_context is None
+            else KvTransfers(core.scheduler, transfer_context, call_at, self.launch_if_idle)
+        )
+        self._live: dict[SimulatedSequence, LiveRequest] = {}
+        self._tick_at: float | None = None
         """The time at which `tick` was asked for."""
 
     @property
-    def live(self) -> Iterable[Live]:
+    def live(self) -> Iterable[LiveRequest]:
         return self._live.values()
 
     @property
@@ -162,7 +178,7 @@ class Rank:
         """As vLLM's own balancer weighs it: who waits counts four times."""
         return 4 * self.core.scheduler.num_waiting + self.core.scheduler.num_running
 
-    def told(self, asleep: int, max_loras: int) -> EngineStats:
+    def update_stats(self, sleep_level: int, max_loras: int) -> EngineStats:
         """Its counters, with the scheduler's state as of now."""
         stats, scheduler = self.stats, self.core.scheduler
         stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
@@ -173,211 +189,213 @@ class Rank:
         if self.transfers is not None:
             # As in vLLM all that is not here is looked for there, whether another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
-            stats.external_cache_hits = self.transfers.num_fetched
-        stats.asleep = asleep
+            stats.external_cache_hits = self.transfers.num_fetched_tokens
+        stats.sleep_level = sleep_level
         config = scheduler.config
         stats.cache = CacheConfig(config.block_size, config.num_gpu_blocks, config.enable_prefix_caching)
-        stats.lora = self._loras(max_loras)
+        stats.lora = self._build_lora_state(max_loras)
         return stats
 
-    def _loras(self, most: int) -> LoraState:
-        running = {live.lora for live in self.live if live.lora and live.scheduled is not None}
-        waiting = {live.lora for live in self.live if live.lora and live.scheduled is None}
-        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), most)
+    def _build_lora_state(self, max_loras: int) -> LoraState:
+        running = {live.lora for live in self.live if live.lora and live.scheduled_at is not None}
+        waiting = {live.lora for live in self.live if live.lora and live.scheduled_at is None}
+        return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), max_loras)
 
-    def queue(self, live: Live, at: float) -> None:
+    def enqueue(self, live: LiveRequest, at: float) -> None:
         """It joins the scheduler's queue. The scheduler has checked that it can run."""
-        live.queued = at
+        live.queued_at = at
         live.sequence.arrival = at
         self._live[live.sequence] = live
         self.core.add(live.sequence)
-        self.begin(at)
+        self.launch_if_idle(at)
 
-    def begin(self, at: float) -> None:
+    def launch_if_idle(self, at: float) -> None:
         """If nothing runs, something can."""
-        if self.core.due is None:
+        if self.core.next_step_end is None:
             self._launch(at)
 
-    def drop(self, live: Live, at: float) -> None:
+    def abort(self, live: LiveRequest, at: float) -> None:
         """Aborted: its blocks are free at once."""
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
             self.core.abort(live.sequence)
         if self.transfers is not None:
-            self.transfers.leave(live.sequence, at)
-            self._call_at(at, self.begin)
+            self.transfers.cancel(live.sequence, at)
+            self._call_at(at, self.launch_if_idle)
         if queued:
-            self._account(live, at, FinishReason.ABORT)
+            self._record_stats(live, at, FinishReason.ABORT)
 
-    def fail(self, message: str, at: float) -> None:
+    def fail_all(self, message: str, at: float) -> None:
         """Everything that runs or waits ends in this failure."""
         for live in list(self._live.values()):
             del self._live[live.sequence]
             self.core.abort(live.sequence)
             if self.transfers is not None:
-                self.transfers.leave(live.sequence, at)
-            self._account(live, at, None)
-            live.held = None
-            self._last_word(live, Failed(live.id, message))
+                self.transfers.cancel(live.sequence, at)
+            self._record_stats(live, at, None)
+            live.delayed = None
+            self._emit_last(live, Failed(live.id, message))
         if self.transfers is not None:
             self.transfers.clear()
 
-    def end_all(self, at: float) -> None:
+    def abort_all(self, at: float) -> None:
         """Everything that runs or waits ends as aborted, with what it has said."""
         for live in list(self._live.values()):
-            self._end(live, Ended(live.id, FinishReason.ABORT), at)
+            self._finish(live, Ended(live.id, FinishReason.ABORT), at)
 
     def tick(self, at: float) -> None:
         """The step that ends at this time. Everyone's token goes out together."""
-        self._asked = None
+        self._tick_at = None
         outcome = self.core.commit(at)
         if outcome.sampled:
-            self._say(outcome)
+            self._deliver_tokens(outcome)
         if outcome.load is not None:
             self.stats.iteration_tokens.observe(outcome.load.tokens)
         self._launch(outcome.at)
 
-    def _say(self, outcome: Outcome) -> None:
+    def _deliver_tokens(self, outcome: StepOutcome) -> None:
         """The hot loop. Gaps between tokens are mostly the same for all, so equal ones are counted together."""
         live_of, at, stats = self._live, outcome.at, self.stats
-        gap, alike, said = 0.0, 0, 0
+        gap, equal_gaps, emitted = 0.0, 0, 0
         for sequence in outcome.sampled:
             live = live_of[sequence]
-            said -= live.count
-            if live.first is None:
-                self._begins(live, at)
-            elif at - live.last == gap:
-                alike += 1
+            emitted -= live.num_output_tokens
+            if live.first_token_at is None:
+                self._on_first_token(live, at)
+            elif at - live.last_token_at == gap:
+                equal_gaps += 1
             else:
-                if alike:
-                    stats.inter_token.observe(gap, alike)
-                gap, alike = at - live.last, 1
-            live.last = at
+                if equal_gaps:
+                    stats.inter_token.observe(gap, equal_gaps)
+                gap, equal_gaps = at - live.last_token_at, 1
+            live.last_token_at = at
             if live.is_plain:
-                self._plain_token(live, at)
+                self._emit_plain_token(live, at)
             else:
-                self._token(live, at)
-            said += live.count
-        if alike:
-            stats.inter_token.observe(gap, alike)
-        stats.generation_tokens += said
+                self._emit_token(live, at)
+            emitted += live.num_output_tokens
+        if equal_gaps:
+            stats.inter_token.observe(gap, equal_gaps)
+        stats.generation_tokens += emitted
 
-    def _plain_token(self, live: Live, at: float) -> None:
-        count, id = live.count, live.sequence.id
+    def _emit_plain_token(self, live: LiveRequest, at: float) -> None:
+        count, id = live.num_output_tokens, live.sequence.id
         try:
-            token = live.speech.next(count)
-        except SpeechError as error:
-            return self._end(live, Failed(id, str(error)), at)
-        if token == NOTHING:
-            return self._end(live, Ended(id, live.composition.reason), at)
-        live.count = count = count + 1
+            token = live.reply_tokens.next_token(count)
+        except ReplyTokensError as error:
+            return self._finish(live, Failed(id, str(error)), at)
+        if token == NO_TOKEN:
+            return self._finish(live, Ended(id, live.reply.reason), at)
+        live.num_output_tokens = count = count + 1
         live.tokens.append(token)
-        score = None if live.logprobs is None else self._score(live, token, live.logprobs)
-        if live.held is None:
+        score = None if live.logprobs is None else self._fake_logprob(live, token, live.logprobs)
+        if live.delayed is None:
             live.deliver(Sampled(id, token, score))
         else:
-            live.held.append(Sampled(id, token, score))
+            live.delayed.append(Sampled(id, token, score))
         if token in live.stop_token_ids and count > live.min_tokens:
-            return self._end(live, Ended(id, live.composition.reason, token), at)
+            return self._finish(live, Ended(id, live.reply.reason, token), at)
         if count == live.sequence.max_tokens:
-            return self._end(live, Ended(id, FinishReason.LENGTH), at)
-        return self._end(live, Ended(id, FinishReason.STOP), at) if live.speech.over else None
+            return self._finish(live, Ended(id, FinishReason.LENGTH), at)
+        return self._finish(live, Ended(id, FinishReason.STOP), at) if live.reply_tokens.is_finished else None
 
-    def _token(self, live: Live, at: float) -> None:
+    def _emit_token(self, live: LiveRequest, at: float) -> None:
         """One with something about it: a pause before it, a failure in its place."""
-        told, id = live.composition, live.id
-        pause = told.waits.get(live.count, 0.0) + told.pace
-        if pause:
-            self._pause(live, pause, at)
-        if live.cut_after is not None and live.count >= live.cut_after:
-            return self._end(live, Failed(id, "The connection was cut, as planned.", cut=True), at)
-        if told.fails_at is not None and live.count >= told.fails_at:
-            return self._end(live, Failed(id, told.error), at)
-        return self._plain_token(live, at)
+        reply, id = live.reply, live.id
+        delay = reply.waits.get(live.num_output_tokens, 0.0) + reply.pace
+        if delay:
+            self._delay(live, delay, at)
+        if live.cut_after is not None and live.num_output_tokens >= live.cut_after:
+            return self._finish(live, Failed(id, "The connection was cut, as planned.", cuts_connection=True), at)
+        if reply.fails_at is not None and live.num_output_tokens >= reply.fails_at:
+            return self._finish(live, Failed(id, reply.error), at)
+        return self._emit_plain_token(live, at)
 
-    def _score(self, live: Live, token: int, alternatives: int) -> Score:
-        assert live.draws is not None
-        return pretend(token, alternatives, self._vocab_size, live.draws)
+    def _fake_logprob(self, live: LiveRequest, token: int, alternatives: int) -> TokenLogprob:
+        assert live.rng is not None
+        return fake_logprob(token, alternatives, self._vocab_size, live.rng)
 
-    def _pause(self, live: Live, seconds: float, at: float) -> None:
+    def _delay(self, live: LiveRequest, seconds: float, at: float) -> None:
         """What comes next is told so much later. Pauses add up behind each other."""
-        if live.held is None:
-            live.held = deque()
-            self._call_at(at + seconds, lambda then: self._release(live, then))
+        if live.delayed is None:
+            live.delayed = deque()
+            self._call_at(at + seconds, lambda then: self._flush_delayed(live, then))
         else:
-            live.held.append(Pause(seconds))
+            live.delayed.append(Delay(seconds))
 
-    def _release(self, live: Live, at: float) -> None:
-        held = live.held
-        while held:
-            output = held.popleft()
-            if isinstance(output, Pause):
-                self._call_at(at + output.seconds, lambda then: self._release(live, then))
+    def _flush_delayed(self, live: LiveRequest, at: float) -> None:
+        delayed = live.delayed
+        while delayed:
+            output = delayed.popleft()
+            if isinstance(output, Delay):
+                self._call_at(at + output.seconds, lambda then: self._flush_delayed(live, then))
                 return
             live.deliver(output)
             if isinstance(output, Ended | Failed):
-                self._ended(live)
-        live.held = None
+                self._on_finished(live)
+        live.delayed = None
 
-    def _begins(self, live: Live, at: float) -> None:
+    def _on_first_token(self, live: LiveRequest, at: float) -> None:
         stats, length = self.stats, live.sequence.num_prompt_tokens
-        live.first = at
-        stats.ttft.observe(at - live.arrived)
+        live.first_token_at = at
+        stats.ttft.observe(at - live.arrived_at)
         stats.prompt_tokens += length
         if live.prompt_logprobs is not None:
-            rest = [self._score(live, token, live.prompt_logprobs) for token in live.tokens[1:length]]
-            live.say(PromptScored(live.id, (None, *rest)))
+            scores = [self._fake_logprob(live, token, live.prompt_logprobs) for token in live.tokens[1:length]]
+            live.emit(PromptLogprobs(live.id, (None, *scores)))
 
-    def _end(self, live: Live, last: Ended | Failed, at: float) -> None:
+    def _finish(self, live: LiveRequest, last: Ended | Failed, at: float) -> None:
         del self._live[live.sequence]
         self.core.abort(live.sequence)
         if self.transfers is not None:
-            last = self.transfers.close(live.sequence, last, at)
-        self._account(live, at, last.reason if isinstance(last, Ended) else None)
-        self._last_word(live, last)
+            last = self.transfers.finish(live.sequence, last, at)
+        self._record_stats(live, at, last.reason if isinstance(last, Ended) else None)
+        self._emit_last(live, last)
 
-    def _last_word(self, live: Live, last: Ended | Failed) -> None:
-        live.say(last)
-        if live.held is None:
-            self._ended(live)
+    def _emit_last(self, live: LiveRequest, last: Ended | Failed) -> None:
+        live.emit(last)
+        if live.delayed is None:
+            self._on_finished(live)
 
     def _launch(self, at: float) -> None:
         launched = self.core.launch(at)
         for sequence in launched[0]:
             live = self._live[sequence]
-            if live.scheduled is None:
-                live.scheduled = at
-                self.stats.queue.observe(at - live.queued)
-                live.say(Scheduled(live.id, sequence.num_cached_tokens or 0))
+            if live.scheduled_at is None:
+                live.scheduled_at = at
+                self.stats.queue.observe(at - live.queued_at)
+                live.emit(Scheduled(live.id, sequence.num_cached_tokens or 0))
         if self.transfers is not None:
             for fetch in launched.fetching:
                 self.transfers.fetch(fetch, at)
-        due = self.core.due
-        if due is not None and due != self._asked:
-            self._asked = due
+        due = self.core.next_step_end
+        if due is not None and due != self._tick_at:
+            self._tick_at = due
             self._call_at(due, self.tick)
-        self.tell_of_cache()
+        self.publish_cache_events()
 
-    def tell_of_cache(self) -> None:
+    def publish_cache_events(self) -> None:
         """What has changed in the prefix cache goes to those who listen."""
-        if self._publish is not None and self.ledger is not None:
-            events = self.ledger.told(self.core.scheduler.pool.take_events())
+        if self._publish is not None and self.event_builder is not None:
+            events = self.event_builder.build_events(self.core.scheduler.pool.take_events())
             if events:
                 self._publish(events)
 
-    def _account(self, live: Live, at: float, reason: FinishReason | None) -> None:
+    def _record_stats(self, live: LiveRequest, at: float, reason: FinishReason | None) -> None:
         stats, sequence = self.stats, live.sequence
-        stats.finished(reason)
-        stats.latency.observe(at - live.arrived)
+        stats.record_finish(reason)
+        stats.latency.observe(at - live.arrived_at)
         stats.request_prompt_tokens.observe(sequence.num_prompt_tokens)
-        stats.request_generation_tokens.observe(live.count)
+        stats.request_generation_tokens.observe(live.num_output_tokens)
         stats.request_max_tokens.observe(sequence.max_tokens)
         if live.choices:
             stats.request_choices.observe(live.choices)
-        if live.scheduled is not None:
-            stats.inference.observe(at - live.scheduled)
-        if live.first is not None and live.scheduled is not None:
-            stats.prefill.observe(live.first - live.scheduled)
-            stats.decode.observe(live.last - live.first)
-            if live.count > 1:
-                stats.per_output_token.observe((live.last - live.first) / (live.count - 1))
+        if live.scheduled_at is not None:
+            stats.inference.observe(at - live.scheduled_at)
+        if live.first_token_at is not None and live.scheduled_at is not None:
+            stats.prefill.observe(live.first_token_at - live.scheduled_at)
+            stats.decode.observe(live.last_token_at - live.first_token_at)
+            if live.num_output_tokens > 1:
+                stats.per_output_token.observe(
+                    (live.last_token_at - live.first_token_at) / (live.num_output_tokens - 1)
+                )

@@ -12,12 +12,12 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
-from .engine_core import EngineCore, Outcome
+from .engine_core import EngineCore, StepOutcome
 from .hashing import TracedContents
-from .routing import Route, round_robin
-from .sequence import Sequence as Running
+from .routing import Route, build_round_robin
+from .sequence import SimulatedSequence as Running
 from .timing import Timing
-from .workload import Request
+from .workload import WorkloadRequest
 
 
 class StepLog(Struct):
@@ -41,7 +41,7 @@ class StepLog(Struct):
         return cls(*(array("d") for _ in cls.__struct_fields__))
 
 
-class Replayed(Struct, frozen=True):
+class ReplayResult(Struct, frozen=True):
     """timings: of what was answered, in the order of the workload. gaps: seconds between two tokens of a request, for
     all requests together.
     """
@@ -51,11 +51,11 @@ class Replayed(Struct, frozen=True):
     gaps: array[float]
 
 
-def sequence_of(request: Request, block_size: int, arrival: float) -> Running:
+def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) -> Running:
     """What a scheduler is given for a request of a trace."""
     contents = TracedContents(
         request.id,
-        [name.encode() for name in request.block_hashes],
+        [block_hash.encode() for block_hash in request.block_hashes],
         block_size=block_size,
         traced_block_size=request.block_size,
     )
@@ -70,38 +70,38 @@ def sequence_of(request: Request, block_size: int, arrival: float) -> Running:
 
 
 def replay(
-    workload: Sequence[Request],
+    workload: Sequence[WorkloadRequest],
     cores: Sequence[EngineCore],
     *,
     frontend_seconds: float = 0.0,
     route: Route | None = None,
     until: frozenset[str] | None = None,
     tick: Callable[[int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Serve the whole workload with fresh cores.
 
     frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop
     when all of these requests are answered; those that are not then have no timing. tick: called with the number of
     requests answered so far. Raises RequestError for a request that can never run.
     """
-    return Replay(workload, cores, frontend_seconds, route or round_robin(), tick).run(until)
+    return Replay(workload, cores, frontend_seconds, route or build_round_robin(), tick).run(until)
 
 
-class Track:
+class RequestProgress:
     """What is known of one request so far."""
 
-    __slots__ = ("arrival", "first", "last", "replica", "request", "scheduled", "sequence")
+    __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
 
-    def __init__(self, request: Request, arrival: float, replica: int, sequence: Running) -> None:
+    def __init__(self, request: WorkloadRequest, arrival: float, replica: int, sequence: Running) -> None:
         self.request, self.arrival, self.replica, self.sequence = request, arrival, replica, sequence
-        self.scheduled = self.first = self.last = 0.0
+        self.scheduled = self.first_token_at = self.last_token_at = 0.0
 
-    def timing(self) -> Timing:
+    def build_timing(self) -> Timing:
         return Timing(
             id=self.request.id,
             arrival_s=self.arrival,
-            first_token_s=self.first,
-            last_token_s=self.last,
+            first_token_s=self.first_token_at,
+            last_token_s=self.last_token_at,
             input_tokens=self.request.input_tokens,
             output_tokens=self.request.output_tokens,
             scheduled_s=self.scheduled,
@@ -116,100 +116,102 @@ class Replay:
 
     def __init__(
         self,
-        workload: Sequence[Request],
+        workload: Sequence[WorkloadRequest],
         cores: Sequence[EngineCore],
-        frontend: float,
+        frontend_seconds: float,
         route: Route,
         tick: Callable[[int], None] | None,
     ) -> None:
-        self._workload, self._cores, self._frontend, self._route = workload, cores, frontend, route
+        self._workload, self._cores, self._frontend_seconds, self._route = workload, cores, frontend_seconds, route
         self._tick = tick
-        self._tracks: dict[Running, Track] = {}
-        self._done: dict[str, Track] = {}
-        self._missing: set[str] = set()
-        self._log = [StepLog.empty() for _ in cores]
+        self._progress: dict[Running, RequestProgress] = {}
+        self._done: dict[str, RequestProgress] = {}
+        self._unanswered: set[str] = set()
+        self._step_logs = [StepLog.empty() for _ in cores]
         self._gaps = array("d")
-        self._due: list[tuple[float, int]] = []
-        self._arrivals: list[tuple[float, int, Request]] = []
-        self._followers: dict[str, list[Request]] = {}
-        self._numbers = {request.id: number for number, request in enumerate(workload)}
+        self._due_events: list[tuple[float, int]] = []
+        self._arrivals: list[tuple[float, int, WorkloadRequest]] = []
+        self._followers: dict[str, list[WorkloadRequest]] = {}
+        self._order = {request.id: number for number, request in enumerate(workload)}
         for request in workload:
             if request.after is None:
-                self._expect_arrival(request.arrival_s, request)
+                self._schedule_arrival(request.arrival_s, request)
             else:
                 self._followers.setdefault(request.after, []).append(request)
 
-    def run(self, until: frozenset[str] | None) -> Replayed:
-        self._missing = set(until) if until is not None else {request.id for request in self._workload}
-        while self._missing:
-            if self._arrivals and (not self._due or self._arrivals[0][0] + self._frontend <= self._due[0][0]):
+    def run(self, until: frozenset[str] | None) -> ReplayResult:
+        self._unanswered = set(until) if until is not None else {request.id for request in self._workload}
+        while self._unanswered:
+            if self._arrivals and (
+                not self._due_events or self._arrivals[0][0] + self._frontend_seconds <= self._due_events[0][0]
+            ):
                 self._arrive(self._arrivals[0][0])
             else:
-                now, place = heappop(self._due)
-                self._happen(place, now)
+                now, source = heappop(self._due_events)
+                self._handle_due(source, now)
         answered = [self._done[request.id] for request in self._workload if request.id in self._done]
-        return Replayed([self._timing(track) for track in answered], self._log, self._gaps)
+        return ReplayResult([self._build_timing(track) for track in answered], self._step_logs, self._gaps)
 
-    def _timing(self, track: Track) -> Timing:
-        return track.timing()
+    def _build_timing(self, track: RequestProgress) -> Timing:
+        return track.build_timing()
 
     def _arrive(self, arrival: float) -> None:
         """Everyone who arrives at this moment; an idle replica then begins with all of them together."""
         idle: set[int] = set()
         while self._arrivals and self._arrivals[0][0] == arrival:
-            replica = self._queue(heappop(self._arrivals)[2], arrival)
-            if self._cores[replica].due is None:
+            replica = self._enqueue(heappop(self._arrivals)[2], arrival)
+            if self._cores[replica].next_step_end is None:
                 idle.add(replica)
         for replica in sorted(idle):
-            self._step(replica, arrival + self._frontend)
+            self._step(replica, arrival + self._frontend_seconds)
 
-    def _happen(self, place: int, now: float) -> None:
+    def _handle_due(self, source: int, now: float) -> None:
         """What is due: here a step of the replica of this number."""
-        self._step(place, now)
+        self._step(source, now)
 
-    def _queue(self, request: Request, arrival: float) -> int:
-        sequence = sequence_of(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend)
+    def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
+        sequence = build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
         replica = self._route(sequence, self._cores)
         self._cores[replica].add(sequence)
-        self._tracks[sequence] = Track(request, arrival, replica, sequence)
+        self._progress[sequence] = RequestProgress(request, arrival, replica, sequence)
         return replica
 
-    def _step(self, replica: int, now: float) -> Outcome:
+    def _step(self, replica: int, now: float) -> StepOutcome:
         core = self._cores[replica]
         outcome = core.step(now)
-        tracks, gaps, at = self._tracks, self._gaps, outcome.at
+        tracks, gaps, at = self._progress, self._gaps, outcome.at
         for sequence in outcome.sampled:
             track = tracks[sequence]
-            if track.last:
-                gaps.append(at - track.last)
+            if track.last_token_at:
+                gaps.append(at - track.last_token_at)
             else:
-                track.first = at
-            track.last = at
+                track.first_token_at = at
+            track.last_token_at = at
         for sequence in outcome.admitted:
             tracks[sequence].scheduled = tracks[sequence].scheduled or at
         for sequence in outcome.finished:
             self._finish(tracks.pop(sequence))
         self._record(replica, outcome)
-        if core.due is not None:
-            heappush(self._due, (core.due, replica))
+        if core.next_step_end is not None:
+            heappush(self._due_events, (core.next_step_end, replica))
         return outcome
 
-    def _finish(self, track: Track) -> None:
+    def _finish(self, track: RequestProgress) -> None:
         self._done[track.request.id] = track
-        self._missing.discard(track.request.id)
+        self._unanswered.discard(track.request.id)
         if self._tick is not None:
             self._tick(len(self._done))
         for request in self._followers.pop(track.request.id, ()):
-            self._expect_arrival(track.last + request.arrival_s, request)
+            self._schedule_arrival(track.last_token_at + request.arrival_s, request)
 
-    def _expect_arrival(self, at: float, request: Request) -> None:
+    def _schedule_arrival(self, at: float, request: WorkloadRequest) -> None:
         """At the same moment in the workload's order."""
-        heappush(self._arrivals, (at, self._numbers[request.id], request))
+        heappush(self._arrivals, (at, self._order[request.id], request))
 
-    def _record(self, replica: int, outcome: Outcome) -> None:
+    def _record(self, replica: int, outcome: StepOutcome) -> None:
         if outcome.load is None or outcome.began is None:
             return
-        log, load, scheduler = self._log[replica], outcome.load, self._cores[replica].scheduler
+        log, load, scheduler = self._step_logs[replica], outcome.load, self._cores[replica].scheduler
         log.begins.append(outcome.began)
         log.ends.append(outcome.at)
         log.tokens.append(load.tokens)

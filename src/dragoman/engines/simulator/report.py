@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from .replay import Replayed, StepLog
+from .replay import ReplayResult, StepLog
 from .timing import Timing
 
 
@@ -28,7 +28,7 @@ class Slo(Struct, frozen=True, forbid_unknown_fields=True):
     tpot: float | None = None
     latency: float | None = None
 
-    def kept(self, timing: Timing) -> bool:
+    def is_met(self, timing: Timing) -> bool:
         """An answer of one token has no time per output token and keeps any."""
         pairs = ((self.ttft, timing.ttft), (self.tpot, timing.tpot or 0.0), (self.latency, timing.latency))
         return all(limit is None or value <= limit for limit, value in pairs)
@@ -63,51 +63,51 @@ class Report(Struct, frozen=True):
     kv_transfer: Spread | None = None
 
 
-def spread(values: Iterable[float]) -> Spread:
+def summarize(values: Iterable[float]) -> Spread:
     """Percentiles with linear interpolation, as numpy and vLLM's benchmark take them."""
-    found = np.fromiter(values, dtype=np.float64)
-    if not len(found):
+    array = np.fromiter(values, dtype=np.float64)
+    if not len(array):
         return Spread(0.0, 0.0, 0.0, 0.0)
-    p50, p90, p99 = np.percentile(found, (50, 90, 99))
-    return Spread(float(found.mean()), float(p50), float(p90), float(p99))
+    p50, p90, p99 = np.percentile(array, (50, 90, 99))
+    return Spread(float(array.mean()), float(p50), float(p90), float(p99))
 
 
-def report(replayed: Replayed, slo: Slo | None = None) -> Report:
+def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
     """Of a whole run; at least one request must have been answered."""
-    timings = replayed.timings
+    timings = result.timings
     if not timings:
         raise ValueError("no request was answered")
     duration = max(timing.last_token_s for timing in timings) - min(timing.arrival_s for timing in timings)
     inputs = sum(timing.input_tokens for timing in timings)
-    good = None if slo is None else sum(slo.kept(timing) for timing in timings)
-    usage_max = max((max(log.kv_usage, default=0.0) for log in replayed.steps), default=0.0)
+    good = None if slo is None else sum(slo.is_met(timing) for timing in timings)
+    usage_max = max((max(log.kv_usage, default=0.0) for log in result.steps), default=0.0)
     return Report(
         requests=len(timings),
         duration=duration,
-        ttft=spread(timing.ttft for timing in timings),
-        tpot=spread(timing.tpot for timing in timings if timing.tpot is not None),
-        itl=spread(replayed.gaps),
-        latency=spread(timing.latency for timing in timings),
+        ttft=summarize(timing.ttft for timing in timings),
+        tpot=summarize(timing.tpot for timing in timings if timing.tpot is not None),
+        itl=summarize(result.gaps),
+        latency=summarize(timing.latency for timing in timings),
         request_rate=len(timings) / duration,
         input_token_rate=inputs / duration,
         output_token_rate=sum(timing.output_tokens for timing in timings) / duration,
         good=good,
         goodput=None if good is None else good / duration,
-        kv_usage_mean=_over_time(replayed.steps, [log.kv_usage for log in replayed.steps], duration, mean=True),
+        kv_usage_mean=_average_over_time(result.steps, [log.kv_usage for log in result.steps], duration, mean=True),
         kv_usage_max=usage_max,
-        running_mean=_over_time(replayed.steps, [log.running for log in replayed.steps], duration),
-        waiting_mean=_over_time(replayed.steps, [log.waiting for log in replayed.steps], duration),
+        running_mean=_average_over_time(result.steps, [log.running for log in result.steps], duration),
+        waiting_mean=_average_over_time(result.steps, [log.waiting for log in result.steps], duration),
         preemptions=sum(timing.preemptions for timing in timings),
         cache_hits=sum(timing.cached_tokens for timing in timings) / inputs,
-        kv_transfer=spread(timing.kv_transfer_s for timing in timings) if _is_split(timings) else None,
+        kv_transfer=summarize(timing.kv_transfer_s for timing in timings) if _is_disaggregated(timings) else None,
     )
 
 
-def _is_split(timings: Sequence[Timing]) -> bool:
+def _is_disaggregated(timings: Sequence[Timing]) -> bool:
     return any(timing.prefill_replica is not None for timing in timings)
 
 
-def _over_time(
+def _average_over_time(
     steps: Sequence[StepLog], columns: Sequence[Sequence[float]], duration: float, *, mean: bool = False
 ) -> float:
     """Weighted by the steps' lengths, idle time counting as nothing; summed over the replicas, or their mean."""
@@ -118,26 +118,26 @@ def _over_time(
     return total / len(steps) if mean else total
 
 
-def text(found: Report) -> str:
+def render_report(report: Report) -> str:
     """For people, in milliseconds."""
     lines = [
-        f"requests         {found.requests} in {found.duration:.2f} s",
-        f"throughput       {found.request_rate:.2f} requests/s, {found.input_token_rate:.0f} input tokens/s, "
-        f"{found.output_token_rate:.0f} output tokens/s",
+        f"requests         {report.requests} in {report.duration:.2f} s",
+        f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "
+        f"{report.output_token_rate:.0f} output tokens/s",
     ]
-    if found.good is not None and found.goodput is not None:
-        lines.append(f"goodput          {found.goodput:.2f} requests/s ({found.good} within the SLO)")
+    if report.good is not None and report.goodput is not None:
+        lines.append(f"goodput          {report.goodput:.2f} requests/s ({report.good} within the SLO)")
     lines.append(f"{'milliseconds':<12}{'mean':>12}{'p50':>12}{'p90':>12}{'p99':>12}")
-    rows = [("TTFT", found.ttft), ("TPOT", found.tpot), ("ITL", found.itl), ("latency", found.latency)]
-    if found.kv_transfer is not None:
-        rows.append(("KV transfer", found.kv_transfer))
+    rows = [("TTFT", report.ttft), ("TPOT", report.tpot), ("ITL", report.itl), ("latency", report.latency)]
+    if report.kv_transfer is not None:
+        rows.append(("KV transfer", report.kv_transfer))
     for name, row in rows:
         values = (row.mean, row.p50, row.p90, row.p99)
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
     lines += [
-        f"KV cache         {found.kv_usage_mean:.1%} in the mean, {found.kv_usage_max:.1%} at most",
-        f"prefix cache     {found.cache_hits:.1%} of the prompts' tokens",
-        f"running, waiting {found.running_mean:.1f}, {found.waiting_mean:.1f} in the mean",
-        f"preemptions      {found.preemptions}",
+        f"KV cache         {report.kv_usage_mean:.1%} in the mean, {report.kv_usage_max:.1%} at most",
+        f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens",
+        f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} in the mean",
+        f"preemptions      {report.preemptions}",
     ]
     return "\n".join(lines) + "\n"

@@ -6,39 +6,39 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from .engine_core import EngineCore
-from .sequence import Sequence as Request
+from .sequence import SimulatedSequence as Request
 
 Route = Callable[[Request, Sequence[EngineCore]], int]
 """The index of the replica that serves this request. Replicas have the same block size."""
 
 
-def round_robin() -> Route:
+def build_round_robin() -> Route:
     """One after the other."""
-    turns = count()
-    return lambda _, cores: next(turns) % len(cores)
+    counter = count()
+    return lambda _, cores: next(counter) % len(cores)
 
 
-def least_loaded() -> Route:
+def build_least_loaded() -> Route:
     """The fewest requests, waiting ones counted four times, as vLLM's data-parallel balancer does."""
 
     def route(_: Request, cores: Sequence[EngineCore]) -> int:
-        return min(range(len(cores)), key=lambda index: _load(cores[index]))
+        return min(range(len(cores)), key=lambda index: _weigh_load(cores[index]))
 
     return route
 
 
-def prefix_aware(load_weight: float = 16.0) -> Route:
+def build_prefix_aware(load_weight: float = 16.0) -> Route:
     """The longest cached prefix; a request in the way counts as much as `load_weight` missing blocks."""
 
     def route(request: Request, cores: Sequence[EngineCore]) -> int:
-        def worth(index: int) -> float:
+        def score(index: int) -> float:
             scheduler = cores[index].scheduler
-            return len(scheduler.cached_prefix(request)) - load_weight * _load(cores[index])
+            return len(scheduler.find_cached_prefix(request)) - load_weight * _weigh_load(cores[index])
 
-        return max(range(len(cores)), key=worth)
+        return max(range(len(cores)), key=score)
 
     return route
 
 
-def _load(core: EngineCore) -> int:
+def _weigh_load(core: EngineCore) -> int:
     return 4 * core.scheduler.num_waiting + core.scheduler.num_running

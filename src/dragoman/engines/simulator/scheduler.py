@@ -15,17 +15,17 @@ from collections import deque
 from msgspec import Struct
 
 from ...core.errors import ContextTooLong, RequestError
-from .blocks import BlockPool
-from .config import SchedulerConfig
+from .blocks import SimulatedBlockPool
+from .config import SimulatedSchedulerConfig
 from .latency import StepLoad
-from .sequence import Sequence, Status
-from .waiting import WaitingQueue
+from .sequence import SequenceStatus, SimulatedSequence
+from .waiting_queue import WaitingQueue
 
 
-class Chunk(Struct, frozen=True, gc=False):
+class PrefillChunk(Struct, frozen=True, gc=False):
     """num_tokens tokens of a prompt (or of one that is computed again), from num_computed_tokens on."""
 
-    sequence: Sequence
+    sequence: SimulatedSequence
     num_computed_tokens: int
     num_tokens: int
 
@@ -35,14 +35,14 @@ class Chunk(Struct, frozen=True, gc=False):
         return self.num_tokens * (self.num_computed_tokens + self.num_tokens / 2)
 
 
-class Fetch(Struct, frozen=True, gc=False):
+class RemoteFetch(Struct, frozen=True, gc=False):
     """A sequence that waits for num_tokens of its prompt from another instance; 0 if all were found here."""
 
-    sequence: Sequence
+    sequence: SimulatedSequence
     num_tokens: int
 
 
-class Step:
+class SchedulerOutput:
     """What is computed together.
 
     decodes: who computes one token and has the next when the step ends. chunks: prompts' pieces.
@@ -50,17 +50,26 @@ class Step:
     fetching: who left the queue to wait for another instance; they take no part in the step.
     """
 
-    __slots__ = ("admitted", "chunks", "completed", "decodes", "fetching", "filled", "num_chunk_tokens", "preempted")
+    __slots__ = (
+        "admitted",
+        "block_fillers",
+        "chunks",
+        "decodes",
+        "fetching",
+        "last_chunks",
+        "num_chunk_tokens",
+        "preempted",
+    )
 
     def __init__(self) -> None:
-        self.decodes: list[Sequence] = []
-        self.chunks: list[Chunk] = []
+        self.decodes: list[SimulatedSequence] = []
+        self.chunks: list[PrefillChunk] = []
         self.num_chunk_tokens = 0
-        self.completed: list[Sequence] = []
-        self.filled: list[Sequence] = []
-        self.admitted: list[Sequence] = []
-        self.preempted: list[Sequence] = []
-        self.fetching: list[Fetch] = []
+        self.last_chunks: list[SimulatedSequence] = []
+        self.block_fillers: list[SimulatedSequence] = []
+        self.admitted: list[SimulatedSequence] = []
+        self.preempted: list[SimulatedSequence] = []
+        self.fetching: list[RemoteFetch] = []
 
     @property
     def num_tokens(self) -> int:
@@ -85,50 +94,50 @@ class SchedulerStats(Struct):
     prefix_cache_hits: int = 0
 
 
-class Scheduler:
+class SimulatedScheduler:
     """The waiting queue and the running set over a block pool."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool | None = None) -> None:
+    def __init__(self, config: SimulatedSchedulerConfig, pool: SimulatedBlockPool | None = None) -> None:
         self.config = config
-        self.pool = pool or BlockPool(config.num_gpu_blocks)
+        self.pool = pool or SimulatedBlockPool(config.num_gpu_blocks)
         self.stats = SchedulerStats()
         self._waiting = WaitingQueue(config.scheduling_policy)
-        self._running: list[Sequence] = []
-        self._fetching: list[Sequence] = []
-        self._fetched: deque[Sequence] = deque()
+        self._running: list[SimulatedSequence] = []
+        self._fetching: list[SimulatedSequence] = []
+        self._ready_to_resume: deque[SimulatedSequence] = deque()
         self._watermark = int(config.watermark * config.num_gpu_blocks)
 
     @property
     def num_waiting(self) -> int:
         """Those that fetch included, as in vLLM."""
-        return len(self._waiting) + len(self._fetched) + len(self._fetching)
+        return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching)
 
     @property
     def num_running(self) -> int:
         return len(self._running)
 
-    def running(self) -> tuple[Sequence, ...]:
+    def list_running(self) -> tuple[SimulatedSequence, ...]:
         """In the order in which they are scheduled."""
         return tuple(self._running)
 
-    def waiting(self) -> tuple[Sequence, ...]:
+    def list_waiting(self) -> tuple[SimulatedSequence, ...]:
         """In the order in which they would be admitted; at the end those that fetch."""
-        return (*self._fetched, *self._waiting, *self._fetching)
+        return (*self._ready_to_resume, *self._waiting, *self._fetching)
 
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
+    def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
         """Blocks that hold its beginning already; at least the last token is left to compute."""
         if not self.config.enable_prefix_caching:
             return []
-        full = (sequence.num_tokens - 1) // self.config.block_size
-        return self.pool.find(sequence.contents.block_hash(index) for index in range(full))
+        num_full = (sequence.num_tokens - 1) // self.config.block_size
+        return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: SimulatedSequence) -> None:
         """Raise RequestError for what could never run, so that it does not wedge the queue."""
         if sequence.num_prompt_tokens < 1:
             raise RequestError("The prompt is empty.", param="prompt")
         if sequence.max_tokens < 1:
             raise RequestError("max_tokens must be at least 1.", param="max_tokens")
-        limit = self.config.context
+        limit = self.config.max_context
         if sequence.num_prompt_tokens >= limit:
             raise ContextTooLong(limit=limit, prompt=sequence.num_prompt_tokens)
         if sequence.num_tokens_at_end > limit:
@@ -139,72 +148,72 @@ class Scheduler:
                 code="context_length_exceeded",
             )
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimulatedSequence) -> None:
         """Queue a sequence. Raises RequestError if it can never run."""
         self.check(sequence)
         self._waiting.add(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
+    def finish(self, sequence: SimulatedSequence) -> None:
         """Ended by its content, or aborted: out at once, and its blocks are free. Again does nothing."""
         match sequence.status:
-            case Status.RUNNING:
+            case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
                 self._free(sequence)
-            case Status.WAITING | Status.PREEMPTED:
+            case SequenceStatus.WAITING | SequenceStatus.PREEMPTED:
                 self._waiting.remove(sequence)
-            case Status.FETCHING:
+            case SequenceStatus.FETCHING:
                 self._fetching.remove(sequence)
                 self._free(sequence)
-            case Status.FETCHED:
-                self._fetched.remove(sequence)
+            case SequenceStatus.FETCHED:
+                self._ready_to_resume.remove(sequence)
                 self._free(sequence)
-            case Status.FINISHED:
+            case SequenceStatus.FINISHED:
                 return
-        sequence.status = Status.FINISHED
+        sequence.status = SequenceStatus.FINISHED
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: SimulatedSequence) -> None:
         """Free what a finished sequence kept for another instance. Again does nothing."""
-        if sequence.status is Status.FINISHED:
+        if sequence.status is SequenceStatus.FINISHED:
             self._free(sequence)
 
-    def fetched(self, sequence: Sequence) -> None:
+    def complete_fetch(self, sequence: SimulatedSequence) -> None:
         """What it waited for has come: it goes on before anyone who is not yet running."""
         self._fetching.remove(sequence)
-        here = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
-        sequence.num_computed_tokens = min(here, sequence.num_tokens - 1)  # the last one gives the first token
+        available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
+        sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
         sequence.num_remote_tokens = 0
         sequence.num_cached_tokens = sequence.num_computed_tokens
-        sequence.status = Status.FETCHED
-        self._publish(sequence)
-        self._fetched.append(sequence)
+        sequence.status = SequenceStatus.FETCHED
+        self._cache_full_blocks(sequence)
+        self._ready_to_resume.append(sequence)
 
-    def fetch_failed(self, sequence: Sequence) -> None:
+    def fail_fetch(self, sequence: SimulatedSequence) -> None:
         """It does not come: the sequence is computed here instead, and is next in the queue."""
         self._fetching.remove(sequence)
         self._free(sequence)
         sequence.num_remote_tokens = 0
-        sequence.status = Status.WAITING
-        self._waiting.put_back(sequence)
+        sequence.status = SequenceStatus.WAITING
+        self._waiting.prepend(sequence)
 
-    def schedule(self) -> Step:
+    def schedule(self) -> SchedulerOutput:
         """The next step; one without tokens if there is nothing to compute, or all gave way."""
-        step = Step()
+        step = SchedulerOutput()
         self._schedule_running(step)
         for chunk in step.chunks:
-            self._publish(chunk.sequence)
+            self._cache_full_blocks(chunk.sequence)
         if not step.preempted:
             self._admit(step)
         return step
 
-    def update(self, step: Step) -> tuple[list[Sequence], list[Sequence]]:
+    def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
         """The step has ended: who got a token (those that were aborted meanwhile did not), and who is finished."""
-        for sequence in step.filled:
-            if sequence.status is Status.RUNNING:
-                self._publish(sequence)
-        sampled: list[Sequence] = []
-        finished: list[Sequence] = []
-        for sequence in step.decodes + step.completed:
-            if sequence.status is Status.FINISHED:
+        for sequence in step.block_fillers:
+            if sequence.status is SequenceStatus.RUNNING:
+                self._cache_full_blocks(sequence)
+        sampled: list[SimulatedSequence] = []
+        finished: list[SimulatedSequence] = []
+        for sequence in step.decodes + step.last_chunks:
+            if sequence.status is SequenceStatus.FINISHED:
                 continue
             sequence.num_output_tokens += 1
             sampled.append(sequence)
@@ -213,132 +222,132 @@ class Scheduler:
         for sequence in finished:
             if sequence.keeps_blocks:
                 self._running.remove(sequence)
-                sequence.status = Status.FINISHED
+                sequence.status = SequenceStatus.FINISHED
             else:
                 self.finish(sequence)
         return sampled, finished
 
-    def _schedule_running(self, step: Step) -> None:
+    def _schedule_running(self, step: SchedulerOutput) -> None:
         """The hot loop: who decodes costs a few attribute accesses, and a block every block_size steps."""
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
         for sequence in self._running.copy():
-            left = budget - step.num_chunk_tokens - len(decodes)
-            if not left:
+            remaining = budget - step.num_chunk_tokens - len(decodes)
+            if not remaining:
                 break
             computed, known = sequence.num_computed_tokens, sequence.num_tokens
-            if known == sequence.num_tokens_at_end or sequence.status is not Status.RUNNING:
+            if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
                 continue  # its last token is on its way, or it has just been preempted
             if known - computed != 1:
-                if not self._extend(sequence, min(left, known - computed), step):
+                if not self._schedule_chunk(sequence, min(remaining, known - computed), step):
                     break
                 continue
-            if computed % block_size == 0 and not self._grow(sequence, known, step):
+            if computed % block_size == 0 and not self._allocate(sequence, known, step):
                 break
             sequence.num_computed_tokens = known
             sequence.num_tokens = known + 1
             decodes.append(sequence)
             if known % block_size == 0:
-                step.filled.append(sequence)
+                step.block_fillers.append(sequence)
 
-    def _extend(self, sequence: Sequence, count: int, step: Step) -> bool:
+    def _schedule_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> bool:
         """Compute so many more tokens of its prompt. False if it had to give way."""
-        count = self._cut(count)
-        if not self._grow(sequence, sequence.num_computed_tokens + count, step):
+        count = self._limit_chunk(count)
+        if not self._allocate(sequence, sequence.num_computed_tokens + count, step):
             return False
-        self._compute(sequence, count, step)
+        self._append_chunk(sequence, count, step)
         return True
 
-    def _compute(self, sequence: Sequence, count: int, step: Step) -> None:
-        step.chunks.append(Chunk(sequence, sequence.num_computed_tokens, count))
+    def _append_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> None:
+        step.chunks.append(PrefillChunk(sequence, sequence.num_computed_tokens, count))
         step.num_chunk_tokens += count
         sequence.num_computed_tokens += count
         if sequence.num_computed_tokens == sequence.num_tokens:
             sequence.num_tokens += 1
-            step.completed.append(sequence)
+            step.last_chunks.append(sequence)
 
-    def _grow(self, sequence: Sequence, num_tokens: int, step: Step) -> bool:
+    def _allocate(self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput) -> bool:
         """Hold blocks for so many tokens, preempting while there are too few. False if it had to give way itself."""
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
-        while missing > self.pool.free:
-            victim = self._victim()
+        while missing > self.pool.num_free:
+            victim = self._choose_victim()
             self._preempt(victim, step)
             if victim is sequence:
                 return False
         sequence.blocks += self.pool.allocate(missing)
         return True
 
-    def _victim(self) -> Sequence:
+    def _choose_victim(self) -> SimulatedSequence:
         if self.config.scheduling_policy == "priority":
             return max(self._running, key=lambda sequence: sequence.rank)
         return self._running[-1]
 
-    def _preempt(self, victim: Sequence, step: Step) -> None:
-        self._withdraw(victim, step)
+    def _preempt(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
+        self._remove_from_step(victim, step)
         self._running.remove(victim)
         self._free(victim)
-        victim.status = Status.PREEMPTED
+        victim.status = SequenceStatus.PREEMPTED
         victim.num_preemptions += 1
         self.stats.num_preemptions += 1
         step.preempted.append(victim)
-        self._waiting.put_back(victim)
+        self._waiting.prepend(victim)
 
-    def _withdraw(self, victim: Sequence, step: Step) -> None:
+    def _remove_from_step(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
         """A victim by priority may already be part of this step."""
         if victim in step.decodes:
             step.decodes.remove(victim)
             victim.num_tokens -= 1
-        elif victim in step.completed:
-            step.completed.remove(victim)
+        elif victim in step.last_chunks:
+            step.last_chunks.remove(victim)
             victim.num_tokens -= 1
-        if victim in step.filled:
-            step.filled.remove(victim)
+        if victim in step.block_fillers:
+            step.block_fillers.remove(victim)
         step.chunks = [chunk for chunk in step.chunks if chunk.sequence is not victim]
         step.num_chunk_tokens = sum(chunk.num_tokens for chunk in step.chunks)
 
-    def _admit(self, step: Step) -> None:
+    def _admit(self, step: SchedulerOutput) -> None:
         """Take from the queue while there is room. Its head is never skipped."""
         config = self.config
-        self._resume(step)
-        while self._waiting and not self._fetched and len(self._running) < config.max_num_seqs:
-            left = config.max_num_batched_tokens - step.num_tokens
+        self._resume_fetched(step)
+        while self._waiting and not self._ready_to_resume and len(self._running) < config.max_num_seqs:
+            remaining = config.max_num_batched_tokens - step.num_tokens
             sequence = self._waiting.head
-            hits = self.cached_prefix(sequence)
-            if left and sequence.num_remote_tokens:
-                if not self._fetch(sequence, hits, step):
+            hits = self.find_cached_prefix(sequence)
+            if remaining and sequence.num_remote_tokens:
+                if not self._start_fetch(sequence, hits, step):
                     break
                 continue
             cached = len(hits) * config.block_size
-            count = self._cut(sequence.num_tokens - cached)
-            if not left or (count > left and not config.enable_chunked_prefill):
+            count = self._limit_chunk(sequence.num_tokens - cached)
+            if not remaining or (count > remaining and not config.enable_chunked_prefill):
                 break
-            count = min(count, left)
+            count = min(count, remaining)
             if not self._can_admit(sequence, hits, cached + count):
                 break
             self._waiting.pop()
             self._start(sequence, hits, step)
-            self._grow(sequence, cached + count, step)
-            self._compute(sequence, count, step)
+            self._allocate(sequence, cached + count, step)
+            self._append_chunk(sequence, count, step)
             # Already now, as vLLM does: all keys of a step are written before any is read, so requests that
             # start together share their prompt.
-            self._publish(sequence)
+            self._cache_full_blocks(sequence)
 
-    def _resume(self, step: Step) -> None:
+    def _resume_fetched(self, step: SchedulerOutput) -> None:
         """Those whose prompt has been fetched. They hold their blocks, so nobody may stand in their way: whoever waits
         for these blocks would wait for ever."""
-        while self._fetched and len(self._running) < self.config.max_num_seqs:
-            left = self.config.max_num_batched_tokens - step.num_tokens
-            sequence = self._fetched[0]
-            count = self._cut(sequence.num_tokens - sequence.num_computed_tokens)
-            if not left or (count > left and not self.config.enable_chunked_prefill):
+        while self._ready_to_resume and len(self._running) < self.config.max_num_seqs:
+            remaining = self.config.max_num_batched_tokens - step.num_tokens
+            sequence = self._ready_to_resume[0]
+            count = self._limit_chunk(sequence.num_tokens - sequence.num_computed_tokens)
+            if not remaining or (count > remaining and not self.config.enable_chunked_prefill):
                 break
-            self._fetched.popleft()
-            sequence.status = Status.RUNNING
+            self._ready_to_resume.popleft()
+            sequence.status = SequenceStatus.RUNNING
             self._running.append(sequence)
             step.admitted.append(sequence)
-            self._compute(sequence, min(count, left), step)
-            self._publish(sequence)
+            self._append_chunk(sequence, min(count, remaining), step)
+            self._cache_full_blocks(sequence)
 
-    def _fetch(self, sequence: Sequence, hits: list[int], step: Step) -> bool:
+    def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
         """Blocks for the whole prompt, to be filled by another instance. False if they are not to be had.
 
         What is in the cache is not fetched; if that is all, the sequence stays where it is, as any other.
@@ -346,36 +355,36 @@ class Scheduler:
         missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
         if missing <= 0:
             sequence.num_remote_tokens = 0
-            step.fetching.append(Fetch(sequence, 0))
+            step.fetching.append(RemoteFetch(sequence, 0))
             return True
         if not self._can_admit(sequence, hits, sequence.num_tokens):
             return False
         self._waiting.pop()
-        self._take(sequence, hits)
-        self._grow(sequence, sequence.num_tokens, step)
-        sequence.status = Status.FETCHING
+        self._acquire_prefix(sequence, hits)
+        self._allocate(sequence, sequence.num_tokens, step)
+        sequence.status = SequenceStatus.FETCHING
         self._fetching.append(sequence)
-        step.fetching.append(Fetch(sequence, missing))
+        step.fetching.append(RemoteFetch(sequence, missing))
         return True
 
-    def _cut(self, count: int) -> int:
+    def _limit_chunk(self, count: int) -> int:
         threshold = self.config.long_prefill_token_threshold
         return min(count, threshold) if threshold else count
 
-    def _can_admit(self, sequence: Sequence, hits: list[int], end: int) -> bool:
+    def _can_admit(self, sequence: SimulatedSequence, hits: list[int], end: int) -> bool:
         reserved = sequence.num_tokens if self.config.scheduler_reserve_full_isl else end
-        missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.idle(hits)
-        return missing + (self._watermark if self._running else 0) <= self.pool.free
+        missing = -(-reserved // self.config.block_size) - len(hits) + self.pool.count_free(hits)
+        return missing + (self._watermark if self._running else 0) <= self.pool.num_free
 
-    def _start(self, sequence: Sequence, hits: list[int], step: Step) -> None:
-        self._take(sequence, hits)
-        sequence.status = Status.RUNNING
+    def _start(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> None:
+        self._acquire_prefix(sequence, hits)
+        sequence.status = SequenceStatus.RUNNING
         self._running.append(sequence)
         step.admitted.append(sequence)
 
-    def _take(self, sequence: Sequence, hits: list[int]) -> None:
+    def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
         """What the cache has of its beginning."""
-        self.pool.hold(hits)
+        self.pool.acquire(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
         sequence.num_computed_tokens = len(hits) * self.config.block_size
@@ -384,17 +393,17 @@ class Scheduler:
             self.stats.prefix_cache_queries += sequence.num_prompt_tokens
             self.stats.prefix_cache_hits += sequence.num_computed_tokens
 
-    def _publish(self, sequence: Sequence) -> None:
+    def _cache_full_blocks(self, sequence: SimulatedSequence) -> None:
         """Let its full blocks be found, as far as their tokens are known."""
         if not self.config.enable_prefix_caching:
             return
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        full = min(sequence.num_computed_tokens, known) // self.config.block_size
-        for index in range(sequence.num_hashed_blocks, full):
-            self.pool.cache(sequence.blocks[index], sequence.contents.block_hash(index))
-        sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, full)
+        num_full = min(sequence.num_computed_tokens, known) // self.config.block_size
+        for index in range(sequence.num_hashed_blocks, num_full):
+            self.pool.cache(sequence.blocks[index], sequence.contents.get_block_hash(index))
+        sequence.num_hashed_blocks = max(sequence.num_hashed_blocks, num_full)
 
-    def _free(self, sequence: Sequence) -> None:
+    def _free(self, sequence: SimulatedSequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
         sequence.num_computed_tokens = 0

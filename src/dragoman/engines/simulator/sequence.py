@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from .hashing import Contents
+from .hashing import BlockContents
 
 
-class Status(Enum):
+class SequenceStatus(Enum):
     """Where the scheduler has a sequence. PREEMPTED also waits, in front of those that never ran.
 
     FETCHING has its blocks and waits for another instance to fill them; FETCHED has them filled and is first in line.
@@ -21,7 +21,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-class Sequence:
+class SimulatedSequence:
     """State is the scheduler's to change and everyone's to read.
 
     num_tokens: prompt and output, including the output that steps still running will give.
@@ -57,7 +57,7 @@ class Sequence:
         *,
         num_prompt_tokens: int,
         max_tokens: int,
-        contents: Contents,
+        contents: BlockContents,
         arrival: float = 0.0,
         priority: int = 0,
         num_remote_tokens: int = 0,
@@ -71,7 +71,7 @@ class Sequence:
         self.priority = priority
         self.num_remote_tokens = num_remote_tokens
         self.keeps_blocks = keeps_blocks
-        self.status = Status.WAITING
+        self.status = SequenceStatus.WAITING
         self.blocks: list[int] = []
         self.num_tokens = num_prompt_tokens
         self.num_tokens_at_end = num_prompt_tokens + max_tokens

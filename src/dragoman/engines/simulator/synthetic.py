@@ -9,72 +9,72 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from .workload import Request
+from .workload import WorkloadRequest
 
 Generator = np.random.Generator
 
 
-class Fixed(Struct, frozen=True, tag="fixed", forbid_unknown_fields=True):
+class FixedLength(Struct, frozen=True, tag="fixed", forbid_unknown_fields=True):
     """Always so many tokens."""
 
     tokens: int
 
-    def draw(self, _: Generator) -> int:
+    def sample(self, _: Generator) -> int:
         return max(1, self.tokens)
 
 
-class Uniform(Struct, frozen=True, tag="uniform", forbid_unknown_fields=True):
+class UniformLength(Struct, frozen=True, tag="uniform", forbid_unknown_fields=True):
     """Between low and high tokens, both included."""
 
     low: int
     high: int
 
-    def draw(self, generator: Generator) -> int:
+    def sample(self, generator: Generator) -> int:
         return max(1, int(generator.integers(self.low, self.high, endpoint=True)))
 
 
-class LogNormal(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True):
+class LogNormalLength(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True):
     """Around a median, with a long tail up to `most`; sigma is the standard deviation of the logarithm."""
 
     median: float
     sigma: float
-    most: int
+    maximum: int
 
-    def draw(self, generator: Generator) -> int:
-        drawn = self.median * float(np.exp(generator.normal(0.0, self.sigma)))
-        return min(max(1, round(drawn)), self.most)
-
-
-Lengths = Fixed | Uniform | LogNormal
+    def sample(self, generator: Generator) -> int:
+        length = self.median * float(np.exp(generator.normal(0.0, self.sigma)))
+        return min(max(1, round(length)), self.maximum)
 
 
-def lengths(said: str) -> Lengths:
+RequestLengths = FixedLength | UniformLength | LogNormalLength
+
+
+def parse_lengths(text: str) -> RequestLengths:
     """What a person writes: `512`, `100-900`, `lognormal:400,0.8,8192` (median, sigma, most). Raises ValueError."""
-    name, _, rest = said.partition(":")
+    name, _, rest = text.partition(":")
     try:
         if name == "lognormal" and rest:
-            median, sigma, most = rest.split(",")
-            return _checked(LogNormal(float(median), float(sigma), int(most)), said)
-        low, dash, high = said.partition("-")
-        return _checked(Uniform(int(low), int(high)) if dash else Fixed(int(said)), said)
+            median, sigma, maximum = rest.split(",")
+            return _check_lengths(LogNormalLength(float(median), float(sigma), int(maximum)), text)
+        low, is_range, high = text.partition("-")
+        return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
     except ValueError:
-        raise ValueError(f"{said!r} is no length: write 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+        raise ValueError(f"{text!r} is no length: write 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
 
 
-def _checked(found: Lengths, said: str) -> Lengths:
-    match found:
-        case Fixed(tokens):
-            right = tokens >= 1
-        case Uniform(low, high):
-            right = 1 <= low <= high
-        case LogNormal(median, sigma, most):
-            right = 0 < median < float("inf") and 0 <= sigma < 20 and most >= 1
-    if not right:
-        raise ValueError(said)
-    return found
+def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:
+    match lengths:
+        case FixedLength(tokens):
+            is_valid = tokens >= 1
+        case UniformLength(low, high):
+            is_valid = 1 <= low <= high
+        case LogNormalLength(median, sigma, maximum):
+            is_valid = 0 < median < float("inf") and 0 <= sigma < 20 and maximum >= 1
+    if not is_valid:
+        raise ValueError(text)
+    return lengths
 
 
-def arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
+def generate_arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> Iterator[float]:
     """Moments at which requests arrive, in seconds from 0 on, endlessly; `rate` a second in the mean.
 
     burstiness: as in `vllm bench serve`: the gaps are gamma-distributed with this shape. 1 is a Poisson process, less
@@ -85,33 +85,40 @@ def arrivals(generator: Generator, *, rate: float, burstiness: float = 1.0) -> I
     now = 0.0
     while True:
         yield now
-        even = np.isinf(burstiness)
-        now += 1 / rate if even else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
+        is_constant = np.isinf(burstiness)
+        now += 1 / rate if is_constant else float(generator.gamma(burstiness, 1 / (rate * burstiness)))
 
 
-def poisson(
-    generator: Generator, *, count: int, rate: float, inputs: Lengths, outputs: Lengths, burstiness: float = 1.0
-) -> list[Request]:
+def generate_poisson(
+    generator: Generator,
+    *,
+    count: int,
+    rate: float,
+    inputs: RequestLengths,
+    outputs: RequestLengths,
+    burstiness: float = 1.0,
+) -> list[WorkloadRequest]:
     """Requests that know nothing of each other."""
-    moments = arrivals(generator, rate=rate, burstiness=burstiness)
+    times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
     return [
-        Request(f"r{index}", next(moments), inputs.draw(generator), outputs.draw(generator)) for index in range(count)
-    ]
-
-
-def bursts(
-    generator: Generator, *, count: int, size: int, every: float, inputs: Lengths, outputs: Lengths
-) -> list[Request]:
-    """`size` requests at once, every so many seconds."""
-    if size < 1 or not every > 0:
-        raise ValueError("size must be at least 1 and every more than 0 seconds")
-    return [
-        Request(f"r{index}", index // size * every, inputs.draw(generator), outputs.draw(generator))
+        WorkloadRequest(f"r{index}", next(times), inputs.sample(generator), outputs.sample(generator))
         for index in range(count)
     ]
 
 
-class Conversations(Struct, frozen=True, forbid_unknown_fields=True):
+def generate_bursts(
+    generator: Generator, *, count: int, size: int, interval: float, inputs: RequestLengths, outputs: RequestLengths
+) -> list[WorkloadRequest]:
+    """`size` requests at once, every so many seconds."""
+    if size < 1 or not interval > 0:
+        raise ValueError("size must be at least 1 and every more than 0 seconds")
+    return [
+        WorkloadRequest(f"r{index}", index // size * interval, inputs.sample(generator), outputs.sample(generator))
+        for index in range(count)
+    ]
+
+
+class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """What sessions are like.
 
     Every session starts with one of `groups` system prompts of `system_tokens` tokens, which those of its group share.
@@ -119,40 +126,46 @@ class Conversations(Struct, frozen=True, forbid_unknown_fields=True):
     `think_seconds` in the mean (exponentially distributed).
     """
 
-    turns: Lengths
-    inputs: Lengths
-    outputs: Lengths
+    turns: RequestLengths
+    inputs: RequestLengths
+    outputs: RequestLengths
     think_seconds: float = 5.0
     system_tokens: int = 0
     groups: int = 1
     block_size: int = 16
 
 
-def sessions(generator: Generator, *, count: int, rate: float, conversations: Conversations) -> list[Request]:
+def generate_sessions(
+    generator: Generator, *, count: int, rate: float, options: SessionOptions
+) -> list[WorkloadRequest]:
     """`count` sessions that begin at `rate` a second; a turn waits for the answer to the one before it."""
-    moments = arrivals(generator, rate=rate)
-    requests: list[Request] = []
+    times = generate_arrivals(generator, rate=rate)
+    requests: list[WorkloadRequest] = []
     for session in range(count):
-        requests += _session(generator, session, next(moments), conversations)
+        requests += _generate_session(generator, session, next(times), options)
     return requests
 
 
-def _session(generator: Generator, session: int, begins: float, like: Conversations) -> Iterator[Request]:
-    group = int(generator.integers(like.groups))
-    said = like.system_tokens
-    before: str | None = None
-    for turn in range(like.turns.draw(generator)):
-        inputs = said + like.inputs.draw(generator)
-        outputs = like.outputs.draw(generator)
-        said = inputs + outputs
-        pause = float(generator.exponential(like.think_seconds)) if before else begins
+def _generate_session(
+    generator: Generator, session: int, begins: float, options: SessionOptions
+) -> Iterator[WorkloadRequest]:
+    group = int(generator.integers(options.groups))
+    total_tokens = options.system_tokens
+    previous_id: str | None = None
+    for turn in range(options.turns.sample(generator)):
+        inputs = total_tokens + options.inputs.sample(generator)
+        outputs = options.outputs.sample(generator)
+        total_tokens = inputs + outputs
+        pause = float(generator.exponential(options.think_seconds)) if previous_id else begins
         id = f"s{session}-t{turn}"
-        hashes = _hashes(f"g{group}", f"s{session}", like.system_tokens, said, like.block_size)
-        yield Request(id, pause, inputs, outputs, hashes, like.block_size, after=before)
-        before = id
+        hashes = _build_block_hashes(
+            f"g{group}", f"s{session}", options.system_tokens, total_tokens, options.block_size
+        )
+        yield WorkloadRequest(id, pause, inputs, outputs, hashes, options.block_size, after=previous_id)
+        previous_id = id
 
 
-def _hashes(group: str, session: str, shared: int, tokens: int, block_size: int) -> tuple[str, ...]:
+def _build_block_hashes(group: str, session: str, shared_tokens: int, tokens: int, block_size: int) -> tuple[str, ...]:
     """Names of the full blocks of what was said in a session so far; those of the system prompt are the group's."""
-    owners = (group if (block + 1) * block_size <= shared else session for block in range(tokens // block_size))
+    owners = (group if (block + 1) * block_size <= shared_tokens else session for block in range(tokens // block_size))
     return tuple(f"{owner}/{block}" for block, owner in enumerate(owners))

@@ -11,104 +11,104 @@ from msgspec import Struct
 from ...core.engine import Ended, Failed
 from ...core.errors import RequestError
 from ...core.events import FinishReason
-from .disaggregation import Address, KvTransferParams, Leases, Link, TransferCost, prefilled
-from .scheduler import Fetch, Scheduler
-from .sequence import Sequence
+from .disaggregation import BlockLeases, KvAddress, KvTransferParams, NetworkLink, TransferCost, build_transfer_params
+from .scheduler import RemoteFetch, SimulatedScheduler
+from .sequence import SimulatedSequence
 
 KvRole = Literal["kv_producer", "kv_consumer", "kv_both"]
 _PARAM = "kv_transfer_params"
 
 
-class Exchange(Struct, frozen=True):
+class TransferContext(Struct, frozen=True):
     """How an instance takes part. report: tells the instance that is named there that its blocks are wanted no more."""
 
-    address: Address
+    address: KvAddress
     cost: TransferCost
     lease_seconds: float
     report: Callable[[KvTransferParams], None]
 
 
-def read_asked(text: str, role: KvRole) -> KvTransferParams:
+def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
     """A request's own. Raises RequestError, also for what an instance of this role does not do."""
     try:
-        asked = msgspec.json.decode(text, type=KvTransferParams)
+        params = msgspec.json.decode(text, type=KvTransferParams)
     except msgspec.DecodeError as error:
         raise RequestError(f"{_PARAM}: {error}", param=_PARAM) from None
-    if asked.do_remote_decode and asked.do_remote_prefill:
+    if params.do_remote_decode and params.do_remote_prefill:
         raise RequestError(f"{_PARAM}: do_remote_decode and do_remote_prefill exclude each other", param=_PARAM)
-    if asked.do_remote_decode and role == "kv_consumer":
+    if params.do_remote_decode and role == "kv_consumer":
         raise RequestError(f"{_PARAM}: this instance is a kv_consumer; do_remote_decode needs a producer", param=_PARAM)
-    if asked.do_remote_prefill and role == "kv_producer":
+    if params.do_remote_prefill and role == "kv_producer":
         raise RequestError(
             f"{_PARAM}: this instance is a kv_producer; do_remote_prefill needs a consumer", param=_PARAM
         )
-    return asked
+    return params
 
 
-class Transfers:
+class KvTransfers:
     """Of one rank. wake: something may be able to run now that could not."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        exchange: Exchange,
+        scheduler: SimulatedScheduler,
+        context: TransferContext,
         call_at: Callable[[float, Callable[[float], None]], None],
         wake: Callable[[float], None],
     ) -> None:
-        self._scheduler, self._exchange, self._call_at, self._wake = scheduler, exchange, call_at, wake
-        self._leases = Leases(scheduler, exchange.lease_seconds)
-        self._link = Link(exchange.cost)
-        self._sources: dict[Sequence, KvTransferParams] = {}
+        self._scheduler, self._context, self._call_at, self._wake = scheduler, context, call_at, wake
+        self._leases = BlockLeases(scheduler, context.lease_seconds)
+        self._link = NetworkLink(context.cost)
+        self._sources: dict[SimulatedSequence, KvTransferParams] = {}
         """Of those whose prompt lies elsewhere, until that instance has been told that it may free it."""
-        self._fetching: dict[str, Sequence] = {}
-        self._link_asked: float | None = None
-        self.num_fetched = 0
+        self._fetching: dict[str, SimulatedSequence] = {}
+        self._link_timer_at: float | None = None
+        self.num_fetched_tokens = 0
         """Tokens of prompts that were asked of other instances, since the start."""
 
     @property
-    def num_kept(self) -> int:
+    def num_leased(self) -> int:
         """Sequences whose blocks are held for others."""
         return len(self._leases)
 
-    def expect(self, sequence: Sequence, asked: KvTransferParams) -> None:
+    def register(self, sequence: SimulatedSequence, params: KvTransferParams) -> None:
         """Before it is queued: what is to become of it here."""
-        sequence.keeps_blocks = asked.do_remote_decode
-        if asked.do_remote_prefill:
-            known = asked.remote_num_tokens
+        sequence.keeps_blocks = params.do_remote_decode
+        if params.do_remote_prefill:
+            remote_tokens = params.remote_num_tokens
             count = sequence.num_prompt_tokens
-            sequence.num_remote_tokens = count if known is None else min(known, count)
-            self._sources[sequence] = asked
+            sequence.num_remote_tokens = count if remote_tokens is None else min(remote_tokens, count)
+            self._sources[sequence] = params
 
-    def fetch(self, fetch: Fetch, at: float) -> None:
+    def fetch(self, fetch: RemoteFetch, at: float) -> None:
         """The scheduler has blocks for it; or it needs none, for all is in the cache."""
         if not fetch.num_tokens:
             self._report(fetch.sequence)
             return
-        self.num_fetched += fetch.num_tokens
+        self.num_fetched_tokens += fetch.num_tokens
         self._fetching[fetch.sequence.id] = fetch.sequence
         self._link.begin(fetch.sequence.id, fetch.num_tokens, at)
-        self._watch_link()
+        self._schedule_link()
 
-    def leave(self, sequence: Sequence, at: float) -> None:
+    def cancel(self, sequence: SimulatedSequence, at: float) -> None:
         """It has ended, in whatever way: what is on its way to it is wanted no more."""
         if self._fetching.pop(sequence.id, None) is not None:
             self._link.cancel(sequence.id, at)
-            self._watch_link()
+            self._schedule_link()
         self._report(sequence)
 
-    def close(self, sequence: Sequence, last: Ended | Failed, at: float) -> Ended | Failed:
+    def finish(self, sequence: SimulatedSequence, last: Ended | Failed, at: float) -> Ended | Failed:
         """What its last word says of its blocks. As in vLLM only the end of max_tokens leaves something to fetch."""
-        self.leave(sequence, at)
+        self.cancel(sequence, at)
         if not sequence.keeps_blocks or not sequence.blocks:
             return last
         if not isinstance(last, Ended) or last.reason is not FinishReason.LENGTH:
             self._scheduler.release(sequence)
             return last
-        told = prefilled(sequence, self._exchange.address)
+        params = build_transfer_params(sequence, self._context.address)
         self._leases.release(sequence.id)  # of an earlier one of the same name
-        self._leases.keep(sequence, at)
-        self._call_at(at + self._exchange.lease_seconds, self._expire)
-        return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(told).decode())
+        self._leases.add(sequence, at)
+        self._call_at(at + self._context.lease_seconds, self._expire)
+        return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(params).decode())
 
     def release(self, id: str, at: float) -> None:
         """Another instance has fetched it, or does not want it. Again, or of what is not kept, does nothing."""
@@ -125,23 +125,23 @@ class Transfers:
         if self._leases.expire(at):
             self._call_at(at, self._wake)
 
-    def _watch_link(self) -> None:
-        due = self._link.due
-        if due is not None and due != self._link_asked:
-            self._link_asked = due
-            self._call_at(due, self._land)
+    def _schedule_link(self) -> None:
+        due = self._link.next_completion
+        if due is not None and due != self._link_timer_at:
+            self._link_timer_at = due
+            self._call_at(due, self._complete_transfers)
 
-    def _land(self, at: float) -> None:
-        if at == self._link_asked:
-            self._link_asked = None
-        for id in self._link.ended(at):
+    def _complete_transfers(self, at: float) -> None:
+        if at == self._link_timer_at:
+            self._link_timer_at = None
+        for id in self._link.pop_completed(at):
             sequence = self._fetching.pop(id)
-            self._scheduler.fetched(sequence)
+            self._scheduler.complete_fetch(sequence)
             self._report(sequence)
             self._call_at(at, self._wake)
-        self._watch_link()
+        self._schedule_link()
 
-    def _report(self, sequence: Sequence) -> None:
+    def _report(self, sequence: SimulatedSequence) -> None:
         source = self._sources.pop(sequence, None)
         if source is not None:
-            self._exchange.report(source)
+            self._context.report(source)

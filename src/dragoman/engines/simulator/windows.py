@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .least_squares import Matrix, Rows, Vector
-from .replay import Replayed, StepLog
+from .replay import ReplayResult, StepLog
 from .timing import Timing
 
 KNOTS = (0, 64, 256)
@@ -21,74 +21,74 @@ CONTEXT, PAIRS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 4)
 """Columns of the linear system: the coefficients of LatencyModel, and the seconds from the client to the queue."""
 
 
-class Windows:
+class MeasuredWindows:
     """observed: with the ids of requests that the replay has answered."""
 
-    def __init__(self, replayed: Replayed, observed: Sequence[Timing], frontend_seconds: float) -> None:
-        simulated = {timing.id: timing for timing in replayed.timings}
-        ours = [simulated[timing.id] for timing in observed]
-        work = _Work(replayed.steps[0])
-        first = work.until([timing.first_token_s for timing in ours])
-        self._waiting = first - work.until([timing.arrival_s + frontend_seconds for timing in ours])
+    def __init__(self, result: ReplayResult, observed: Sequence[Timing], frontend_seconds: float) -> None:
+        simulated = {timing.id: timing for timing in result.timings}
+        matched = [simulated[timing.id] for timing in observed]
+        work = _CumulativeWork(result.steps[0])
+        first = work.interpolate([timing.first_token_s for timing in matched])
+        self._waiting = first - work.interpolate([timing.arrival_s + frontend_seconds for timing in matched])
         self._waiting[:, FRONTEND] = 1.0
-        self._decoding = work.until([timing.last_token_s for timing in ours]) - first
+        self._decoding = work.interpolate([timing.last_token_s for timing in matched]) - first
         self._gaps = np.array([timing.output_tokens - 1 for timing in observed])
-        self._ttft, self._decode = _durations(observed)
-        self._our_ttft, self._our_decode = _durations(ours)
+        self._ttft, self._decode = _compute_durations(observed)
+        self._simulated_ttft, self._simulated_decode = _compute_durations(matched)
 
-    def singles(self) -> Rows:
+    def build_request_rows(self) -> Rows:
         """A row a window: what is computed in it, over how long it took. Every target is 1."""
-        several = self._decode > 0
+        has_decode = self._decode > 0
         features = np.vstack(
-            [self._waiting / self._ttft[:, None], self._decoding[several] / self._decode[several, None]]
+            [self._waiting / self._ttft[:, None], self._decoding[has_decode] / self._decode[has_decode, None]]
         )
         return Rows(features, np.ones(len(features)))
 
-    def totals(self) -> Rows:
+    def build_mean_rows(self) -> Rows:
         """A row a mean: time to the first token, latency, time per output token."""
-        several = self._gaps > 0
-        gaps = self._gaps[several]
+        has_decode = self._gaps > 0
+        gaps = self._gaps[has_decode]
         windows = [
             (self._waiting.sum(axis=0), self._ttft.sum()),
             ((self._waiting + self._decoding).sum(axis=0), (self._ttft + self._decode).sum()),
-            ((self._decoding[several] / gaps[:, None]).sum(axis=0), (self._decode[several] / gaps).sum()),
+            ((self._decoding[has_decode] / gaps[:, None]).sum(axis=0), (self._decode[has_decode] / gaps).sum()),
         ]
-        return Rows(np.array([work / took for work, took in windows]), np.ones(len(windows)))
+        return Rows(np.array([work / seconds for work, seconds in windows]), np.ones(len(windows)))
 
-    def error(self) -> float:
+    def compute_error(self) -> float:
         """How far the simulation is from the measurements: the mean deviation of single requests and that of the
         means, in logarithms; 1 counts as the most. Median requests that are 3 % off give about 0.05.
         """
-        several = (self._decode > 0) & (self._our_decode > 0)
-        ttft = np.abs(np.log(self._our_ttft / self._ttft))
-        decode = np.abs(np.log(self._our_decode[several] / self._decode[several]))
+        has_decode = (self._decode > 0) & (self._simulated_decode > 0)
+        ttft = np.abs(np.log(self._simulated_ttft / self._ttft))
+        decode = np.abs(np.log(self._simulated_decode[has_decode] / self._decode[has_decode]))
         single = (np.minimum(ttft, 1.0).mean() + np.minimum(decode, 1.0).mean()) / 2
         means = [
-            self._our_ttft.mean() / self._ttft.mean(),
-            (self._our_ttft + self._our_decode).mean() / (self._ttft + self._decode).mean(),
-            self._our_decode.mean() / self._decode.mean(),
+            self._simulated_ttft.mean() / self._ttft.mean(),
+            (self._simulated_ttft + self._simulated_decode).mean() / (self._ttft + self._decode).mean(),
+            self._simulated_decode.mean() / self._decode.mean(),
         ]
         return float(single + np.minimum(np.abs(np.log(means)), 1.0).mean())
 
 
-def _durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
+def _compute_durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
     """To the first token, and from it to the last."""
     ttft = np.array([timing.ttft for timing in timings])
     return ttft, np.array([timing.latency for timing in timings]) - ttft
 
 
-class _Work:
+class _CumulativeWork:
     """Everything computed from the beginning up to a moment, a column a feature; linear within a step."""
 
     def __init__(self, steps: StepLog) -> None:
-        self._moments = np.column_stack([steps.begins, steps.ends]).ravel()
-        self._sums = [_sums(column) for column in _columns(steps)]
+        self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()
+        self._sums = [_accumulate(column) for column in _build_columns(steps)]
 
-    def until(self, times: Sequence[float]) -> Matrix:
-        return np.column_stack([np.interp(times, self._moments, sums) for sums in self._sums])
+    def interpolate(self, times: Sequence[float]) -> Matrix:
+        return np.column_stack([np.interp(times, self._boundaries, sums) for sums in self._sums])
 
 
-def _columns(steps: StepLog) -> list[Vector]:
+def _build_columns(steps: StepLog) -> list[Vector]:
     tokens = np.array(steps.tokens)
     ends = (*KNOTS[1:], np.inf)
     columns = [np.zeros(len(tokens)) for _ in range(NUM_FEATURES)]
@@ -99,7 +99,7 @@ def _columns(steps: StepLog) -> list[Vector]:
     return columns
 
 
-def _sums(column: Vector) -> Vector:
+def _accumulate(column: Vector) -> Vector:
     """Before and after each step."""
-    after = np.cumsum(column)
-    return np.column_stack([after - column, after]).ravel()
+    total = np.cumsum(column)
+    return np.column_stack([total - column, total]).ravel()

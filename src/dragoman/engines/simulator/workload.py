@@ -26,7 +26,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 MOONCAKE_BLOCK = 512
 
 
-class Request(Struct, frozen=True, omit_defaults=True):
+class WorkloadRequest(Struct, frozen=True, omit_defaults=True):
     """One request of a trace.
 
     arrival_s: seconds from the trace's beginning; with `after`, from the last token of the request of that id (a
@@ -49,19 +49,19 @@ class WorkloadError(ValueError):
     """A trace that cannot be replayed; the message names the line or the request."""
 
 
-def read(lines: Iterable[str | bytes]) -> list[Request]:
+def read_workload(lines: Iterable[str | bytes]) -> list[WorkloadRequest]:
     """A workload from JSON Lines. Raises WorkloadError."""
-    ours, mooncake = msgspec.json.Decoder(Request), msgspec.json.Decoder(_Mooncake)
-    requests: list[Request] = []
+    trace, mooncake = msgspec.json.Decoder(WorkloadRequest), msgspec.json.Decoder(_Mooncake)
+    requests: list[WorkloadRequest] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             is_mooncake = '"input_length"' in (line if isinstance(line, str) else line.decode())
-            requests.append(mooncake.decode(line).request(number) if is_mooncake else ours.decode(line))
+            requests.append(mooncake.decode(line).to_request(number) if is_mooncake else trace.decode(line))
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise WorkloadError(f"line {number}: {error}") from None
-    check(requests)
+    check_workload(requests)
     return requests
 
 
@@ -71,35 +71,35 @@ class _Mooncake(Struct):
     timestamp: Seconds = 0.0
     hash_ids: tuple[int, ...] = ()
 
-    def request(self, number: int) -> Request:
+    def to_request(self, number: int) -> WorkloadRequest:
         """A last block that is not full has an id too, but nobody could share it."""
         hashes = tuple(str(block) for block in self.hash_ids[: self.input_length // MOONCAKE_BLOCK])
         at = self.timestamp / 1000
-        return Request(f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK)
+        return WorkloadRequest(f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK)
 
 
-def write(requests: Iterable[Request]) -> str:
+def encode_workload(requests: Iterable[WorkloadRequest]) -> str:
     """JSON Lines that `read` gives back."""
     return "".join(f"{msgspec.json.encode(request).decode()}\n" for request in requests)
 
 
-def check(requests: Sequence[Request]) -> None:
+def check_workload(requests: Sequence[WorkloadRequest]) -> None:
     """Raise WorkloadError unless ids are unique and every `after` names an earlier line."""
-    seen: set[str] = set()
+    ids: set[str] = set()
     for request in requests:
-        if request.id in seen:
+        if request.id in ids:
             raise WorkloadError(f"request {request.id!r}: the id is used twice")
-        if request.after is not None and request.after not in seen:
+        if request.after is not None and request.after not in ids:
             raise WorkloadError(f"request {request.id!r}: no request before it has the id {request.after!r}")
-        seen.add(request.id)
+        ids.add(request.id)
 
 
-def scaled(requests: Iterable[Request], factor: float) -> list[Request]:
+def scale_arrivals(requests: Iterable[WorkloadRequest], factor: float) -> list[WorkloadRequest]:
     """The same requests arriving `factor` times as fast; think times between turns stay."""
     if not factor > 0:
         raise ValueError("factor must be more than 0")
     changes: dict[str, Any] = {}
-    result: list[Request] = []
+    result: list[WorkloadRequest] = []
     for request in requests:
         changes["arrival_s"] = request.arrival_s / (1 if request.after else factor)
         result.append(msgspec.structs.replace(request, **changes))

@@ -1,5 +1,5 @@
 """A small Llama in numpy: the engine that needs nothing but this package."""
 
-from .engine import TinyEngine, embedded, load
+from .engine import TinyEngine, find_bundled_model, load
 
-__all__ = ["TinyEngine", "embedded", "load"]
+__all__ = ["TinyEngine", "find_bundled_model", "load"]

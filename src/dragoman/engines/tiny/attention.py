@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ..arrays.products import Trials, multiply, pad
+from ..arrays.products import BlockSizes, multiply, round_up
 from ..batching import BLOCK_SIZE
 from .config import LlamaConfig
 
@@ -23,11 +23,11 @@ Ints = NDArray[np.int64]
 CHUNK = 128
 """Keys over which one product sums."""
 CHUNK_BLOCKS = CHUNK // BLOCK_SIZE
-_MOST_SCORES = 1 << 18
+_MAX_SCORES = 1 << 18
 """Scores held at once while a prompt is computed: 1 MiB."""
 
 
-class Single(Struct, frozen=True):
+class SingleQueries(Struct, frozen=True):
     """Rows start to stop of a batch: one query each, of sequences of about the same length.
 
     tables: [rows, blocks] of the pool. hidden: [rows, 1, chunks, 1, CHUNK], -inf where a key may not be seen.
@@ -36,10 +36,10 @@ class Single(Struct, frozen=True):
     start: int
     stop: int
     tables: Ints
-    hidden: Floats
+    mask: Floats
 
 
-class Part(Struct, frozen=True):
+class SpanPart(Struct, frozen=True):
     """Queries begin to end of a span, which see `chunks` chunks of keys.
 
     hidden: [last chunks, rows, CHUNK], -inf where a key may not be seen; all chunks before these are visible.
@@ -48,19 +48,19 @@ class Part(Struct, frozen=True):
     begin: int
     end: int
     chunks: int
-    hidden: Floats
+    mask: Floats
 
 
-class Span(Struct, frozen=True):
+class QuerySpan(Struct, frozen=True):
     """Rows start to stop of a batch: consecutive queries of one sequence. table: [blocks] of the pool."""
 
     start: int
     stop: int
     table: Ints
-    parts: tuple[Part, ...]
+    parts: tuple[SpanPart, ...]
 
 
-def chunks_of(length: int) -> int:
+def count_chunks(length: int) -> int:
     """How many chunks the keys of so many tokens are computed in: few different numbers, so that sequences
     of about the same length go together (padding at most a half)."""
     chunks = -(-length // CHUNK)
@@ -71,68 +71,68 @@ def chunks_of(length: int) -> int:
 class Attention:
     """The attention of one model. Finds by trial which calls of BLAS treat all rows alike."""
 
-    def __init__(self, config: LlamaConfig, trials: Trials) -> None:
-        self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group, config.head_dim
-        self._unit = max(4, 1 << (config.group - 1).bit_length())
+    def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
+        self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
+        self._row_multiple = max(4, 1 << (config.group_size - 1).bit_length())
         sample = np.random.default_rng(1).standard_normal((CHUNK, 2 * self._kv_heads, self._head_dim), np.float32)
-        self._score_block = trials.block(sample[:, 0].T, self._unit)
-        self._value_block = trials.block(sample[:, self._kv_heads], self._unit)
+        self._score_block = block_sizes.find_block_size(sample[:, 0].T, self._row_multiple)
+        self._value_block = block_sizes.find_block_size(sample[:, self._kv_heads], self._row_multiple)
 
-    def single(self, start: int, positions: Ints, tables: Ints) -> Single:
+    def build_single(self, start: int, positions: Ints, tables: Ints) -> SingleQueries:
         """positions: of the queries. tables: zero-padded to a whole number of chunks."""
         width: int = tables.shape[1] * BLOCK_SIZE
         keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
-        hidden = _hidden(keys, positions[:, None, None, None, None])
-        return Single(start=start, stop=start + len(positions), tables=tables, hidden=hidden)
+        mask = _build_mask(keys, positions[:, None, None, None, None])
+        return SingleQueries(start=start, stop=start + len(positions), tables=tables, mask=mask)
 
-    def span(self, start: int, count: int, position: int, table: Ints) -> Span:
+    def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
         """position: of the first query. table: zero-padded to a whole number of chunks."""
         keys = len(table) * BLOCK_SIZE
-        step = max(8, _MOST_SCORES // (self._kv_heads * self._group * keys))
+        step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
-        parts = tuple(self._part(begin, end, position) for begin, end in pairwise(bounds))
-        return Span(start=start, stop=start + count, table=table, parts=parts)
+        parts = tuple(self._build_part(begin, end, position) for begin, end in pairwise(bounds))
+        return QuerySpan(start=start, stop=start + count, table=table, parts=parts)
 
-    def _part(self, begin: int, end: int, position: int) -> Part:
+    def _build_part(self, begin: int, end: int, position: int) -> SpanPart:
         chunks = -(-(position + end) // CHUNK)
         first = (position + begin) // CHUNK
         keys = np.arange(first * CHUNK, chunks * CHUNK).reshape(-1, 1, CHUNK)
-        rows = pad((end - begin) * self._group, self._unit)
+        rows = round_up((end - begin) * self._group, self._row_multiple)
         queries = (position + begin + np.arange(rows) // self._group)[:, None]
-        return Part(begin=begin, end=end, chunks=chunks, hidden=_hidden(keys, queries))
+        return SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(keys, queries))
 
-    def one_each(self, queries: Floats, single: Single, cache: Floats) -> Floats:
+    def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
         """queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width] of this layer."""
         rows = len(queries)
         kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, :, : self._kv_heads].transpose(0, 3, 1, 4, 2)
         values = kv[:, :, :, self._kv_heads :].transpose(0, 3, 1, 2, 4)
-        padded = np.zeros((rows, self._kv_heads, 1, self._unit, self._head_dim), np.float32)
+        padded = np.zeros((rows, self._kv_heads, 1, self._row_multiple, self._head_dim), np.float32)
         padded[:, :, 0, : self._group] = queries.reshape(rows, self._kv_heads, self._group, self._head_dim)
         scores = multiply(padded, keys, self._score_block)
-        scores += single.hidden
-        mixed = self._mix(scores, values)
+        scores += single.mask
+        mixed = self._mix_values(scores, values)
         return mixed[:, :, : self._group].reshape(rows, -1)
 
-    def many(self, queries: Floats, span: Span, cache: Floats) -> Floats:
+    def attend_span(self, queries: Floats, span: QuerySpan, cache: Floats) -> Floats:
         """As `one_each`, for the queries of one span."""
         kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
-        mixed = [self._part_of(queries[part.begin : part.end], part, keys, values) for part in span.parts]
+        mixed = [self._attend_part(queries[part.begin : part.end], part, keys, values) for part in span.parts]
         return mixed[0] if len(mixed) == 1 else np.concatenate(mixed)
 
-    def _part_of(self, queries: Floats, part: Part, keys: Floats, values: Floats) -> Floats:
-        count, chunks, masked = len(queries), part.chunks, len(part.hidden)
+    def _attend_part(self, queries: Floats, part: SpanPart, keys: Floats, values: Floats) -> Floats:
+        count, chunks, masked = len(queries), part.chunks, len(part.mask)
         heads = queries.reshape(count, self._kv_heads, self._group, self._head_dim).transpose(1, 0, 2, 3)
-        padded = np.zeros((self._kv_heads, 1, part.hidden.shape[1], self._head_dim), np.float32)
+        padded = np.zeros((self._kv_heads, 1, part.mask.shape[1], self._head_dim), np.float32)
         padded[:, 0, : count * self._group] = heads.reshape(self._kv_heads, -1, self._head_dim)
         scores = multiply(padded, keys[:, :chunks], self._score_block)
-        scores[:, chunks - masked :] += part.hidden
-        mixed = self._mix(scores, values[:, :chunks])[:, : count * self._group]
+        scores[:, chunks - masked :] += part.mask
+        mixed = self._mix_values(scores, values[:, :chunks])[:, : count * self._group]
         return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
 
-    def _mix(self, scores: Floats, values: Floats) -> Floats:
+    def _mix_values(self, scores: Floats, values: Floats) -> Floats:
         """The softmax over chunks and keys, times the values.
 
         scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK, head_dim].
@@ -142,17 +142,17 @@ class Attention:
             highest = highest.max(axis=-3, keepdims=True)
         scores -= highest
         np.exp(scores, out=scores)
-        mixed = _in_order(multiply(scores, values, self._value_block))
-        mixed /= _in_order(scores.sum(axis=-1, keepdims=True))
+        mixed = _sum_in_order(multiply(scores, values, self._value_block))
+        mixed /= _sum_in_order(scores.sum(axis=-1, keepdims=True))
         return mixed
 
 
-def _hidden(keys: Ints, queries: Ints) -> Floats:
+def _build_mask(keys: Ints, queries: Ints) -> Floats:
     """0 where a query sees a key, -inf where the key lies after it. Both are positions, and broadcast."""
     return np.where(np.greater(keys, queries), np.float32(-np.inf), np.float32(0))
 
 
-def _in_order(parts: Floats) -> Floats:
+def _sum_in_order(parts: Floats) -> Floats:
     """The sum over the chunks (axis -3), one after the other: np.sum would pair them up by their number."""
     total = parts[..., 0, :, :]
     for chunk in range(1, parts.shape[-3]):

@@ -38,11 +38,11 @@ class LlamaConfig(Struct, frozen=True):
     vocab: int
     max_positions: int
     eps: float
-    tied: bool
+    is_tied: bool
     rope: RopeConfig
 
     @property
-    def group(self) -> int:
+    def group_size(self) -> int:
         """Query heads that share one key-value head."""
         return self.heads // self.kv_heads
 
@@ -94,9 +94,9 @@ def read_config(path: Path) -> LlamaConfig:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
         raise EngineError(f"{path} is no readable Llama configuration: {error}") from error
-    refusal = _refusal(file)
-    if refusal:
-        raise EngineError(f"{path}: {refusal} is not supported by the tiny engine")
+    unsupported = _find_unsupported(file)
+    if unsupported:
+        raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
     return LlamaConfig(
         hidden=file.hidden_size,
         intermediate=file.intermediate_size,
@@ -107,12 +107,12 @@ def read_config(path: Path) -> LlamaConfig:
         vocab=file.vocab_size,
         max_positions=file.max_position_embeddings,
         eps=file.rms_norm_eps,
-        tied=file.tie_word_embeddings,
-        rope=_rope(path, file),
+        is_tied=file.tie_word_embeddings,
+        rope=_read_rope(path, file),
     )
 
 
-def _refusal(file: _File) -> str | None:
+def _find_unsupported(file: _File) -> str | None:
     if file.architectures != ["LlamaForCausalLM"]:
         return f"architecture {file.architectures}"
     if file.hidden_act != "silu":
@@ -124,17 +124,17 @@ def _refusal(file: _File) -> str | None:
     return None
 
 
-def _rope(path: Path, file: _File) -> RopeConfig:
+def _read_rope(path: Path, file: _File) -> RopeConfig:
     """transformers 5 writes `rope_parameters`; 4 wrote `rope_theta`, and `rope_scaling` where there was any."""
-    said = file.rope_parameters or file.rope_scaling or _RopeFile()
-    kind = said.rope_type or said.type or "default"
+    settings = file.rope_parameters or file.rope_scaling or _RopeFile()
+    kind = settings.rope_type or settings.type or "default"
     if kind not in ("default", "linear", "llama3"):
         raise EngineError(f"{path}: rope_type {kind!r} is not supported by the tiny engine")
     return RopeConfig(
-        theta=said.rope_theta or file.rope_theta or 10000.0,
+        theta=settings.rope_theta or file.rope_theta or 10000.0,
         kind=kind,
-        factor=said.factor,
-        low_freq_factor=said.low_freq_factor,
-        high_freq_factor=said.high_freq_factor,
-        original_max_position_embeddings=said.original_max_position_embeddings,
+        factor=settings.factor,
+        low_freq_factor=settings.low_freq_factor,
+        high_freq_factor=settings.high_freq_factor,
+        original_max_position_embeddings=settings.original_max_position_embeddings,
     )

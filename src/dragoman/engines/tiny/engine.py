@@ -7,8 +7,8 @@ from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
-from ..batching import BatchingEngine, BlockFiles, EngineConfig, EngineLimits, seeded
-from ..batching.sampling import Draws
+from ..batching import BatchingEngine, BlockFiles, EngineConfig, EngineLimits, build_rng
+from ..batching.sampling import RngFactory
 from .embedding import TinyEmbedder
 from .model import Llama, read_model
 from .runner import PagedLlama
@@ -21,18 +21,21 @@ class TinyEngine(BatchingEngine):
         self,
         model: Llama,
         config: EngineConfig,
-        draws: Draws,
+        rng_factory: RngFactory,
         clock: Callable[[], float] = time.monotonic,
         files: BlockFiles | None = None,
     ) -> None:
         paged = PagedLlama(model)
-        super().__init__(paged, config, draws, clock, name="tiny-engine", files=files)
-        self.embedder = TinyEmbedder(paged.now, config.max_model_len, config.max_num_waiting)
+        super().__init__(paged, config, rng_factory, clock, name="tiny-engine", files=files)
+        self.embedder = TinyEmbedder(paged.get_model, config.max_model_len, config.max_num_waiting)
         """Not started with the engine: some do without it."""
 
 
 def load(
-    directory: Path, limits: EngineLimits | None = None, draws: Draws = seeded, files: BlockFiles | None = None
+    directory: Path,
+    limits: EngineLimits | None = None,
+    rng_factory: RngFactory = build_rng,
+    files: BlockFiles | None = None,
 ) -> TinyEngine:
     """The engine for a directory of config.json and *.safetensors, not started yet.
 
@@ -41,12 +44,12 @@ def load(
     Raises EngineError if the model cannot be served.
     """
     model = read_model(directory)
-    config = (limits or EngineLimits()).config(
+    config = (limits or EngineLimits()).build_config(
         max_positions=model.config.max_positions, num_kv_tokens=131072, max_num_batched_tokens=512
     )
-    return TinyEngine(model, config, draws, files=files)
+    return TinyEngine(model, config, rng_factory, files=files)
 
 
-def embedded() -> Path:
+def find_bundled_model() -> Path:
     """The model that comes with this package."""
     return Path(str(resources.files(__package__ or "") / "data"))

@@ -12,18 +12,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from ..arrays.products import ROWS, Linear, Trials, pad
+from ..arrays.products import ROWS, BlockSizes, Linear, round_up
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE
-from .attention import Attention, Single, Span
+from .attention import Attention, QuerySpan, SingleQueries
 from .config import LlamaConfig, read_config
-from .rope import Rope, interleave
+from .rope import Rope, compute_interleaved_order
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
-class Batch(Struct, frozen=True):
+class TokenBatch(Struct, frozen=True):
     """The tokens of one step, one a row.
 
     slots: where each token's keys and values go, block * BLOCK_SIZE + offset. Every row is in exactly one of
@@ -33,8 +33,8 @@ class Batch(Struct, frozen=True):
     ids: Ints
     positions: Ints
     slots: Ints
-    singles: tuple[Single, ...]
-    spans: tuple[Span, ...]
+    singles: tuple[SingleQueries, ...]
+    spans: tuple[QuerySpan, ...]
 
 
 class _Layer(Struct, frozen=True):
@@ -49,64 +49,66 @@ class _Layer(Struct, frozen=True):
 class Llama:
     """One model's weights. `forward` may be called from one thread at a time."""
 
-    def __init__(self, config: LlamaConfig, tensors: Tensors, trials: Trials | None = None) -> None:
+    def __init__(self, config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes | None = None) -> None:
         """trials: of another model of the same shapes. Raises EngineError, also for tensors that are left over."""
         self.config = config
-        self._trials = trials = trials or Trials()
+        self._block_sizes = block_sizes = block_sizes or BlockSizes()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
-        self._layers = [_layer(config, tensors, trials, f"model.layers.{index}.") for index in range(config.layers)]
+        self._layers = [
+            _load_layer(config, tensors, block_sizes, f"model.layers.{index}.") for index in range(config.layers)
+        ]
         self._norm = tensors.take("model.norm.weight", config.hidden)
-        if config.tied:
+        if config.is_tied:
             tensors.drop("lm_head.weight")
             head = self._tokens
         else:
             head = tensors.take("lm_head.weight", config.vocab, config.hidden)
-        self._head = Linear((head * self._norm).T, trials)
-        self.attention = Attention(config, trials)
+        self._head = Linear((head * self._norm).T, block_sizes)
+        self.attention = Attention(config, block_sizes)
         self._rope = Rope(config.rope, config.head_dim)
-        tensors.close()
+        tensors.check_all_used()
 
-    def renewed(self, tensors: Tensors) -> Llama:
+    def with_weights(self, tensors: Tensors) -> Llama:
         """The same model with other weights. Raises EngineError."""
-        return Llama(self.config, tensors, self._trials)
+        return Llama(self.config, tensors, self._block_sizes)
 
-    def new_cache(self, blocks: int) -> Floats:
+    def build_cache(self, blocks: int) -> Floats:
         """[layers, blocks, BLOCK_SIZE * kv_width] of zeros; pages of it take memory once they are written."""
         return np.zeros((self.config.layers, blocks, BLOCK_SIZE * self.config.kv_width), np.float32)
 
-    def forward(self, batch: Batch, cache: Floats) -> Floats:
+    def forward(self, batch: TokenBatch, cache: Floats) -> Floats:
         """Write the keys and values of the batch; the last hidden states, normalised but for the norm's weight.
 
         Returns [rows, hidden], rows padded to a multiple of ROWS.
         """
-        extra = (0, pad(len(batch.ids), ROWS) - len(batch.ids))
-        rotations = self._rope.at(np.pad(batch.positions, extra))
-        rows = self._tokens[np.pad(batch.ids, extra)]
+        padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
+        rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
+        rows = self._tokens[np.pad(batch.ids, padding)]
         with np.errstate(over="ignore"):
             for layer, kv in zip(self._layers, cache, strict=True):
-                rows = rows + layer.out(self._attend(layer.qkv(self._scaled(rows)), rotations, batch, kv))
-                rows = rows + layer.down(_swish(layer.gate_up(self._scaled(rows))))
-        return self._scaled(rows)
+                rows = rows + layer.out(self._attend(layer.qkv(self._normalize(rows)), rotations, batch, kv))
+                rows = rows + layer.down(_swish(layer.gate_up(self._normalize(rows))))
+        return self._normalize(rows)
 
-    def logits(self, states: Floats) -> Floats:
+    def compute_logits(self, states: Floats) -> Floats:
         """[n, hidden] of what forward returned to [n, vocab]."""
         count = len(states)
-        padded = np.zeros((pad(count, ROWS), self.config.hidden), np.float32)
+        padded = np.zeros((round_up(count, ROWS), self.config.hidden), np.float32)
         padded[:count] = states
         return self._head(padded)[:count]
 
-    def final(self, states: Floats) -> Floats:
+    def apply_final_norm(self, states: Floats) -> Floats:
         """What forward returned, with the norm's weight: the last hidden states as transformers gives them."""
         return states * self._norm
 
-    def _scaled(self, rows: Floats) -> Floats:
+    def _normalize(self, rows: Floats) -> Floats:
         """RMSNorm without its weight. np.vecdot sums each row alone."""
         squares = np.vecdot(rows, rows)
         squares /= np.float32(self.config.hidden)
         squares += np.float32(self.config.eps)
         return rows / np.sqrt(squares)[:, None]
 
-    def _attend(self, qkv: Floats, rotations: NDArray[np.complex64], batch: Batch, kv: Floats) -> Floats:
+    def _attend(self, qkv: Floats, rotations: NDArray[np.complex64], batch: TokenBatch, kv: Floats) -> Floats:
         config = self.config
         rotated = config.query_width + config.kv_width // 2
         pairs = qkv[:, :rotated].reshape(len(qkv), -1, config.head_dim).view(np.complex64)
@@ -119,10 +121,10 @@ class Llama:
         queries = qk[:, : config.query_width]
         for single in batch.singles:
             rows = slice(single.start, single.stop)
-            mixed[rows] = self.attention.one_each(queries[rows], single, kv)
+            mixed[rows] = self.attention.attend_single(queries[rows], single, kv)
         for span in batch.spans:
             rows = slice(span.start, span.stop)
-            mixed[rows] = self.attention.many(queries[rows], span, kv)
+            mixed[rows] = self.attention.attend_span(queries[rows], span, kv)
         return mixed
 
 
@@ -131,7 +133,7 @@ def read_model(directory: Path) -> Llama:
     return Llama(read_config(directory / "config.json"), Tensors(directory))
 
 
-def _layer(config: LlamaConfig, tensors: Tensors, trials: Trials, prefix: str) -> _Layer:
+def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, prefix: str) -> _Layer:
     hidden, width = config.hidden, config.kv_heads * config.head_dim
     attention_norm = tensors.take(prefix + "input_layernorm.weight", hidden)
     mlp_norm = tensors.take(prefix + "post_attention_layernorm.weight", hidden)
@@ -141,19 +143,21 @@ def _layer(config: LlamaConfig, tensors: Tensors, trials: Trials, prefix: str) -
     gate = tensors.take(prefix + "mlp.gate_proj.weight", config.intermediate, hidden)
     up = tensors.take(prefix + "mlp.up_proj.weight", config.intermediate, hidden)
     scale = np.float32(config.head_dim**-0.5)
-    qkv = np.concatenate((_paired(query, config.head_dim) * scale, _paired(key, config.head_dim), value))
+    qkv = np.concatenate(
+        (_interleave_heads(query, config.head_dim) * scale, _interleave_heads(key, config.head_dim), value)
+    )
     return _Layer(
-        qkv=Linear((qkv * attention_norm).T, trials),
-        out=Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, trials),
+        qkv=Linear((qkv * attention_norm).T, block_sizes),
+        out=Linear(tensors.take(prefix + "self_attn.o_proj.weight", hidden, config.query_width).T, block_sizes),
         # Negated: e^gate' is then what the sigmoid needs, and the two signs cancel.
-        gate_up=Linear((-np.concatenate((gate, up)) * mlp_norm).T, trials),
-        down=Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, trials),
+        gate_up=Linear((-np.concatenate((gate, up)) * mlp_norm).T, block_sizes),
+        down=Linear(tensors.take(prefix + "mlp.down_proj.weight", hidden, config.intermediate).T, block_sizes),
     )
 
 
-def _paired(weight: Floats, head_dim: int) -> Floats:
+def _interleave_heads(weight: Floats, head_dim: int) -> Floats:
     """The rows of each head in the order of `interleave`."""
-    return weight.reshape(-1, head_dim, weight.shape[1])[:, interleave(head_dim)].reshape(weight.shape)
+    return weight.reshape(-1, head_dim, weight.shape[1])[:, compute_interleaved_order(head_dim)].reshape(weight.shape)
 
 
 def _swish(gate_up: Floats) -> Floats:

@@ -19,15 +19,15 @@ class Rope:
     """The rotation of every position; the table grows with the longest position asked for."""
 
     def __init__(self, config: RopeConfig, head_dim: int) -> None:
-        self._frequencies = _frequencies(config, head_dim)
+        self._frequencies = _compute_frequencies(config, head_dim)
         self._table = self._compute(0, 512)
 
-    def at(self, positions: Ints) -> Rotations:
+    def get_rotations(self, positions: Ints) -> Rotations:
         """[n] positions to [n, 1, head_dim / 2] rotations, the same for all heads."""
         last = int(positions.max(initial=0))
         if last >= len(self._table):
-            more = self._compute(len(self._table), 1 << (last + 1).bit_length())
-            self._table = np.concatenate((self._table, more))
+            extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
+            self._table = np.concatenate((self._table, extension))
         return self._table[positions, None]
 
     def _compute(self, start: int, stop: int) -> Rotations:
@@ -35,7 +35,7 @@ class Rope:
         return np.exp(1j * angles.astype(np.float64)).astype(np.complex64)
 
 
-def interleave(head_dim: int) -> Ints:
+def compute_interleaved_order(head_dim: int) -> Ints:
     """The order of a head's numbers that puts the two parts of each rotated pair side by side.
 
     Queries and keys are permuted alike, so that their products stay what they were.
@@ -43,21 +43,21 @@ def interleave(head_dim: int) -> Ints:
     return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
 
 
-def _frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
+def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float32]:
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    plain = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    base = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
     match config.kind:
         case "default":
-            return plain
+            return base
         case "linear":
-            return (plain / np.float32(config.factor)).astype(np.float32)
+            return (base / np.float32(config.factor)).astype(np.float32)
         case "llama3":
-            return _llama3(config, plain)
+            return _scale_llama3(config, base)
 
 
-def _llama3(config: RopeConfig, plain: NDArray[np.float32]) -> NDArray[np.float32]:
+def _scale_llama3(config: RopeConfig, base: NDArray[np.float32]) -> NDArray[np.float32]:
     """Long waves are stretched by the factor, short ones are kept, those between are mixed."""
-    turns = config.original_max_position_embeddings * plain / (2 * np.pi)
+    rotations = config.original_max_position_embeddings * base / (2 * np.pi)
     low, high = config.low_freq_factor, config.high_freq_factor
-    kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return ((1 - kept) * plain / config.factor + kept * plain).astype(np.float32)
+    unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)
+    return ((1 - unscaled_share) * base / config.factor + unscaled_share * base).astype(np.float32)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
-from .attention import CHUNK_BLOCKS, Single, chunks_of
-from .model import Batch, Llama
+from .attention import CHUNK_BLOCKS, SingleQueries, count_chunks
+from .model import Llama, TokenBatch
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -30,45 +30,45 @@ class PagedLlama:
     def max_positions(self) -> int:
         return self._model.config.max_positions
 
-    def now(self) -> Llama:
+    def get_model(self) -> Llama:
         """With the weights that it has at present."""
         return self._model
 
-    def runner(self, num_blocks: int) -> LlamaRunner:
-        return LlamaRunner(self.now, num_blocks)
+    def build_runner(self, num_blocks: int) -> LlamaRunner:
+        return LlamaRunner(self.get_model, num_blocks)
 
-    def renew(self, tensors: Tensors) -> Callable[[], None]:
-        model = self._model.renewed(tensors)
+    def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
+        model = self._model.with_weights(tensors)
 
-        def put() -> None:
+        def apply() -> None:
             self._model = model
 
-        return put
+        return apply
 
-    def discarding(self) -> None:
+    def prepare_discard(self) -> None:
         """It keeps them."""
 
 
 class LlamaRunner:
     """As `batching.Runner`."""
 
-    def __init__(self, now: Callable[[], Llama], num_blocks: int) -> None:
-        self._now = now
-        self._cache = now().new_cache(num_blocks)
+    def __init__(self, get_model: Callable[[], Llama], num_blocks: int) -> None:
+        self._get_model = get_model
+        self._cache = get_model().build_cache(num_blocks)
 
     def close(self) -> None:
         self._cache = self._cache[:, :0]
 
     def forward(self, chunks: Sequence[Chunk]) -> LlamaStates:
-        model = self._now()
-        self._wipe(chunks)
-        order, batch = _batch(model, chunks)
+        model = self._get_model()
+        self._zero_new_blocks(chunks)
+        order, batch = _build_batch(model, chunks)
         rows = model.forward(batch, self._cache)
         starts = [0] * len(chunks)
         row = 0
-        for place in order:
-            starts[place] = row
-            row += chunks[place].num_tokens
+        for index in order:
+            starts[index] = row
+            row += chunks[index].num_tokens
         return LlamaStates(model, rows, starts, [chunk.num_tokens for chunk in chunks])
 
     def save(self, block: int) -> bytes:
@@ -77,12 +77,12 @@ class LlamaRunner:
     def restore(self, block: int, contents: bytes) -> None:
         self._cache[:, block] = np.frombuffer(contents, np.float32).reshape(len(self._cache), -1)
 
-    def _wipe(self, chunks: Sequence[Chunk]) -> None:
+    def _zero_new_blocks(self, chunks: Sequence[Chunk]) -> None:
         """Zero the blocks that are new to their sequences: what is masked counts for nothing as a number, but
         0 * NaN is NaN, and a sequence must not suffer from what its predecessor left behind."""
-        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
-        if new:
-            self._cache[:, new] = 0
+        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        if new_blocks:
+            self._cache[:, new_blocks] = 0
 
 
 class LlamaStates:
@@ -91,49 +91,55 @@ class LlamaStates:
     def __init__(self, model: Llama, rows: Floats, starts: list[int], lengths: list[int]) -> None:
         self._model, self._rows, self._starts, self._lengths = model, rows, starts, lengths
 
-    def last(self, places: Sequence[int]) -> Floats:
-        return self._model.logits(self._rows[[self._starts[place] + self._lengths[place] - 1 for place in places]])
+    def compute_last_logits(self, indices: Sequence[int]) -> Floats:
+        return self._model.compute_logits(
+            self._rows[[self._starts[index] + self._lengths[index] - 1 for index in indices]]
+        )
 
-    def span(self, place: int, begin: int, end: int) -> Floats:
-        start = self._starts[place]
-        return self._model.logits(self._rows[start + begin : start + end])
+    def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
+        start = self._starts[index]
+        return self._model.compute_logits(self._rows[start + begin : start + end])
 
 
-def _batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], Batch]:
+def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], TokenBatch]:
     """The places of the chunks in the order of their rows: single tokens first, those of about the same length
     together."""
     groups: dict[int, list[int]] = {}
-    for place, chunk in enumerate(chunks):
+    for index, chunk in enumerate(chunks):
         if chunk.num_tokens == 1:
-            groups.setdefault(chunks_of(chunk.end), []).append(place)
-    singles: list[Single] = []
+            groups.setdefault(count_chunks(chunk.end), []).append(index)
+    singles: list[SingleQueries] = []
     order: list[int] = []
     for width, group in groups.items():
-        positions = np.array([chunks[place].begin for place in group])
+        positions = np.array([chunks[index].begin for index in group])
         tables = np.zeros((len(group), width * CHUNK_BLOCKS), np.int64)
-        for table, place in zip(tables, group, strict=True):
-            held = chunks[place].sequence.blocks
-            table[: len(held)] = held
-        singles.append(model.attention.single(len(order), positions, tables))
+        for table, index in zip(tables, group, strict=True):
+            blocks = chunks[index].sequence.blocks
+            table[: len(blocks)] = blocks
+        singles.append(model.attention.build_single(len(order), positions, tables))
         order += group
-    longer = [place for place, chunk in enumerate(chunks) if chunk.num_tokens > 1]
-    starts = np.cumsum([len(order), *(chunks[place].num_tokens for place in longer)])[:-1].tolist()
+    prefills = [index for index, chunk in enumerate(chunks) if chunk.num_tokens > 1]
+    starts = np.cumsum([len(order), *(chunks[index].num_tokens for index in prefills)])[:-1].tolist()
     spans = tuple(
-        model.attention.span(start, chunks[place].num_tokens, chunks[place].begin, _table(chunks[place]))
-        for start, place in zip(starts, longer, strict=True)
+        model.attention.build_span(start, chunks[index].num_tokens, chunks[index].begin, _build_table(chunks[index]))
+        for start, index in zip(starts, prefills, strict=True)
     )
-    order += longer
-    tokens = [(chunks[place].sequence, at) for place in order for at in range(chunks[place].begin, chunks[place].end)]
-    return order, Batch(
-        ids=np.array([sequence.tokens[at] for sequence, at in tokens]),
-        positions=np.array([at for _, at in tokens]),
-        slots=np.array([sequence.slot(at) for sequence, at in tokens]),
+    order += prefills
+    tokens = [
+        (chunks[index].sequence, position)
+        for index in order
+        for position in range(chunks[index].begin, chunks[index].end)
+    ]
+    return order, TokenBatch(
+        ids=np.array([sequence.tokens[position] for sequence, position in tokens]),
+        positions=np.array([position for _, position in tokens]),
+        slots=np.array([sequence.find_slot(position) for sequence, position in tokens]),
         singles=tuple(singles),
         spans=spans,
     )
 
 
-def _table(chunk: Chunk) -> Ints:
-    table = np.zeros(chunks_of(chunk.end) * CHUNK_BLOCKS, np.int64)
+def _build_table(chunk: Chunk) -> Ints:
+    table = np.zeros(count_chunks(chunk.end) * CHUNK_BLOCKS, np.int64)
     table[: len(chunk.sequence.blocks)] = chunk.sequence.blocks
     return table

@@ -1,6 +1,6 @@
 """Models of the transformers library, with continuous batching of our own. Needs the extra `transformers`."""
 
 from .engine import load
-from .model import LoadOptions
+from .model import TransformersOptions
 
-__all__ = ["LoadOptions", "load"]
+__all__ = ["TransformersOptions", "load"]

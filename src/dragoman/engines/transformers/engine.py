@@ -8,100 +8,108 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...core.errors import EngineError
-from ..batching import AdapterShelf, BatchingEngine, BlockFiles, EngineLimits, seeded
-from ..batching.verify import check_paging, trial
+from ..batching import AdapterRegistry, BatchingEngine, BlockFiles, EngineLimits, build_rng
+from ..batching.verify import build_test_tokens, check_paging
 from .backend import Network, torch
-from .model import Floats, LoadOptions, TransformersModel, TransformersRunner, load_network
-from .paged import Pool, attention, register
-from .sight import TransformersSight
-from .trial import check_sight
-from .vision import TransformersVision, load_processor, sees
+from .model import Floats, TransformersModel, TransformersOptions, TransformersRunner, load_network
+from .paged_attention import KvPool, register, set_attention
+from .self_check import check_vision
+from .vision import TransformersVision, is_vision_model, load_processor
+from .vision_runner import TransformersVisionRunner
 
 log = logging.getLogger(__name__)
 
 _CPU_KV_BYTES = 4 << 30
-_SHARE = 0.85
+_KV_MEMORY_SHARE = 0.85
 """Of an accelerator's free memory, once the weights are there, for keys and values."""
 
 
-class Loaded(Struct, frozen=True):
+class LoadedTransformers(Struct, frozen=True):
     """engine: not started yet. adapters: where its adapters are. vision: None for a model that sees nothing."""
 
     engine: BatchingEngine
-    adapters: AdapterShelf
+    adapters: AdapterRegistry
     vision: TransformersVision | None
 
 
-def load(directory: Path, limits: EngineLimits, options: LoadOptions, files: BlockFiles | None = None) -> Loaded:
+def load(
+    directory: Path, limits: EngineLimits, options: TransformersOptions, files: BlockFiles | None = None
+) -> LoadedTransformers:
     """The engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
 
     Keys and values take what is left of an accelerator's memory, or 4 GiB. files: as in BatchingEngine. Raises
     EngineError.
     """
     network = load_network(directory, options)
-    model, bytes_per_token = page(network, options.attention_backend)
-    vision = open_eyes(model, network, directory, options) if sees(network.config) else None
-    config = limits.config(
+    model, bytes_per_token = build_paged_model(network, options.attention_backend)
+    vision = load_vision(model, network, directory, options) if is_vision_model(network.config) else None
+    config = limits.build_config(
         max_positions=model.max_positions,
-        num_kv_tokens=max(_room(network) // bytes_per_token, 1),
+        num_kv_tokens=max(_find_kv_bytes(network) // bytes_per_token, 1),
         max_num_batched_tokens=2048,
         max_step_pairs=1 << 24,
     )
-    adapters = AdapterShelf(model.lora.read)
+    adapters = AdapterRegistry(model.lora.read)
     engine = BatchingEngine(
-        model, config, seeded, name="transformers-engine", adapters=adapters, files=files, sight=model.sight
+        model,
+        config,
+        build_rng,
+        name="transformers-engine",
+        adapters=adapters,
+        files=files,
+        vision_runner=model.vision_runner,
     )
-    return Loaded(engine, adapters, vision)
+    return LoadedTransformers(engine, adapters, vision)
 
 
-def page(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
+def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
     """The network with its attention replaced, and the bytes that it keeps of a token. Raises EngineError."""
     model = TransformersModel(network, attention_backend)
-    expected = _by_itself(network, trial(model.vocab))
+    expected = _compute_reference(network, build_test_tokens(model.vocab))
     register()
-    kept: list[Pool] = []
+    pools: list[KvPool] = []
 
-    def paged(num_blocks: int) -> TransformersRunner:
-        attention(network, paged=True)
-        runner = model.runner(num_blocks)
-        kept.append(runner.pool)
+    def build_paged_runner(num_blocks: int) -> TransformersRunner:
+        set_attention(network, paged=True)
+        runner = model.build_runner(num_blocks)
+        pools.append(runner.pool)
         return runner
 
-    check_paging(model, paged, expected, kind=type(network).__name__, tolerance=_tolerance(network))
-    return model, kept[0].bytes_per_token
+    check_paging(model, build_paged_runner, expected, kind=type(network).__name__, tolerance=_choose_tolerance(network))
+    return model, pools[0].bytes_per_token
 
 
-def open_eyes(
-    model: TransformersModel, network: Network, directory: Path, options: LoadOptions
+def load_vision(
+    model: TransformersModel, network: Network, directory: Path, options: TransformersOptions
 ) -> TransformersVision | None:
     """Let a model see, if it sees the same in pages as by itself; what does not is served without its eyes."""
     try:
         processor = load_processor(directory, network.config, trust_remote_code=options.trust_remote_code)
-        vision, sight = TransformersVision(processor), TransformersSight(network)
-        model.sight = sight
-        check_sight(model, network, processor, vision, tolerance=_tolerance(network))
+        vision, vision_runner = TransformersVision(processor), TransformersVisionRunner(network)
+        model.vision_runner = vision_runner
+        check_vision(model, network, processor, vision, tolerance=_choose_tolerance(network))
     except EngineError as error:
         log.warning("%s is served without images: %s", directory, error.message)
-        model.sight = None
+        model.vision_runner = None
         return None
     finally:
-        attention(network, paged=True)
+        set_attention(network, paged=True)
     return vision
 
 
-def _tolerance(network: Network) -> float:
+def _choose_tolerance(network: Network) -> float:
     return 1e-3 if network.dtype == torch.float32 else 5e-2
 
 
-def _by_itself(network: Network, ids: list[int]) -> Floats:
+def _compute_reference(network: Network, ids: list[int]) -> Floats:
     with torch.inference_mode():
         tensor = torch.tensor([ids], device=network.device)
         return network(input_ids=tensor, use_cache=False).logits[0].float().cpu().numpy()
 
 
-def _room(network: Network) -> int:
+def _find_kv_bytes(network: Network) -> int:
     """Bytes for keys and values. On a CPU they are memory only once they are written."""
     if network.device.type != "cuda":
         return _CPU_KV_BYTES
     free, _ = torch.cuda.mem_get_info(network.device)
-    return int(free * _SHARE)
+    return int(free * _KV_MEMORY_SHARE)

@@ -22,7 +22,7 @@ from .backend import Network, Tensor, safetensors, torch
 
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
-_PLAIN = re.compile(r"[\w.]+")
+_PLAIN_NAME = re.compile(r"[\w.]+")
 
 
 class _Config(Struct, frozen=True):
@@ -36,20 +36,20 @@ class _Config(Struct, frozen=True):
     alpha_pattern: dict[str, float] = {}
     rank_pattern: dict[str, int] = {}
 
-    def scale(self, layer: str) -> float:
-        alpha = _of(layer, self.alpha_pattern, self.lora_alpha)
-        rank = _of(layer, self.rank_pattern, self.r)
+    def compute_scale(self, layer: str) -> float:
+        alpha = _find_by_layer(layer, self.alpha_pattern, self.lora_alpha)
+        rank = _find_by_layer(layer, self.rank_pattern, self.r)
         return alpha / (sqrt(rank) if self.use_rslora else rank)
 
 
-class Pair(Struct, frozen=True):
+class LoraPair(Struct, frozen=True):
     """down: [width in, rank]. up: [rank, width out], with the scale in it."""
 
     down: Tensor
     up: Tensor
 
 
-Lora = Mapping[str, Pair]
+LoraWeights = Mapping[str, LoraPair]
 """By the layer's name in the network."""
 
 
@@ -59,22 +59,25 @@ class LoraLayers:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._hooked: set[str] = set()
-        self._now: list[tuple[Lora, Tensor]] = []
+        self._active: list[tuple[LoraWeights, Tensor]] = []
 
-    def read(self, directory: Path) -> Lora:
+    def read(self, directory: Path) -> LoraWeights:
         """Raises RequestError for what is no adapter of this network, or has more in it than LoRA of linear layers."""
-        config = _config(directory)
+        config = _read_config(directory)
         halves: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in _tensors(directory).items():
-            found = _NAME.fullmatch(name.removeprefix(_PREFIX))
-            if found is None:
-                raise _refused(directory, f"it holds `{name}`; only lora_A and lora_B of linear layers are served")
-            halves.setdefault(found["layer"], {})[found["half"]] = tensor
-        return {layer: self._pair(directory, layer, pair, config.scale(layer)) for layer, pair in halves.items()}
+        for name, tensor in _read_tensors(directory).items():
+            match = _NAME.fullmatch(name.removeprefix(_PREFIX))
+            if match is None:
+                raise _build_error(directory, f"it holds `{name}`; only lora_A and lora_B of linear layers are served")
+            halves.setdefault(match["layer"], {})[match["half"]] = tensor
+        return {
+            layer: self._build_pair(directory, layer, pair, config.compute_scale(layer))
+            for layer, pair in halves.items()
+        }
 
-    def use(self, chunks: Sequence[Chunk]) -> None:
+    def activate(self, chunks: Sequence[Chunk]) -> None:
         """For the step of these chunks, whose rows follow each other. Called on the thread that computes."""
-        rows: dict[int, tuple[Lora, list[int]]] = {}
+        rows: dict[int, tuple[LoraWeights, list[int]]] = {}
         start = 0
         for chunk in chunks:
             adapter = chunk.sequence.adapter
@@ -83,76 +86,76 @@ class LoraLayers:
                 weights: Any = adapter.weights
                 rows.setdefault(adapter.number, (weights, []))[1].extend(range(start, start + chunk.num_tokens))
             start += chunk.num_tokens
-        self._now = [(lora, torch.tensor(places, device=self._network.device)) for lora, places in rows.values()]
-        for lora, _ in self._now:
+        self._active = [(lora, torch.tensor(indices, device=self._network.device)) for lora, indices in rows.values()]
+        for lora, _ in self._active:
             self._hook(lora)
 
-    def _hook(self, lora: Lora) -> None:
+    def _hook(self, lora: LoraWeights) -> None:
         for layer in lora.keys() - self._hooked:
             self._network.get_submodule(layer).register_forward_hook(partial(self._add, layer))
             self._hooked.add(layer)
 
-    def _add(self, layer: str, module: Network, given: tuple[Tensor], made: Tensor) -> Tensor:
+    def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         """given, made: [1, rows, width]. A copy of what was made, since the layer may still hold it."""
         del module
-        present = [(lora[layer], rows) for lora, rows in self._now if layer in lora]
-        if not present:
-            return made
-        made = made.clone()
-        for pair, rows in present:
-            made[0].index_add_(0, rows, given[0][0, rows] @ pair.down @ pair.up)
-        return made
+        pairs = [(lora[layer], rows) for lora, rows in self._active if layer in lora]
+        if not pairs:
+            return output
+        output = output.clone()
+        for pair, rows in pairs:
+            output[0].index_add_(0, rows, inputs[0][0, rows] @ pair.down @ pair.up)
+        return output
 
-    def _pair(self, directory: Path, layer: str, halves: dict[str, Tensor], scale: float) -> Pair:
+    def _build_pair(self, directory: Path, layer: str, halves: dict[str, Tensor], scale: float) -> LoraPair:
         try:
             module = self._network.get_submodule(layer)
         except AttributeError:
-            raise _refused(directory, f"this model has no layer `{layer}`") from None
+            raise _build_error(directory, f"this model has no layer `{layer}`") from None
         # What is seen is computed once for all, whoever asks.
-        inside = any(module is each for each in self._network.get_decoder().modules())
-        if not inside or not isinstance(module, torch.nn.Linear):
-            raise _refused(directory, f"`{layer}` is no linear layer inside of the language model")
+        is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
+        if not is_in_decoder or not isinstance(module, torch.nn.Linear):
+            raise _build_error(directory, f"`{layer}` is no linear layer inside of the language model")
         if halves.keys() != {"A", "B"}:
-            raise _refused(directory, f"`{layer}` has only one half of its LoRA")
+            raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
         a, b = halves["A"], halves["B"]
         if a.shape[1:] != (module.in_features,) or b.shape != (module.out_features, a.shape[0]):
             shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-            raise _refused(directory, f"`{layer}` maps {module.in_features} to {module.out_features}, not {shapes}")
-        like = {"device": module.weight.device, "dtype": self._network.dtype}
-        return Pair(a.T.to(**like).contiguous(), (b.T.float() * scale).to(**like).contiguous())
+            raise _build_error(directory, f"`{layer}` maps {module.in_features} to {module.out_features}, not {shapes}")
+        tensor_options = {"device": module.weight.device, "dtype": self._network.dtype}
+        return LoraPair(a.T.to(**tensor_options).contiguous(), (b.T.float() * scale).to(**tensor_options).contiguous())
 
 
-def _config(directory: Path) -> _Config:
+def _read_config(directory: Path) -> _Config:
     path = directory / "adapter_config.json"
     try:
         config = msgspec.json.decode(path.read_bytes(), type=_Config)
     except OSError as error:
-        raise _refused(directory, f"{path.name} cannot be read: {error.strerror}") from None
+        raise _build_error(directory, f"{path.name} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise _refused(directory, f"{path.name}: {error}") from None
+        raise _build_error(directory, f"{path.name}: {error}") from None
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
-        raise _refused(directory, f"it is an adapter of kind {kind}; LORA is served")
+        raise _build_error(directory, f"it is an adapter of kind {kind}; LORA is served")
     if min(config.r, *config.rank_pattern.values(), config.r) < 1:
-        raise _refused(directory, "its rank `r` is less than 1")
-    odd = [name for name in (*config.alpha_pattern, *config.rank_pattern) if not _PLAIN.fullmatch(name)]
-    if odd:
-        raise _refused(directory, f"`{odd[0]}` is a pattern with wildcards; names of layers are served")
+        raise _build_error(directory, "its rank `r` is less than 1")
+    wildcards = [name for name in (*config.alpha_pattern, *config.rank_pattern) if not _PLAIN_NAME.fullmatch(name)]
+    if wildcards:
+        raise _build_error(directory, f"`{wildcards[0]}` is a pattern with wildcards; names of layers are served")
     return config
 
 
-def _tensors(directory: Path) -> dict[str, Tensor]:
+def _read_tensors(directory: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load_file(directory / "adapter_model.safetensors")
     except (OSError, safetensors.SafetensorError) as error:
-        raise _refused(directory, f"adapter_model.safetensors cannot be read: {error}") from None
+        raise _build_error(directory, f"adapter_model.safetensors cannot be read: {error}") from None
 
 
-def _of(layer: str, pattern: Mapping[str, float], otherwise: float) -> float:
+def _find_by_layer(layer: str, pattern: Mapping[str, float], default: float) -> float:
     """The number of the first name that the layer's ends in, as PEFT has it for names without wildcards."""
-    ends = (number for name, number in pattern.items() if layer == name or layer.endswith("." + name))
-    return next(ends, otherwise)
+    matches = (number for name, number in pattern.items() if layer == name or layer.endswith("." + name))
+    return next(matches, default)
 
 
-def _refused(directory: Path, why: str) -> RequestError:
-    return RequestError(f"The adapter in {directory} cannot be used: {why}.", param="lora_path")
+def _build_error(directory: Path, reason: str) -> RequestError:
+    return RequestError(f"The adapter in {directory} cannot be used: {reason}.", param="lora_path")

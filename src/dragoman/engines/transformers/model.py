@@ -18,16 +18,16 @@ from ..arrays.weights import Tensors
 from ..batching import BLOCK_SIZE, Chunk
 from .backend import Network, Tensor, library, torch
 from .lora import LoraLayers
-from .paged import Kernels, Pool, Step, kernels
-from .quantizing import is_quantized, quantized_loading
-from .renewal import free_accelerator, places_of, staged_weights
-from .sight import TransformersSight
-from .vision import sees
+from .paged_attention import KernelContext, KvPool, PagedStep, select_kernels
+from .quantization import build_quantization_args, is_quantized
+from .vision import is_vision_model
+from .vision_runner import TransformersVisionRunner
+from .weight_reload import find_weight_slots, release_cached_memory, stage_weights
 
 Floats = NDArray[np.float32]
 
 
-class LoadOptions(Struct, frozen=True):
+class TransformersOptions(Struct, frozen=True):
     """dtype: `auto` is what the checkpoint says, on a CPU without bfloat16 float32. device: `auto` takes an
     accelerator where there is one. trust_remote_code: run the Python that lies with the model. quantization: how to
     quantise its weights while they are loaded, see `quantizing`. attention_backend: as in `paged.kernels`.
@@ -47,13 +47,13 @@ class TransformersModel:
     """
 
     def __init__(self, network: Network, attention_backend: str = "auto") -> None:
-        self._network, self._kernels = network, kernels(attention_backend)
+        self._network, self._kernels = network, select_kernels(attention_backend)
         self.lora = LoraLayers(network)
-        self.sight: TransformersSight | None = None
+        self.vision_runner: TransformersVisionRunner | None = None
         config = network.config.get_text_config()
         self._vocab: int = config.vocab_size
         self._max_positions: int = config.max_position_embeddings
-        self._places = places_of(network)
+        self._weight_slots = find_weight_slots(network)
 
     @property
     def vocab(self) -> int:
@@ -67,32 +67,32 @@ class TransformersModel:
     def device(self) -> str:
         return str(self._network.device)
 
-    def renew(self, tensors: Tensors) -> Callable[[], None]:
+    def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
         if is_quantized(self._network.config):
             raise Unsupported("The weights of a quantised model cannot be replaced.", param="weights")
-        staged = staged_weights(self._places, tensors)
+        staged = stage_weights(self._weight_slots, tensors)
 
-        def put() -> None:
-            for place, value in staged:
-                place.tensor.data = value.to(self._network.device)
-            if self.sight:
-                self.sight.forget()
+        def apply() -> None:
+            for slot, value in staged:
+                slot.tensor.data = value.to(self._network.device)
+            if self.vision_runner:
+                self.vision_runner.clear_cache()
 
-        return put
+        return apply
 
-    def discarding(self) -> Callable[[], None]:
+    def prepare_discard(self) -> Callable[[], None]:
         def discard() -> None:
-            for place in self._places:
-                place.tensor.data = place.tensor.data.new_empty(0)
-            if self.sight:
-                self.sight.forget()
-            free_accelerator(self._network.device)
+            for slot in self._weight_slots:
+                slot.tensor.data = slot.tensor.data.new_empty(0)
+            if self.vision_runner:
+                self.vision_runner.clear_cache()
+            release_cached_memory(self._network.device)
 
         return discard
 
-    def runner(self, num_blocks: int) -> TransformersRunner:
-        pool = Pool(num_blocks, self._network.device)
-        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.sight)
+    def build_runner(self, num_blocks: int) -> TransformersRunner:
+        pool = KvPool(num_blocks, self._network.device)
+        return TransformersRunner(self._network, pool, self._kernels, self.lora, self.vision_runner)
 
 
 class TransformersRunner:
@@ -101,33 +101,33 @@ class TransformersRunner:
     def __init__(
         self,
         network: Network,
-        pool: Pool,
-        kernels: Kernels,
+        pool: KvPool,
+        kernels: KernelContext,
         lora: LoraLayers,
-        sight: TransformersSight | None = None,
+        vision_runner: TransformersVisionRunner | None = None,
     ) -> None:
         self._network, self.pool, self._kernels = network, pool, kernels
-        self._lora, self._sight = lora, sight
+        self._lora, self._vision_runner = lora, vision_runner
 
     def close(self) -> None:
-        self.pool = Pool(0, self._network.device)
-        free_accelerator(self._network.device)
+        self.pool = KvPool(0, self._network.device)
+        release_cached_memory(self._network.device)
 
     def forward(self, chunks: Sequence[Chunk]) -> LogitRows:
-        rows = sorted(_wanted(chunks))
-        new = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
+        rows = sorted(_find_logit_rows(chunks))
+        new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         with torch.inference_mode(), self._kernels():
-            self.pool.wipe(new)
-            self._lora.use(chunks)
-            step = Step(chunks, self.pool, self._network.device)
+            self.pool.zero_blocks(new_blocks)
+            self._lora.activate(chunks)
+            step = PagedStep(chunks, self.pool, self._network.device)
             logits = self._network(
-                **self._given(step, chunks),
+                **self._build_inputs(step, chunks),
                 use_cache=False,
                 logits_to_keep=torch.tensor(rows, device=self._network.device),
                 step=step,
             ).logits[0]
         starts = np.cumsum([0, *(chunk.num_tokens for chunk in chunks)]).tolist()
-        return LogitRows(logits, {row: place for place, row in enumerate(rows)}, starts)
+        return LogitRows(logits, {row: index for index, row in enumerate(rows)}, starts)
 
     def save(self, block: int) -> bytes:
         return self.pool.save(block)
@@ -135,80 +135,80 @@ class TransformersRunner:
     def restore(self, block: int, contents: bytes) -> None:
         self.pool.restore(block, contents)
 
-    def _given(self, step: Step, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
+    def _build_inputs(self, step: PagedStep, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
         """What is computed, and the positions of it."""
-        sight = self._sight
-        if sight is None:
+        vision_runner = self._vision_runner
+        if vision_runner is None:
             return {"input_ids": step.ids, "position_ids": step.positions}
         return {
-            "inputs_embeds": sight.embeddings(step.ids, chunks),
-            "position_ids": sight.positions(chunks, step.positions),
+            "inputs_embeds": vision_runner.build_embeddings(step.ids, chunks),
+            "position_ids": vision_runner.build_positions(chunks, step.positions),
         }
 
 
 class LogitRows:
     """As `batching.States`, for the rows that somebody wants. starts: of each chunk's rows, and where they end."""
 
-    def __init__(self, logits: Tensor, places: dict[int, int], starts: list[int]) -> None:
-        self._logits, self._places, self._starts = logits, places, starts
+    def __init__(self, logits: Tensor, row_index: dict[int, int], starts: list[int]) -> None:
+        self._logits, self._row_index, self._starts = logits, row_index, starts
 
-    def last(self, places: Sequence[int]) -> Floats:
-        return self._take([self._starts[place + 1] - 1 for place in places])
+    def compute_last_logits(self, indices: Sequence[int]) -> Floats:
+        return self._read_rows([self._starts[index + 1] - 1 for index in indices])
 
-    def span(self, place: int, begin: int, end: int) -> Floats:
-        start = self._starts[place]
-        return self._take(range(start + begin, start + end))
+    def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
+        start = self._starts[index]
+        return self._read_rows(range(start + begin, start + end))
 
-    def _take(self, rows: Sequence[int]) -> Floats:
-        wanted = self._logits[[self._places[row] for row in rows]]
-        return wanted.float().cpu().numpy().copy()
+    def _read_rows(self, rows: Sequence[int]) -> Floats:
+        selected = self._logits[[self._row_index[row] for row in rows]]
+        return selected.float().cpu().numpy().copy()
 
 
-def _wanted(chunks: Sequence[Chunk]) -> set[int]:
+def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
     """Rows whose logits are asked for: where a token is due, and all of a prompt that is scored."""
     rows: set[int] = set()
     start = 0
     for chunk in chunks:
-        if chunk.sequence.prompt_scores is not None:
+        if chunk.sequence.prompt_logprobs is not None:
             rows.update(range(start, start + chunk.num_tokens))
         start += chunk.num_tokens
         rows.add(start - 1)
     return rows
 
 
-def load_network(directory: Path, options: LoadOptions) -> Network:
+def load_network(directory: Path, options: TransformersOptions) -> Network:
     """The model in a directory, in evaluation mode on its device. Raises EngineError for what cannot be served."""
     library.utils.logging.disable_progress_bar()
     if not list(directory.glob("*.safetensors")):
         raise EngineError(f"{directory} holds no safetensors file; other formats are not read, since they may run code")
-    device = _device(options.device)
+    device = _choose_device(options.device)
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
     try:
         config = library.AutoConfig.from_pretrained(directory, **local)
-        placing = quantized_loading(config, options.quantization, options.dtype, device)
-        kind = library.AutoModelForImageTextToText if sees(config) else library.AutoModelForCausalLM
-        network = kind.from_pretrained(
+        quantization_args = build_quantization_args(config, options.quantization, options.dtype, device)
+        auto_class = library.AutoModelForImageTextToText if is_vision_model(config) else library.AutoModelForCausalLM
+        network = auto_class.from_pretrained(
             directory,
             config=config,
             dtype=options.dtype,
             use_safetensors=True,
             attn_implementation="sdpa",
-            **placing,
+            **quantization_args,
             **local,
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise EngineError(f"transformers cannot load {directory}: {error}") from error
     # What is quantised cannot be moved, and is where it belongs already.
-    return network.eval() if placing else network.to(device).eval()
+    return network.eval() if quantization_args else network.to(device).eval()
 
 
-def _device(asked: str) -> str:
-    if asked == "auto":
+def _choose_device(requested: str) -> str:
+    if requested == "auto":
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(0, device=asked)
+        torch.empty(0, device=requested)
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise EngineError(f"the device {asked!r} cannot be used: {str(error).splitlines()[0]}") from None
-    return asked
+        raise EngineError(f"the device {requested!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return requested

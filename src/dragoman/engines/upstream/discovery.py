@@ -7,15 +7,15 @@ import msgspec
 from msgspec import Struct
 
 from ...core.errors import EngineError
-from .kinds import Kind, kind_of
 from .pool import Upstream
+from .server_kinds import ServerKind, find_kind
 
 
-class Found(Struct, frozen=True):
+class DiscoveredModel(Struct, frozen=True):
     """max_model_len: None where the upstream does not say."""
 
     model: str
-    kind: Kind
+    kind: ServerKind
     max_model_len: int | None
 
 
@@ -34,34 +34,34 @@ class _Models(Struct):
     data: list[_Model]
 
 
-def discover(upstream: Upstream, model: str | None, *, client: httpx2.Client | None = None) -> Found:
+def discover(upstream: Upstream, model: str | None, *, client: httpx2.Client | None = None) -> DiscoveredModel:
     """Blocking. model: which of its models is meant; None is the first one. Raises EngineError."""
-    listed = _list(upstream, client or httpx2.Client(timeout=10.0))
-    chosen = next((each for each in listed if model in (None, each.id)), None)
+    models = _list_models(upstream, client or httpx2.Client(timeout=10.0))
+    chosen = next((candidate for candidate in models if model in (None, candidate.id)), None)
     if chosen is None:
-        names = ", ".join(each.id for each in listed[:20])
+        names = ", ".join(candidate.id for candidate in models[:20])
         raise EngineError(f"{upstream.url} has no model {model!r}. It has: {names or 'none'}")
     limit = chosen.max_model_len
     if limit is None and chosen.meta is not None:
         limit = chosen.meta.n_ctx_train
-    return Found(chosen.id, kind_of(chosen.owned_by or ""), limit)
+    return DiscoveredModel(chosen.id, find_kind(chosen.owned_by or ""), limit)
 
 
-def _list(upstream: Upstream, client: httpx2.Client) -> list[_Model]:
+def _list_models(upstream: Upstream, client: httpx2.Client) -> list[_Model]:
     url = f"{upstream.url}/models"
     try:
         with client:
-            answer = client.get(url, headers=authorization(upstream))
-            body = answer.read()
+            response = client.get(url, headers=build_auth_headers(upstream))
+            body = response.read()
     except httpx2.HTTPError as error:
         raise EngineError(f"{url} cannot be reached: {error}") from None
-    if answer.status_code != 200:
-        raise EngineError(f"{url} answers with HTTP {answer.status_code}")
+    if response.status_code != 200:
+        raise EngineError(f"{url} answers with HTTP {response.status_code}")
     try:
         return msgspec.json.decode(body, type=_Models).data
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise EngineError(f"{url} does not list models as OpenAI's API does") from None
 
 
-def authorization(upstream: Upstream) -> dict[str, str]:
+def build_auth_headers(upstream: Upstream) -> dict[str, str]:
     return {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}

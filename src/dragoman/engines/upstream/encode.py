@@ -11,54 +11,56 @@ from msgspec import Raw, Struct
 from ...core.errors import RequestError, Unsupported
 from ...core.message import CustomTool, FunctionTool, Tool, ToolChoice
 from ...core.request import (
-    Choices,
     Constraint,
-    ContextFree,
+    ContextFreeGrammar,
     Conversation,
     GenerateRequest,
+    GenerationLimits,
     JsonObject,
     JsonSchema,
-    Limits,
     Regex,
     SamplingOptions,
+    StringChoices,
 )
-from .kinds import Kind
-from .messages import wire_messages
+from .messages import encode_messages
+from .server_kinds import ServerKind
 
 Fields = Iterator[tuple[str, Any]]
 
 
-class Ask(Struct, frozen=True):
+class UpstreamRequest(Struct, frozen=True):
     """What is posted. path: behind the base URL."""
 
     path: str
     body: bytes
 
 
-class Defaults(Struct, frozen=True):
+class UpstreamDefaults(Struct, frozen=True):
     """What this server's own settings say where a request says nothing."""
 
     sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None
 
 
-def encode(request: GenerateRequest, kind: Kind, model: str, defaults: Defaults) -> Ask:
+def encode_request(
+    request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
+) -> UpstreamRequest:
     """Raises Unsupported for what cannot be said to this kind of server, and RequestError for what no JSON can hold."""
-    _refuse(request, kind)
-    body = {"model": model, "stream": True, **dict(_common(request, kind, defaults))}
+    _check_supported(request, kind)
+    body = {"model": model, "stream": True, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
-        path, rest = "/chat/completions", _chat(request, request.prompt, kind, defaults)
+        path, specific = "/chat/completions", _encode_chat(request, request.prompt, kind, defaults)
     else:
-        path, rest = "/completions", _completion(request, request.prompt, kind, defaults)
-    body |= rest
+        path, specific = "/completions", _encode_completion(request, request.prompt, kind, defaults)
+    body |= specific
     try:
-        return Ask(path, msgspec.json.encode(body))
+        return UpstreamRequest(path, msgspec.json.encode(body))
     except UnicodeEncodeError:
         raise RequestError("The request holds text that is not valid Unicode.") from None
 
 
-def _refuse(request: GenerateRequest, kind: Kind) -> None:
-    if request.return_prompt and not (kind.token_ids and not isinstance(request.prompt, tuple)):
+def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
+    if request.return_prompt and not (kind.returns_token_ids and not isinstance(request.prompt, tuple)):
         raise Unsupported(
             "The upstream does not return the tokens of this prompt (echo, return_token_ids).",
             param="return_token_ids",
@@ -69,36 +71,39 @@ def _refuse(request: GenerateRequest, kind: Kind) -> None:
         raise Unsupported("The upstream always leaves control tokens out.", param="skip_special_tokens")
 
 
-def _common(request: GenerateRequest, kind: Kind, defaults: Defaults) -> Fields:
+def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
     """What chats and completions say alike."""
     choices = max(request.choices, request.best_of or 0)
     if choices > 1:
         yield "n", choices
-    yield "stream_options", {"include_usage": True, **({"continuous_usage_stats": True} if kind.token_ids else {})}
-    if kind.token_ids:
+    yield (
+        "stream_options",
+        {"include_usage": True, **({"continuous_usage_stats": True} if kind.returns_token_ids else {})},
+    )
+    if kind.returns_token_ids:
         yield "return_token_ids", True
     if request.special_tokens_in_text:
         yield "skip_special_tokens", False
-    yield from _sampling(_merged(request.sampling, defaults.sampling), kind)
-    yield from _limits(request.limits, kind)
-    for name, value in request.extras.items():
+    yield from _encode_sampling(_merge_sampling(request.sampling, defaults.sampling), kind)
+    yield from _encode_limits(request.limits, kind)
+    for name, value in request.extras.list_items():
         if name in kind.parameters:
-            yield name, _json(value)
+            yield name, _to_raw(value)
     if request.priority and "priority" in kind.parameters:
         yield "priority", request.priority
     if request.cache_salt and "cache_salt" in kind.parameters:
         yield "cache_salt", request.cache_salt
     if request.constraint is not None:
-        yield from _constraint(request.constraint, kind)
+        yield from _encode_constraint(request.constraint, kind)
 
 
-def _merged(said: SamplingOptions, defaults: SamplingOptions) -> SamplingOptions:
-    return msgspec.structs.replace(defaults, **{name: getattr(said, name) for name in said.said()})
+def _merge_sampling(requested: SamplingOptions, defaults: SamplingOptions) -> SamplingOptions:
+    return msgspec.structs.replace(defaults, **{name: getattr(requested, name) for name in requested.list_set_fields()})
 
 
-def _sampling(sampling: SamplingOptions, kind: Kind) -> Fields:
+def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:
     """Only what the client said: the rest is the upstream's own default."""
-    for name in sampling.said():
+    for name in sampling.list_set_fields():
         if name not in kind.parameters:
             continue
         value = getattr(sampling, name)
@@ -106,10 +111,10 @@ def _sampling(sampling: SamplingOptions, kind: Kind) -> Fields:
             value = {str(id): bias for id, bias in value}
         elif name == "top_k" and value == 0:
             value = -1
-        yield kind.renamed.get(name, name), value
+        yield kind.parameter_names.get(name, name), value
 
 
-_LIMITS = {
+_LIMIT_FIELDS = {
     "min_tokens": "min_tokens",
     "stop": "stop",
     "stop_token_ids": "stop_token_ids",
@@ -119,45 +124,45 @@ _LIMITS = {
 }
 
 
-def _limits(limits: Limits, kind: Kind) -> Fields:
-    untouched = Limits()
-    for name, wire in _LIMITS.items():
+def _encode_limits(limits: GenerationLimits, kind: ServerKind) -> Fields:
+    defaults = GenerationLimits()
+    for name, field in _LIMIT_FIELDS.items():
         value = getattr(limits, name)
-        if value != getattr(untouched, name) and name in kind.parameters:
-            yield wire, value
+        if value != getattr(defaults, name) and name in kind.parameters:
+            yield field, value
 
 
-def _constraint(constraint: Constraint, kind: Kind) -> Fields:
+def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
     match constraint:
         case JsonObject():
             yield "response_format", {"type": "json_object"}
         case JsonSchema(schema, strict, name):
-            shape = {"name": name or "answer", "schema": _json(schema), "strict": strict}
-            yield "response_format", {"type": "json_schema", "json_schema": shape}
-        case Regex(pattern) if not kind.structured:
+            json_schema = {"name": name or "answer", "schema": _to_raw(schema), "strict": strict}
+            yield "response_format", {"type": "json_schema", "json_schema": json_schema}
+        case Regex(pattern) if not kind.has_structured_outputs:
             yield "regex", pattern
         case Regex(pattern):
             yield "structured_outputs", {"regex": pattern}
-        case Choices(options):
+        case StringChoices(options):
             yield "structured_outputs", {"choice": options}
-        case ContextFree(definition, syntax) if not kind.structured:
+        case ContextFreeGrammar(definition, syntax) if not kind.has_structured_outputs:
             if syntax != "gbnf":
                 raise Unsupported("The upstream takes grammars in GBNF only.", param="structured_outputs.grammar")
             yield "grammar", definition
-        case ContextFree(definition):
+        case ContextFreeGrammar(definition):
             yield "structured_outputs", {"grammar": definition}
 
 
-def _completion(
-    request: GenerateRequest, prompt: str | tuple[int, ...], kind: Kind, defaults: Defaults
+def _encode_completion(
+    request: GenerateRequest, prompt: str | tuple[int, ...], kind: ServerKind, defaults: UpstreamDefaults
 ) -> dict[str, Any]:
     body: dict[str, Any] = {"prompt": prompt}
-    limit = _max_tokens(request, defaults)
+    limit = _resolve_max_tokens(request, defaults)
     if limit is not None:
         body["max_tokens"] = limit
-    elif kind.rest is not None:
-        body["max_tokens"] = Raw(kind.rest)
-    logprobs = _logprobs(request)
+    elif kind.unlimited_max_tokens is not None:
+        body["max_tokens"] = Raw(kind.unlimited_max_tokens)
+    logprobs = _resolve_logprobs(request)
     if logprobs is not None:
         body["logprobs"] = logprobs
     if not request.add_special_tokens:
@@ -165,81 +170,88 @@ def _completion(
     return body
 
 
-def _chat(request: GenerateRequest, conversation: Conversation, kind: Kind, defaults: Defaults) -> dict[str, Any]:
-    body: dict[str, Any] = {"messages": wire_messages(conversation.messages, kind)}
-    limit = _max_tokens(request, defaults)
+def _encode_chat(
+    request: GenerateRequest, conversation: Conversation, kind: ServerKind, defaults: UpstreamDefaults
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"messages": encode_messages(conversation.messages, kind)}
+    limit = _resolve_max_tokens(request, defaults)
     if limit is not None:
-        body[kind.max_tokens] = limit
-    logprobs = _logprobs(request)
+        body[kind.max_tokens_field] = limit
+    logprobs = _resolve_logprobs(request)
     if logprobs is not None:
         body["logprobs"] = True
         if logprobs:
             body["top_logprobs"] = logprobs
-        if kind.token_ids:
+        if kind.returns_token_ids:
             # By their numbers: an alternative is told by nothing else; its bytes say what it reads as.
             body["return_tokens_as_token_ids"] = True
     if request.return_prompt:
         body["return_prompt_text"] = True
-    if request.add_special_tokens and kind.structured:
+    if request.add_special_tokens and kind.has_structured_outputs:
         body["add_special_tokens"] = True
-    return body | dict(_tools(conversation, kind)) | dict(_reasoning(conversation)) | _template(conversation, kind)
+    return (
+        body
+        | dict(_encode_tools(conversation, kind))
+        | dict(_encode_reasoning(conversation))
+        | _encode_template(conversation, kind)
+    )
 
 
-def _max_tokens(request: GenerateRequest, defaults: Defaults) -> int | None:
+def _resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) -> int | None:
     return defaults.max_tokens if request.limits.max_tokens is None else request.limits.max_tokens
 
 
-def _logprobs(request: GenerateRequest) -> int | None:
+def _resolve_logprobs(request: GenerateRequest) -> int | None:
     """Candidates are compared by likelihood, so that they need logprobs even if the client does not."""
     if request.logprobs is None and (request.best_of or 0) > request.choices:
         return 0
     return request.logprobs
 
 
-def _tools(conversation: Conversation, kind: Kind) -> Fields:
+def _encode_tools(conversation: Conversation, kind: ServerKind) -> Fields:
     tools, choice = conversation.tools, conversation.tool_choice
     if not tools:
         return
-    if choice.names is not None and not choice.named and not kind.openai_tools:
+    if choice.names is not None and not choice.is_named and not kind.has_openai_tools:
         # Who knows no `allowed_tools` is told of no others.
         tools = tuple(tool for tool in tools if tool.name in choice.names)
         choice = ToolChoice(choice.mode)
-    yield "tools", [_tool(tool, kind) for tool in tools]
+    yield "tools", [_encode_tool(tool, kind) for tool in tools]
     if choice != ToolChoice():
-        yield "tool_choice", _tool_choice(choice, tools)
+        yield "tool_choice", _encode_tool_choice(choice, tools)
     if not conversation.parallel_tool_calls:
         yield "parallel_tool_calls", False
 
 
-def _tool(tool: Tool, kind: Kind) -> dict[str, Any]:
-    described = {} if tool.description is None else {"description": tool.description}
+def _encode_tool(tool: Tool, kind: ServerKind) -> dict[str, Any]:
+    description = {} if tool.description is None else {"description": tool.description}
     if isinstance(tool, FunctionTool):
-        function: dict[str, Any] = {"name": tool.name, **described}
+        function: dict[str, Any] = {"name": tool.name, **description}
         if tool.parameters is not None:
-            function["parameters"] = _json(tool.parameters)
+            function["parameters"] = _to_raw(tool.parameters)
         if tool.strict is not None:
             function["strict"] = tool.strict
         return {"type": "function", "function": function}
-    if not kind.openai_tools:
+    if not kind.has_openai_tools:
         raise Unsupported("The upstream takes no free-form tools.", param="tools")
-    custom: dict[str, Any] = {"name": tool.name, **described}
+    custom: dict[str, Any] = {"name": tool.name, **description}
     if tool.definition is not None:
         grammar = {"syntax": tool.syntax or "lark", "definition": tool.definition}
         custom["format"] = {"type": "grammar", "grammar": grammar}
     return {"type": "custom", "custom": custom}
 
 
-def _tool_choice(choice: ToolChoice, tools: tuple[Tool, ...]) -> object:
+def _encode_tool_choice(choice: ToolChoice, tools: tuple[Tool, ...]) -> object:
     if choice.names is None:
         return choice.mode
-    kinds = {tool.name: "custom" if isinstance(tool, CustomTool) else "function" for tool in tools}
-    named = [{"type": kinds[name], kinds[name]: {"name": name}} for name in choice.names]
-    if choice.named:
-        return named[0]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": named}}
+    types = {tool.name: "custom" if isinstance(tool, CustomTool) else "function" for tool in tools}
+    allowed = [{"type": types[name], types[name]: {"name": name}} for name in choice.names]
+    if choice.is_named:
+        return allowed[0]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": allowed}}
 
 
-def _reasoning(conversation: Conversation) -> Fields:
+def _encode_reasoning(conversation: Conversation) -> Fields:
     reasoning = conversation.reasoning
     if reasoning.effort is not None:
         yield "reasoning_effort", reasoning.effort
@@ -247,27 +259,27 @@ def _reasoning(conversation: Conversation) -> Fields:
         yield "thinking_token_budget", reasoning.budget
 
 
-def _template(conversation: Conversation, kind: Kind) -> dict[str, Any]:
-    told = conversation.template
-    if told.template is not None:
+def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, Any]:
+    options = conversation.template
+    if options.template is not None:
         raise Unsupported("Chat templates of requests are not passed on to an upstream.", param="chat_template")
     body: dict[str, Any] = {}
     kwargs: dict[str, Any] = {}
     if "chat_template_kwargs" in kind.parameters:
-        kwargs = msgspec.json.decode(told.kwargs or "{}")
+        kwargs = msgspec.json.decode(options.kwargs or "{}")
         if conversation.reasoning.enabled is not None and not {"enable_thinking", "thinking"} & kwargs.keys():
             kwargs["enable_thinking"] = conversation.reasoning.enabled
     if kwargs:
         body["chat_template_kwargs"] = kwargs
-    if told.documents is not None and "documents" in kind.parameters:
-        body["documents"] = _json(told.documents)
-    if told.continue_final_message or not told.add_generation_prompt:
+    if options.documents is not None and "documents" in kind.parameters:
+        body["documents"] = _to_raw(options.documents)
+    if options.continue_final_message or not options.add_generation_prompt:
         if "continue_final_message" not in kind.parameters:
             raise Unsupported("The upstream does not continue a message.", param="continue_final_message")
-        body["continue_final_message"] = told.continue_final_message
-        body["add_generation_prompt"] = told.add_generation_prompt
+        body["continue_final_message"] = options.continue_final_message
+        body["add_generation_prompt"] = options.add_generation_prompt
     return body
 
 
-def _json(text: str) -> Raw:
+def _to_raw(text: str) -> Raw:
     return Raw(text.encode())

@@ -18,18 +18,18 @@ from ...core.errors import (
     Overloaded,
     RateLimited,
     RequestError,
-    UnsupportedMedia,
+    UnsupportedMediaType,
 )
-from .wire import Refusal, WireError
+from .wire import UpstreamErrorBody, WireError
 
-MOST_TEXT = 2_000
+MAX_MESSAGE = 2_000
 
-_KINDS: dict[int, type[DragomanError]] = {
+_ERROR_TYPES: dict[int, type[DragomanError]] = {
     404: NotFound,
     408: EngineTimeout,
     409: Conflict,
     413: BodyTooLarge,
-    415: UnsupportedMedia,
+    415: UnsupportedMediaType,
     429: RateLimited,
     502: Overloaded,
     503: Overloaded,
@@ -37,69 +37,73 @@ _KINDS: dict[int, type[DragomanError]] = {
 }
 _CONTEXT = re.compile(r"maximum context length is ([0-9]{1,9}) tokens")
 _PROMPT = re.compile(r"(?:your prompt has|your prompt contains|resulted in) (at least )?([0-9]{1,9}) ")
-_decode = msgspec.json.Decoder(Refusal).decode
+_decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
-def refusal(status: int, body: bytes, retry_after: str | None) -> DragomanError:
+def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:
     """Of an answer with another status than 200. retry_after: that header."""
-    return error_of(status, _told(body), _seconds(retry_after))
+    return build_error(status, _decode_error(body), _parse_retry_after(retry_after))
 
 
-def error_of(status: int, told: WireError, retry_after: float | None = None) -> DragomanError:
-    message = (told.message or "")[:MOST_TEXT]
+def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
+    message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
         # The client has no part in it: which key goes upstream, and where that is, this server was told.
         return EngineError(f"The upstream does not serve this server (HTTP {status}).", code="upstream_error")
     message = message or f"The upstream failed (HTTP {status})."
-    code = told.code if isinstance(told.code, str) else None
+    code = error.code if isinstance(error.code, str) else None
     if code == "model_not_found":
-        return ModelNotFound(message, param=told.param)
-    if 400 <= status < 500 and (long := _context(message, code, told.param)):
-        return long
-    kind = _KINDS.get(status, RequestError if 400 <= status < 500 else EngineError)
-    if not issubclass(kind, RateLimited | EngineError):
+        return ModelNotFound(message, param=error.param)
+    if 400 <= status < 500 and (too_long := _parse_context_error(message, code, error.param)):
+        return too_long
+    error_type = _ERROR_TYPES.get(status, RequestError if 400 <= status < 500 else EngineError)
+    if not issubclass(error_type, RateLimited | EngineError):
         retry_after = None
-    return kind(message, param=told.param, code=code, retry_after=retry_after)
+    return error_type(message, param=error.param, code=code, retry_after=retry_after)
 
 
-def error_in_stream(told: WireError | str) -> DragomanError:
+def build_stream_error(error: WireError | str) -> DragomanError:
     """Of an error that came as a stream's data. It has a status only by its code or its type."""
-    if isinstance(told, str):
-        return EngineError(told[:MOST_TEXT])
-    if isinstance(told.code, int) and 400 <= told.code < 600:
-        return error_of(told.code, told)
+    if isinstance(error, str):
+        return EngineError(error[:MAX_MESSAGE])
+    if isinstance(error.code, int) and 400 <= error.code < 600:
+        return build_error(error.code, error)
     statuses = {"invalid_request_error": 400, "rate_limit_error": 429, "rate_limit_exceeded": 429, "overloaded": 503}
-    return error_of(statuses.get(told.type or "", statuses.get(str(told.code), 500)), told)
+    return build_error(statuses.get(error.type or "", statuses.get(str(error.code), 500)), error)
 
 
-def _context(message: str, code: str | None, param: str | None) -> RequestError | None:
+def _parse_context_error(message: str, code: str | None, param: str | None) -> RequestError | None:
     """A prompt that is too long is told to clients in their own dialect, with its numbers where they are known."""
     limit, prompt = _CONTEXT.search(message), _PROMPT.search(message)
     if limit is not None and prompt is not None:
-        about = prompt[1] is not None
-        return ContextTooLong(limit=int(limit[1]), prompt=int(prompt[2]), at_least=about, param=param)
+        is_lower_bound = prompt[1] is not None
+        return ContextTooLong(limit=int(limit[1]), prompt=int(prompt[2]), at_least=is_lower_bound, param=param)
     if limit is not None or code == "context_length_exceeded":
         return RequestError(message, param=param, code="context_length_exceeded")
     return None
 
 
-def _told(body: bytes) -> WireError:
+def _decode_error(body: bytes) -> WireError:
     try:
-        found = _decode(body)
+        decoded = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return WireError()
-    match found:
-        case Refusal(error=WireError() as error):
+    match decoded:
+        case UpstreamErrorBody(error=WireError() as error):
             return error
-        case Refusal(error=str() as message) | Refusal(message=str() as message) | Refusal(detail=str() as message):
-            return WireError(message, param=found.param, code=found.code)
-        case Refusal(detail=None):
+        case (
+            UpstreamErrorBody(error=str() as message)
+            | UpstreamErrorBody(message=str() as message)
+            | UpstreamErrorBody(detail=str() as message)
+        ):
+            return WireError(message, param=decoded.param, code=decoded.code)
+        case UpstreamErrorBody(detail=None):
             return WireError()
         case _:
-            return WireError(msgspec.json.encode(found.detail).decode())
+            return WireError(msgspec.json.encode(decoded.detail).decode())
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def _parse_retry_after(retry_after: str | None) -> float | None:
     """A date would need a clock that both agree on; the error's own default will do."""
-    plain = (retry_after or "").strip()
-    return float(plain) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", plain) else None
+    text = (retry_after or "").strip()
+    return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else None

@@ -11,57 +11,57 @@ from ...core.message import (
     Audio,
     File,
     Image,
-    Inline,
+    InlineMedia,
+    MediaSource,
     Message,
     Part,
     Reasoning,
     Refusal,
-    Remote,
+    RemoteMedia,
     Role,
-    Source,
-    Stored,
     Text,
     ToolCall,
     ToolResult,
+    UploadedMedia,
 )
-from .kinds import Kind
+from .server_kinds import ServerKind
 
 
-def wire_messages(messages: Sequence[Message], kind: Kind) -> list[dict[str, Any]]:
+def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:
     """Raises Unsupported for media that only a file id stands for."""
-    return [wire for message in messages for wire in _message(message, kind)]
+    return [encoded for message in messages for encoded in _encode_message(message, kind)]
 
 
-def _message(message: Message, kind: Kind) -> Iterator[dict[str, Any]]:
+def _encode_message(message: Message, kind: ServerKind) -> Iterator[dict[str, Any]]:
     """One, and one more for each tool result in it."""
     if message.role is Role.ASSISTANT:
-        yield _assistant(message, kind)
+        yield _encode_assistant(message, kind)
         return
-    role = Role.SYSTEM if message.role is Role.DEVELOPER and not kind.developer else message.role
+    role = Role.SYSTEM if message.role is Role.DEVELOPER and not kind.has_developer_role else message.role
     pending: list[Part] = []
     for part in message.parts:
         if not isinstance(part, ToolResult):
             pending.append(part)
             continue
         if pending:
-            yield _plain(role, pending, message.name)
+            yield _encode_plain(role, pending, message.name)
             pending = []
-        yield _result(part, message)
+        yield _encode_result(part, message)
     if pending or not message.parts:
-        yield _plain(role, pending, message.name)
+        yield _encode_plain(role, pending, message.name)
 
 
-def _plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
+def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
     # What stands beside tool results in a message of theirs is the user's word.
-    said = Role.USER if role is Role.TOOL else role
-    return {"role": said.value, "content": _content(parts), **_name(name)}
+    wire_role = Role.USER if role is Role.TOOL else role
+    return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
 
 
-def _name(name: str | None) -> dict[str, Any]:
+def _encode_name(name: str | None) -> dict[str, Any]:
     return {} if name is None else {"name": name}
 
 
-def _result(result: ToolResult, message: Message) -> dict[str, Any]:
+def _encode_result(result: ToolResult, message: Message) -> dict[str, Any]:
     """Chat knows no failed results, so that the text has to say it."""
     content: Sequence[Part] = result.content
     if result.is_error:
@@ -71,39 +71,42 @@ def _result(result: ToolResult, message: Message) -> dict[str, Any]:
         elif not first.text.lower().startswith("error"):
             content = [Text(f"Error: {first.text}"), *rest]
     name = message.name if message.role is Role.TOOL else None
-    return {"role": "tool", "tool_call_id": result.call_id, "content": _content(content), **_name(name)}
+    return {"role": "tool", "tool_call_id": result.call_id, "content": _encode_content(content), **_encode_name(name)}
 
 
-def _assistant(message: Message, kind: Kind) -> dict[str, Any]:
-    thought = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
-    calls = [_call(part, kind) for part in message.parts if isinstance(part, ToolCall)]
-    said = [part for part in message.parts if not isinstance(part, (Reasoning, ToolCall))]
-    wire: dict[str, Any] = {"role": "assistant", "content": _content(said) if said or not calls else None}
-    if thought:
-        wire |= dict.fromkeys(kind.thoughts, thought)
+def _encode_assistant(message: Message, kind: ServerKind) -> dict[str, Any]:
+    reasoning = "".join(part.text for part in message.parts if isinstance(part, Reasoning))
+    calls = [_encode_call(part, kind) for part in message.parts if isinstance(part, ToolCall)]
+    content_parts = [part for part in message.parts if not isinstance(part, (Reasoning, ToolCall))]
+    encoded: dict[str, Any] = {
+        "role": "assistant",
+        "content": _encode_content(content_parts) if content_parts or not calls else None,
+    }
+    if reasoning:
+        encoded |= dict.fromkeys(kind.reasoning_fields, reasoning)
     if calls:
-        wire["tool_calls"] = calls
-    return wire | _name(message.name)
+        encoded["tool_calls"] = calls
+    return encoded | _encode_name(message.name)
 
 
-def _call(call: ToolCall, kind: Kind) -> dict[str, Any]:
+def _encode_call(call: ToolCall, kind: ServerKind) -> dict[str, Any]:
     if not call.custom:
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-    if not kind.openai_tools:
+    if not kind.has_openai_tools:
         raise Unsupported("The upstream takes no free-form tools.", param="messages")
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
 
 
-def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+def _encode_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
     """A string where that says the same: many servers know nothing else for most roles."""
     if not parts:
         return ""
     if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:
         return parts[0].text
-    return [_part(part) for part in parts]
+    return [_encode_part(part) for part in parts]
 
 
-def _part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
+def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
     match part:
         case Text(text):
             return {"type": "text", "text": text}
@@ -112,27 +115,27 @@ def _part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
         case Reasoning(text):
             return {"type": "thinking", "thinking": text}
         case Image(source, detail):
-            shown = {} if detail is None else {"detail": detail}
-            return {"type": "image_url", "image_url": {"url": _url(source), **shown}}
-        case Audio(Inline(data), format):
-            said = {"data": base64.b64encode(data).decode(), "format": format or "wav"}
-            return {"type": "input_audio", "input_audio": said}
+            detail_field = {} if detail is None else {"detail": detail}
+            return {"type": "image_url", "image_url": {"url": _build_url(source), **detail_field}}
+        case Audio(InlineMedia(data), format):
+            audio = {"data": base64.b64encode(data).decode(), "format": format or "wav"}
+            return {"type": "input_audio", "input_audio": audio}
         case Audio(source):
-            return {"type": "audio_url", "audio_url": {"url": _url(source)}}
+            return {"type": "audio_url", "audio_url": {"url": _build_url(source)}}
         case File(source, filename):
-            named = {} if filename is None else {"filename": filename}
-            return {"type": "file", "file": {"file_data": _url(source), **named}}
+            filename_field = {} if filename is None else {"filename": filename}
+            return {"type": "file", "file": {"file_data": _build_url(source), **filename_field}}
         case ToolCall():
             raise RequestError("Only an assistant's message can hold tool calls.", param="messages")
         case ToolResult():
             raise RequestError("An assistant's message cannot hold tool results.", param="messages")
 
 
-def _url(source: Source) -> str:
+def _build_url(source: MediaSource) -> str:
     match source:
-        case Inline(data, media_type):
+        case InlineMedia(data, media_type):
             return f"data:{media_type or 'application/octet-stream'};base64,{base64.b64encode(data).decode()}"
-        case Remote(url):
+        case RemoteMedia(url):
             return url
-        case Stored():
+        case UploadedMedia():
             raise Unsupported("Files that were uploaded here are not known to the upstream.", param="messages")

@@ -15,10 +15,10 @@ from msgspec import Struct
 from ...core.message import Role
 from ...core.request import Conversation, Prompt
 
-MOST_OF_A_PREFIX = 4096
+MAX_PREFIX = 4096
 """Characters or tokens of a prompt's beginning that decide; prefix caches work on what is the same from the start."""
 
-SPILL = 1.25
+OVERLOAD_FACTOR = 1.25
 """How much more than its share of what runs an upstream may have before the next one takes over."""
 
 
@@ -33,7 +33,7 @@ class Upstream(Struct, frozen=True):
         return f"Upstream({self.url!r})"
 
 
-class Pool:
+class UpstreamPool:
     """At least one upstream. An upstream is up until it is told to have failed."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
@@ -44,13 +44,13 @@ class Pool:
         self._up = [True] * len(upstreams)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return any(self._up)
 
     def is_up(self, index: int) -> bool:
         return self._up[index]
 
-    def tell(self, index: int, *, up: bool) -> None:
+    def set_up(self, index: int, *, up: bool) -> None:
         self._up[index] = up
 
     def choose(self, prefix: bytes, tried: Collection[int] = ()) -> int | None:
@@ -59,30 +59,30 @@ class Pool:
         Rendezvous hashing: when an upstream comes or goes, only its own conversations move. One that has far
         more than its share passes new requests on, so that one popular beginning does not drown it.
         """
-        able = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
-        ranked = sorted(able, key=lambda index: self._score(index, prefix), reverse=True)
-        total = sum(self.running[index] for index in able) + 1
-        weights = sum(self.upstreams[index].weight for index in able)
+        candidates = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
+        ranked = sorted(candidates, key=lambda index: self._score(index, prefix), reverse=True)
+        total = sum(self.running[index] for index in candidates) + 1
+        weights = sum(self.upstreams[index].weight for index in candidates)
         for index in ranked:
             share = total * self.upstreams[index].weight / weights
-            if self.running[index] + 1 <= math.ceil(SPILL * share):
+            if self.running[index] + 1 <= math.ceil(OVERLOAD_FACTOR * share):
                 return index
         return ranked[0] if ranked else None
 
     def _score(self, index: int, prefix: bytes) -> float:
         upstream = self.upstreams[index]
         digest = hashlib.blake2b(prefix, digest_size=8, key=upstream.url.encode()[:64]).digest()
-        chance = (int.from_bytes(digest) + 1) / (2**64 + 2)
-        return -upstream.weight / math.log(chance)
+        uniform = (int.from_bytes(digest) + 1) / (2**64 + 2)
+        return -upstream.weight / math.log(uniform)
 
 
-def prefix_of(prompt: Prompt) -> bytes:
+def build_prefix(prompt: Prompt) -> bytes:
     """What is the same in all turns of a conversation: tools and everything up to the user's first words."""
     match prompt:
         case Conversation(messages, tools):
             count = next((n for n, message in enumerate(messages, 1) if message.role is Role.USER), len(messages))
-            return msgspec.json.encode((tools, messages[:count]))[: 4 * MOST_OF_A_PREFIX]
+            return msgspec.json.encode((tools, messages[:count]))[: 4 * MAX_PREFIX]
         case str():
-            return prompt[:MOST_OF_A_PREFIX].encode("utf-8", "surrogatepass")
+            return prompt[:MAX_PREFIX].encode("utf-8", "surrogatepass")
         case tuple():
-            return msgspec.json.encode(prompt[:MOST_OF_A_PREFIX])
+            return msgspec.json.encode(prompt[:MAX_PREFIX])

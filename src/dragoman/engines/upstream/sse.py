@@ -8,15 +8,15 @@ MAX_EVENT = 16 * 1024 * 1024
 """Bytes of one event. A chunk is small, but the first may list the ids of a long prompt."""
 
 
-class EventStream:
+class SseDecoder:
     """Feed bytes in; the data of each event that they complete comes out. Names, ids and comments are skipped.
 
     An event that never ends raises EngineError. The work is linear in the bytes, also for one byte at a time.
     """
 
-    def __init__(self, most: int = MAX_EVENT) -> None:
-        self._most = most
-        self._pieces: list[bytes] = []
+    def __init__(self, max_event: int = MAX_EVENT) -> None:
+        self._max_event = max_event
+        self._partial_line: list[bytes] = []
         self._data: list[bytes] = []
         self._size = 0
         self._after_cr = False
@@ -28,16 +28,16 @@ class EventStream:
         # Only these are ends of lines here; `splitlines` of text knows others, that of bytes does not.
         for line in rest.splitlines(keepends=True):
             self._size += len(line)
-            if self._size > self._most:
-                raise EngineError(f"The upstream sent an event of more than {self._most} bytes.")
+            if self._size > self._max_event:
+                raise EngineError(f"The upstream sent an event of more than {self._max_event} bytes.")
             if line.endswith((b"\n", b"\r")):
-                self._line(b"".join((*self._pieces, line.rstrip(b"\r\n"))), events)
-                self._pieces.clear()
+                self._feed_line(b"".join((*self._partial_line, line.rstrip(b"\r\n"))), events)
+                self._partial_line.clear()
             else:
-                self._pieces.append(line)
+                self._partial_line.append(line)
         return events
 
-    def _line(self, line: bytes, events: list[bytes]) -> None:
+    def _feed_line(self, line: bytes, events: list[bytes]) -> None:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
         elif not line:

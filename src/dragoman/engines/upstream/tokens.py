@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
-from ...core.events import UNKNOWN_ID, Alternative, Token
-from .wire import Choice, Entry
+from ...core.events import UNKNOWN_TOKEN_ID, Alternative, Token
+from .wire import ChunkChoice, TokenLogprobEntry
 
-_BY_ID = "token_id:"
+_TOKEN_ID_PREFIX = "token_id:"
 
 
-def tokens_of(choice: Choice) -> tuple[Token, ...]:
+def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
     """In the order in which they were sampled. Text is empty where only ids are told."""
-    told, ids = choice.logprobs, choice.token_ids or []
-    if told is None:
+    logprobs, ids = choice.logprobs, choice.token_ids or []
+    if logprobs is None:
         return tuple(Token(id, "") for id in ids)
-    if told.tokens is not None:
-        scores = told.token_logprobs or [None] * len(told.tokens)
-        tops = told.top_logprobs or [None] * len(told.tokens)
-        known = ids if len(ids) == len(told.tokens) else [UNKNOWN_ID] * len(told.tokens)
-        rows = zip(known, told.tokens, scores, tops, strict=False)
-        return tuple(Token(id, text, score, _ranked(top)) for id, text, score, top in rows)
-    entries = (told.content or []) + (told.refusal or [])
+    if logprobs.tokens is not None:
+        scores = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+        tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+        known = ids if len(ids) == len(logprobs.tokens) else [UNKNOWN_TOKEN_ID] * len(logprobs.tokens)
+        rows = zip(known, logprobs.tokens, scores, tops, strict=False)
+        return tuple(Token(id, text, score, _rank_alternatives(top)) for id, text, score, top in rows)
+    entries = (logprobs.content or []) + (logprobs.refusal or [])
     if not entries:
         return tuple(Token(id, "") for id in ids)
-    known = ids if len(ids) == len(entries) else [UNKNOWN_ID] * len(entries)
-    return tuple(_token(id, entry) for id, entry in zip(known, entries, strict=True))
+    known = ids if len(ids) == len(entries) else [UNKNOWN_TOKEN_ID] * len(entries)
+    return tuple(_build_token(id, entry) for id, entry in zip(known, entries, strict=True))
 
 
-def _ranked(top: dict[str, float] | None) -> tuple[Alternative, ...]:
+def _rank_alternatives(top: dict[str, float] | None) -> tuple[Alternative, ...]:
     """A completion's alternatives have no ids."""
     ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
-    return tuple(Alternative(UNKNOWN_ID, text, score) for text, score in ranked)
+    return tuple(Alternative(UNKNOWN_TOKEN_ID, text, score) for text, score in ranked)
 
 
-def _token(id: int, entry: Entry) -> Token:
-    text, raw = _text(entry)
-    top = tuple(_alternative(other) for other in entry.top_logprobs or ())
-    return Token(_id(entry, id), text, entry.logprob, top, raw)
+def _build_token(id: int, entry: TokenLogprobEntry) -> Token:
+    text, raw = _read_text(entry)
+    top = tuple(_build_alternative(other) for other in entry.top_logprobs or ())
+    return Token(_find_id(entry, id), text, entry.logprob, top, raw)
 
 
-def _alternative(entry: Entry) -> Alternative:
-    text, raw = _text(entry)
-    return Alternative(_id(entry, UNKNOWN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
+def _build_alternative(entry: TokenLogprobEntry) -> Alternative:
+    text, raw = _read_text(entry)
+    return Alternative(_find_id(entry, UNKNOWN_TOKEN_ID), text, 0.0 if entry.logprob is None else entry.logprob, raw)
 
 
-def _id(entry: Entry, known: int) -> int:
-    number = entry.token.removeprefix(_BY_ID)
-    named = number != entry.token and number.isascii() and number.isdigit()
-    return int(number) if named and len(number) < 12 else known
+def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
+    number = entry.token.removeprefix(_TOKEN_ID_PREFIX)
+    is_number = number != entry.token and number.isascii() and number.isdigit()
+    return int(number) if is_number and len(number) < 12 else fallback
 
 
-def _text(entry: Entry) -> tuple[str, bytes | None]:
+def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
     """What it reads as, and its bytes where the text is not them."""
     if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
         return entry.token, None

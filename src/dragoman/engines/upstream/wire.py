@@ -8,20 +8,20 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 
 
-class Entry(Struct, frozen=True):
+class TokenLogprobEntry(Struct, frozen=True):
     """One token of a chat's logprobs."""
 
     token: str
     logprob: float | None = None
     bytes: list[int] | None = None
-    top_logprobs: list[Entry] | None = None
+    top_logprobs: list[TokenLogprobEntry] | None = None
 
 
 class Logprobs(Struct, frozen=True):
     """A chat's: content, refusal. A completion's: the three others."""
 
-    content: list[Entry] | None = None
-    refusal: list[Entry] | None = None
+    content: list[TokenLogprobEntry] | None = None
+    refusal: list[TokenLogprobEntry] | None = None
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -54,7 +54,7 @@ class Delta(Struct, frozen=True):
     tool_calls: list[CallDelta] | None = None
 
 
-class Choice(Struct, frozen=True):
+class ChunkChoice(Struct, frozen=True):
     """stop_reason is vLLM's, matched_stop SGLang's: the stop string or token that was met."""
 
     index: int = 0
@@ -88,8 +88,8 @@ class WireError(Struct, frozen=True):
     code: str | int | None = None
 
 
-class Chunk(Struct, frozen=True):
-    choices: list[Choice] | None = None
+class UpstreamChunk(Struct, frozen=True):
+    choices: list[ChunkChoice] | None = None
     usage: WireUsage | None = None
     prompt_token_ids: list[int] | None = None
     prompt_text: str | None = None
@@ -97,13 +97,13 @@ class Chunk(Struct, frozen=True):
     kv_transfer_params: Raw = Raw()
 
     @property
-    def kv(self) -> str | None:
+    def kv_transfer_text(self) -> str | None:
         """See `core.engine.Ended`."""
         text = bytes(self.kv_transfer_params).decode()
         return None if text in ("", "null") else text
 
 
-class Refusal(Struct, frozen=True):
+class UpstreamErrorBody(Struct, frozen=True):
     """The body of an answer that is none: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 
     error: WireError | str | None = None

@@ -21,29 +21,29 @@ class AdapterTable:
         self._used: set[str] = set()
         self._adapters: dict[str, LoRARequest] = {}
 
-    def new(self, name: str, path: str) -> LoRARequest:
+    def create(self, name: str, path: str) -> LoRARequest:
         """Not known yet: `put` makes it so."""
         number = next(self._numbers)
-        own = f"{name}#{number}" if name in self._used else name
+        unique_name = f"{name}#{number}" if name in self._used else name
         self._used.add(name)
-        return backend.lora.LoRARequest(own, number, path)
+        return backend.lora.LoRARequest(unique_name, number, path)
 
-    def put(self, name: str, adapter: LoRARequest) -> None:
+    def register(self, name: str, adapter: LoRARequest) -> None:
         self._adapters[name] = adapter
 
-    def drop(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         self._adapters.pop(name, None)
 
-    def known(self) -> tuple[LoRARequest, ...]:
+    def list_all(self) -> tuple[LoRARequest, ...]:
         return tuple(self._adapters.values())
 
-    def asked_by(self, request: TokenRequest) -> LoRARequest | None:
+    def find_for(self, request: TokenRequest) -> LoRARequest | None:
         """Raises RequestError for one that is not here any more."""
         text = dict(request.extras).get("lora")
         if text is None:
             return None
         name = msgspec.json.decode(text, type=str)
-        found = self._adapters.get(name)
-        if found is None:
+        adapter = self._adapters.get(name)
+        if adapter is None:
             raise RequestError(f"The lora adapter '{name}' is not loaded.", param="model")
-        return found
+        return adapter

@@ -9,21 +9,23 @@ from ...core.errors import Unsupported
 from .backend import AsyncLLM
 
 
-class Steering:
+class VllmControl:
     """As `core.control.Control`.
 
     running: the engine, or an EngineError. end_all: ends what waits and runs; how many. sleeps: it was started so that
     it can give memory back.
     """
 
-    def __init__(self, running: Callable[[], AsyncLLM], end_all: Callable[[], list[str]], *, sleeps: bool) -> None:
-        self._running, self._end_all, self._sleeps = running, end_all, sleeps
+    def __init__(
+        self, get_engine: Callable[[], AsyncLLM], abort_running: Callable[[], list[str]], *, can_sleep: bool
+    ) -> None:
+        self._get_engine, self._abort_running, self._can_sleep = get_engine, abort_running, can_sleep
         self._paused = False
-        self._level = 0
+        self._sleep_level = 0
 
-    def awake(self) -> None:
+    def reset(self) -> None:
         """It has been started again."""
-        self._paused, self._level = False, 0
+        self._paused, self._sleep_level = False, 0
 
     @property
     def is_paused(self) -> bool:
@@ -31,31 +33,31 @@ class Steering:
 
     @property
     def sleep_level(self) -> int:
-        return self._level
+        return self._sleep_level
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """With abort and wait what comes meanwhile is refused (Overloaded); with keep it waits."""
-        llm = self._running()
+        llm = self._get_engine()
         self._paused = True
         await llm.pause_generation(mode=mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
-        await self._running().resume_generation()
+        await self._get_engine().resume_generation()
         self._paused = False
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        if level and not self._sleeps:
+        if level and not self._can_sleep:
             raise Unsupported("vLLM was started without sleep mode: it takes `enable_sleep_mode`.", param="level")
-        llm = self._running()
+        llm = self._get_engine()
         self._paused = True
         await llm.sleep(level, mode)
-        self._level = level
+        self._sleep_level = level
 
     async def wake_up(self) -> None:
-        await self._running().wake_up(None if self._level else ["scheduling"])
-        self._paused, self._level = False, 0
+        await self._get_engine().wake_up(None if self._sleep_level else ["scheduling"])
+        self._paused, self._sleep_level = False, 0
 
     async def abort_all(self) -> int:
-        llm, ids = self._running(), self._end_all()
+        llm, ids = self._get_engine(), self._abort_running()
         await llm.abort(ids)
         return len(ids)

@@ -9,11 +9,11 @@ from typing import Any
 
 from ...core.engine import (
     Capabilities,
-    Deliver,
     Ended,
     Failed,
     Health,
-    Refused,
+    OutputCallback,
+    Rejected,
     Scheduled,
     TokenOutput,
     TokenRequest,
@@ -24,22 +24,22 @@ from ...core.events import FinishReason
 from ...core.metrics import EngineStats
 from . import backend
 from .adapters import AdapterTable
-from .asking import prompt, refusal, sampling_params
 from .backend import AsyncLLM, SamplingParams
-from .control import Steering
-from .facts import Facts
-from .reading import Reader
-from .stats import Counters
+from .config import VllmFeatures
+from .control import VllmControl
+from .output import VllmOutputReader
+from .request import build_prompt, build_request_error, build_sampling_params
+from .stats import VllmCounters
 
 log = logging.getLogger(__name__)
 
 
-class _Live:
+class _ActiveRequest:
     """A request that vLLM has, or is about to get. sent: it has it. silent: nobody wants to hear of it any more."""
 
-    def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
-        self.request, self.deliver, self.reader = request, deliver, Reader(request)
-        self.silent = self.sent = False
+    def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
+        self.request, self.deliver, self.reader = request, deliver, VllmOutputReader(request)
+        self.is_silenced = self.is_sent = False
 
 
 class VllmEngine:
@@ -48,14 +48,14 @@ class VllmEngine:
     arguments: of vLLM's AsyncEngineArgs. It may be started again after a stop, with nothing of what was before.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], facts: Facts, max_num_waiting: int) -> None:
-        self._arguments, self._facts, self._max_num_waiting = arguments, facts, max_num_waiting
-        self._capabilities = facts.capabilities()
-        self._counters = Counters()
+    def __init__(self, arguments: Mapping[str, Any], features: VllmFeatures, max_num_waiting: int) -> None:
+        self._arguments, self._features, self._max_num_waiting = arguments, features, max_num_waiting
+        self._capabilities = features.build_capabilities()
+        self._counters = VllmCounters()
         self._adapters = AdapterTable()
-        self.steering = Steering(self._running, self._end_all, sleeps=facts.sleeps)
+        self.control = VllmControl(self._get_engine, self._abort_running, can_sleep=features.can_sleep)
         self._llm: AsyncLLM | None = None
-        self._live: dict[str, _Live] = {}
+        self._active: dict[str, _ActiveRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -64,11 +64,11 @@ class VllmEngine:
 
     @property
     def max_model_len(self) -> int:
-        return self._facts.max_model_len
+        return self._features.max_model_len
 
     def stats(self) -> Sequence[EngineStats]:
         """As Monitored.stats: what vLLM's own scheduler counts."""
-        return self._counters.all()
+        return self._counters.list_all()
 
     async def start(self) -> None:
         """Reads the weights, which may take minutes. Raises EngineError."""
@@ -76,26 +76,28 @@ class VllmEngine:
             self._llm = llm = await asyncio.to_thread(self._launch)
             # The first order to the core; from here on this event loop hears what it says, and of its death.
             await llm.get_supported_tasks()
-            self.steering.awake()
-            for adapter in self._adapters.known():
+            self.control.reset()
+            for adapter in self._adapters.list_all():
                 await llm.add_lora(adapter)
         except Exception as error:
             # Whatever a worker of vLLM raised arrives here, often as no more than an Exception with its text.
-            await self._shut()
+            await self._shut_down()
             raise EngineError(f"vLLM does not start: {error}") from error
 
     def _launch(self) -> AsyncLLM:
         arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
-        return backend.async_llm.AsyncLLM.from_engine_args(arguments, stat_loggers=[self._counters.logger()])
+        return backend.async_llm.AsyncLLM.from_engine_args(
+            arguments, stat_loggers=[self._counters.build_logger_class()]
+        )
 
     async def stop(self) -> None:
-        live, self._live = self._live, {}
-        for one in live.values():
-            one.silent = True
-            one.deliver(Failed(one.request.id, "The engine is shutting down."))
-        await self._shut()
+        requests, self._active = self._active, {}
+        for active in requests.values():
+            active.is_silenced = True
+            active.deliver(Failed(active.request.id, "The engine is shutting down."))
+        await self._shut_down()
 
-    async def _shut(self) -> None:
+    async def _shut_down(self) -> None:
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
@@ -104,34 +106,34 @@ class VllmEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def health(self) -> Health:
-        running = sum(one.reader.begun for one in self._live.values())
-        waiting = len(self._live) - running
+        running = sum(active.reader.has_started for active in self._active.values())
+        waiting = len(self._active) - running
         if self._llm is None:
             return Health(ready=False, reason="the engine is not running", waiting=waiting)
         if self._llm.errored:
             return Health(ready=False, reason="vLLM's engine core has died", waiting=waiting, failed=True)
         return Health(waiting=waiting, running=running)
 
-    def add(self, request: TokenRequest, deliver: Deliver) -> None:
+    def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """As TokenEngine.add; what vLLM itself refuses, RequestError or Refused, names the field."""
-        llm = self._running()
-        if request.id in self._live:
+        llm = self._get_engine()
+        if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
-        check_prompt(request.prompt, self._facts.vocab_size, self.max_model_len)
-        params = sampling_params(request, self._facts.eos, self._facts.marks)
+        check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)
+        params = build_sampling_params(request, self._features.eos_id, self._features.reasoning_delimiters)
         if self.health().waiting >= self._max_num_waiting:
             raise QueueFull(f"{self._max_num_waiting} sequences are waiting already.")
-        live = self._live[request.id] = _Live(request, deliver)
-        self._spawn(self._run(llm, live, params))
+        active = self._active[request.id] = _ActiveRequest(request, deliver)
+        self._create_task(self._run(llm, active, params))
 
     def abort(self, id: str) -> None:
-        live = self._live.pop(id, None)
-        if live is None:
+        active = self._active.pop(id, None)
+        if active is None:
             return
-        live.silent = True
+        active.is_silenced = True
         if self._llm is not None and not self._llm.errored:
             # Not by cancelling the task: that loses a request whose way to vLLM has begun.
-            self._spawn(self._abort(self._llm, id))
+            self._create_task(self._abort(self._llm, id))
 
     async def _abort(self, llm: AsyncLLM, id: str) -> None:
         try:
@@ -144,77 +146,77 @@ class VllmEngine:
 
     async def reset_prefix_cache(self) -> bool:
         """As PrefixCache.reset_prefix_cache: False while something runs."""
-        return await self._running().reset_prefix_cache()
+        return await self._get_engine().reset_prefix_cache()
 
-    def _running(self) -> AsyncLLM:
+    def _get_engine(self) -> AsyncLLM:
         if self._llm is None or self._llm.errored:
             raise EngineError("The engine is not running.")
         return self._llm
 
-    def _end_all(self) -> list[str]:
+    def _abort_running(self) -> list[str]:
         """What waits or runs now. Those whose way to vLLM has not begun end here."""
         ids: list[str] = []
-        for id, live in list(self._live.items()):
+        for id, active in list(self._active.items()):
             ids.append(id)
-            if not live.sent:
-                self._tell(live, Scheduled(id, 0))
-                self._tell(live, Ended(id, FinishReason.ABORT))
-                live.silent = True
-                del self._live[id]
+            if not active.is_sent:
+                self._deliver(active, Scheduled(id, 0))
+                self._deliver(active, Ended(id, FinishReason.ABORT))
+                active.is_silenced = True
+                del self._active[id]
         return ids
 
-    async def _run(self, llm: AsyncLLM, live: _Live, params: SamplingParams) -> None:
+    async def _run(self, llm: AsyncLLM, active: _ActiveRequest, params: SamplingParams) -> None:
         """Hand on all that vLLM says, and what it fails with."""
-        if live.silent:
+        if active.is_silenced:
             return
-        request, live.sent = live.request, True
+        request, active.is_sent = active.request, True
         try:
             stream = llm.generate(
-                prompt(request),
+                build_prompt(request),
                 params,
                 request.id,
-                lora_request=self._adapters.asked_by(request),
-                priority=request.priority if self._facts.prioritised else 0,
+                lora_request=self._adapters.find_for(request),
+                priority=request.priority if self._features.has_priorities else 0,
             )
             async for output in stream:
-                for each in live.reader.read(output):
-                    self._tell(live, each)
+                for token_output in active.reader.read(output):
+                    self._deliver(active, token_output)
         except backend.ClientError as error:
-            self._tell(live, Refused(request.id, refusal(error)))
+            self._deliver(active, Rejected(request.id, build_request_error(error)))
         except backend.RetryableError as error:
-            self._tell(live, Refused(request.id, Overloaded(str(error), code="engine_paused")))
+            self._deliver(active, Rejected(request.id, Overloaded(str(error), code="engine_paused")))
         except backend.BusyError as error:
-            self._tell(live, Refused(request.id, Overloaded(str(error))))
+            self._deliver(active, Rejected(request.id, Overloaded(str(error))))
         except DragomanError as error:
-            self._tell(live, Refused(request.id, error))
+            self._deliver(active, Rejected(request.id, error))
         except Exception:
             log.exception("vLLM failed on %s", request.id)
-            self._tell(live, Failed(request.id, "The engine failed while computing this request."))
+            self._deliver(active, Failed(request.id, "The engine failed while computing this request."))
         finally:
-            if self._live.get(request.id) is live:
-                del self._live[request.id]
+            if self._active.get(request.id) is active:
+                del self._active[request.id]
 
-    def _tell(self, live: _Live, output: TokenOutput) -> None:
+    def _deliver(self, active: _ActiveRequest, output: TokenOutput) -> None:
         """A receiver that raises takes nothing away from the others."""
-        if live.silent:
+        if active.is_silenced:
             return
         try:
-            live.deliver(output)
+            active.deliver(output)
         except Exception as error:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": f"the receiver of {live.request.id} raised", "exception": error}
+                {"message": f"the receiver of {active.request.id} raised", "exception": error}
             )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def load_adapter(self, name: str, path: str) -> None:
         """As AdapterLoader.load_adapter."""
-        if not self._facts.adapters:
+        if not self._features.has_lora:
             raise RequestError("vLLM was started without LoRA: it takes `enable_lora`.", param="lora_name")
-        adapter = self._adapters.new(name, path)
+        adapter = self._adapters.create(name, path)
         if self._llm is not None:
             try:
                 # Here a bad one is refused; in the middle of a step it would take the engine with it.
@@ -223,12 +225,12 @@ class VllmEngine:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
             except Exception as error:  # as in `start`
                 raise RequestError(f"vLLM cannot load the adapter: {error}", param="lora_path") from error
-        self._adapters.put(name, adapter)
+        self._adapters.register(name, adapter)
 
-    def put_adapter(self, name: str, path: str) -> None:
+    def add_adapter(self, name: str, path: str) -> None:
         """One of the beginning: it is loaded when the engine starts."""
-        self._adapters.put(name, self._adapters.new(name, path))
+        self._adapters.register(name, self._adapters.create(name, path))
 
     def unload_adapter(self, name: str) -> None:
         """As AdapterLoader.unload_adapter."""
-        self._adapters.drop(name)
+        self._adapters.remove(name)

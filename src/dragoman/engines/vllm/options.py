@@ -13,10 +13,10 @@ from msgspec import Struct
 from ...core.errors import EngineError
 from . import backend
 from .backend import VllmConfig
+from .config import VllmFeatures
 from .engine import VllmEngine
-from .facts import Facts
 
-_OURS = {
+_RESERVED_ARGUMENTS = {
     "model": "the directory stands behind `vllm:`",
     "tokenizer": "it lies in the model's directory",
     "skip_tokenizer_init": "constraints need the tokenizer",
@@ -33,7 +33,7 @@ class VllmOptions(Struct, frozen=True):
     """
 
     arguments: Mapping[str, Any]
-    thought: tuple[str, str] | None = None
+    reasoning_delimiters: tuple[str, str] | None = None
     max_num_waiting: int = 2048
 
 
@@ -44,15 +44,15 @@ def load(directory: Path, options: VllmOptions) -> VllmEngine:
     """
     if not list(directory.glob("*.safetensors")):
         raise EngineError(f"{directory} holds no safetensors file; other formats are not read, since they may run code")
-    known = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
-    for name in options.arguments:
-        _check(name, known)
-    arguments = _arguments(directory, options)
-    config = engine_config(arguments)
-    return VllmEngine(arguments, _facts(config), options.max_num_waiting)
+    names = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
+    for argument in options.arguments:
+        _check_argument(argument, names)
+    arguments = _build_arguments(directory, options)
+    config = build_engine_config(arguments)
+    return VllmEngine(arguments, _read_features(config), options.max_num_waiting)
 
 
-def engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
+def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
     """Raises EngineError."""
     try:
         return backend.arguments.AsyncEngineArgs(**arguments).create_engine_config()
@@ -61,41 +61,41 @@ def engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
         raise EngineError(f"vLLM does not take this: {error}") from error
 
 
-def _check(name: str, known: set[str]) -> None:
-    if name in _OURS:
-        raise EngineError(f"vllm_args: `{name}` cannot be set here: {_OURS[name]}.")
+def _check_argument(name: str, known: set[str]) -> None:
+    if name in _RESERVED_ARGUMENTS:
+        raise EngineError(f"vllm_args: `{name}` cannot be set here: {_RESERVED_ARGUMENTS[name]}.")
     if name not in known:
-        near = get_close_matches(name, known, 1)
-        hint = f" Did you mean `{near[0]}`?" if near else ""
+        matches = get_close_matches(name, known, 1)
+        hint = f" Did you mean `{matches[0]}`?" if matches else ""
         raise EngineError(f"vllm_args: vLLM has no engine argument `{name}`.{hint}")
 
 
-def _arguments(directory: Path, options: VllmOptions) -> dict[str, Any]:
+def _build_arguments(directory: Path, options: VllmOptions) -> dict[str, Any]:
     arguments = dict(options.arguments)
     # The pipeline's grammars are llguidance's, and so must vLLM's be; one who asks for another does without.
     arguments.setdefault("structured_outputs_config", {"backend": "guidance"})
-    if options.thought is not None and "reasoning_config" not in arguments:
-        begin, end = options.thought
+    if options.reasoning_delimiters is not None and "reasoning_config" not in arguments:
+        begin, end = options.reasoning_delimiters
         arguments["reasoning_config"] = {"reasoning_start_str": begin, "reasoning_end_str": end}
     return arguments | {"model": str(directory), "disable_log_stats": True, "enable_log_requests": False}
 
 
-def _facts(config: VllmConfig) -> Facts:
+def _read_features(config: VllmConfig) -> VllmFeatures:
     model, reasoning = config.model_config, config.reasoning_config
-    marks = None
+    delimiters = None
     if reasoning is not None and reasoning.enabled:
-        marks = (tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids))
+        delimiters = (tuple(reasoning.reasoning_start_token_ids), tuple(reasoning.reasoning_end_token_ids))
     eos: int | None = backend.tokenizers.cached_tokenizer_from_config(model).eos_token_id
-    grammars = eos is not None and config.structured_outputs_config.backend == "guidance"
-    most: int = model.max_logprobs
-    return Facts(
+    has_grammars = eos is not None and config.structured_outputs_config.backend == "guidance"
+    max_logprobs: int = model.max_logprobs
+    return VllmFeatures(
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
-        max_logprobs=model.get_vocab_size() if most < 0 else most,
-        eos=eos if grammars else None,
-        marks=marks,
-        adapters=config.lora_config is not None,
-        sleeps=bool(model.enable_sleep_mode),
-        transfers=config.kv_transfer_config is not None,
-        prioritised=config.scheduler_config.policy == "priority",
+        max_logprobs=model.get_vocab_size() if max_logprobs < 0 else max_logprobs,
+        eos_id=eos if has_grammars else None,
+        reasoning_delimiters=delimiters,
+        has_lora=config.lora_config is not None,
+        can_sleep=bool(model.enable_sleep_mode),
+        has_kv_transfer=config.kv_transfer_config is not None,
+        has_priorities=config.scheduler_config.policy == "priority",
     )

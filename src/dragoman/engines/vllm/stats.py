@@ -9,26 +9,26 @@ from . import backend
 from .backend import FinishedStats, IterationStats, SchedulerStats, VllmConfig
 
 
-class Counters:
+class VllmCounters:
     """One EngineStats for each of vLLM's engine cores. They outlive a restart."""
 
     def __init__(self) -> None:
         self._cores: dict[int, EngineStats] = {}
-        self._most_adapters = 0
+        self._max_loras = 0
 
-    def all(self) -> Sequence[EngineStats]:
-        return list(self._cores.values()) or [self.core(0)]
+    def list_all(self) -> Sequence[EngineStats]:
+        return list(self._cores.values()) or [self.get_core(0)]
 
-    def core(self, index: int) -> EngineStats:
+    def get_core(self, index: int) -> EngineStats:
         return self._cores.setdefault(index, EngineStats())
 
-    def logger(self) -> type:
+    def build_logger_class(self) -> type:
         """A stat logger's class. It is a Prometheus logger to vLLM, which then adds none of its own."""
         counters = self
 
-        class Taken(backend.loggers.PrometheusStatLogger):  # pyright: ignore[reportUntypedBaseClass]
+        class ForwardingLogger(backend.loggers.PrometheusStatLogger):  # pyright: ignore[reportUntypedBaseClass]
             def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:  # pyright: ignore[reportMissingSuperCall]
-                counters.begin(vllm_config, engine_indexes or [0])
+                counters.initialize(vllm_config, engine_indexes or [0])
 
             def record(
                 self,
@@ -40,7 +40,7 @@ class Counters:
                 counters.record(scheduler_stats, iteration_stats, engine_idx)
 
             def record_sleep_state(self, sleep: int = 0, level: int = 0) -> None:
-                counters.asleep(level if sleep else 0)
+                counters.set_sleep_level(level if sleep else 0)
 
             def log_engine_initialized(self) -> None:
                 pass
@@ -48,48 +48,48 @@ class Counters:
             def record_admission_rejection(self, reason: str) -> None:
                 pass
 
-        return Taken
+        return ForwardingLogger
 
-    def begin(self, config: VllmConfig, indexes: Sequence[int]) -> None:
+    def initialize(self, config: VllmConfig, indexes: Sequence[int]) -> None:
         cache = config.cache_config
-        self._most_adapters = 0 if config.lora_config is None else config.lora_config.max_loras
+        self._max_loras = 0 if config.lora_config is None else config.lora_config.max_loras
         for index in indexes:
-            stats = self.core(index)
+            stats = self.get_core(index)
             stats.preemptions = stats.preemptions or 0
             stats.prefix_cache_queries = stats.prefix_cache_queries or 0
             stats.prefix_cache_hits = stats.prefix_cache_hits or 0
             stats.kv_cache_usage = 0.0
-            stats.running = stats.waiting = stats.asleep = 0
+            stats.running = stats.waiting = stats.sleep_level = 0
             if cache.num_gpu_blocks is not None:
                 stats.cache = CacheConfig(cache.block_size, cache.num_gpu_blocks, bool(cache.enable_prefix_caching))
 
-    def asleep(self, level: int) -> None:
+    def set_sleep_level(self, level: int) -> None:
         for stats in self._cores.values():
-            stats.asleep = level
+            stats.sleep_level = level
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats, index: int) -> None:
         """Called by vLLM after each step, on the event loop."""
-        stats = self.core(index)
+        stats = self.get_core(index)
         if scheduler is not None:
-            self._gauges(stats, scheduler)
+            self._update_gauges(stats, scheduler)
         if iteration is not None:
-            _count(stats, iteration)
+            _count_iteration(stats, iteration)
 
-    def _gauges(self, stats: EngineStats, scheduler: SchedulerStats) -> None:
+    def _update_gauges(self, stats: EngineStats, scheduler: SchedulerStats) -> None:
         stats.running, stats.waiting = scheduler.num_running_reqs, scheduler.num_waiting_reqs
         stats.kv_cache_usage = scheduler.kv_cache_usage
-        prefix, outside = scheduler.prefix_cache_stats, scheduler.connector_prefix_cache_stats
+        prefix, external = scheduler.prefix_cache_stats, scheduler.connector_prefix_cache_stats
         stats.prefix_cache_queries = (stats.prefix_cache_queries or 0) + prefix.queries
         stats.prefix_cache_hits = (stats.prefix_cache_hits or 0) + prefix.hits
-        if outside is not None:
-            stats.external_cache_queries = (stats.external_cache_queries or 0) + outside.queries
-            stats.external_cache_hits = (stats.external_cache_hits or 0) + outside.hits
-        if self._most_adapters:
+        if external is not None:
+            stats.external_cache_queries = (stats.external_cache_queries or 0) + external.queries
+            stats.external_cache_hits = (stats.external_cache_hits or 0) + external.hits
+        if self._max_loras:
             waiting, running = scheduler.waiting_lora_adapters, scheduler.running_lora_adapters
-            stats.lora = LoraState(tuple(waiting), tuple(running), self._most_adapters)
+            stats.lora = LoraState(tuple(waiting), tuple(running), self._max_loras)
 
 
-def _count(stats: EngineStats, iteration: IterationStats) -> None:
+def _count_iteration(stats: EngineStats, iteration: IterationStats) -> None:
     prompts = iteration.prompt_token_stats
     stats.prompt_tokens += prompts.total
     stats.prompt_tokens_cached += prompts.cached_tokens
@@ -100,21 +100,21 @@ def _count(stats: EngineStats, iteration: IterationStats) -> None:
         stats.ttft.observe(seconds)
     for seconds in iteration.inter_token_latencies_iter:
         stats.inter_token.observe(seconds)
-    for one in iteration.finished_requests:
-        _finished(stats, one)
+    for finished in iteration.finished_requests:
+        _count_finished(stats, finished)
 
 
-def _finished(stats: EngineStats, one: FinishedStats) -> None:
-    reason = str(one.finish_reason)
+def _count_finished(stats: EngineStats, finished: FinishedStats) -> None:
+    reason = str(finished.finish_reason)
     stats.success[reason if reason in stats.success else "stop"] += 1
-    stats.latency.observe(one.e2e_latency)
-    stats.queue.observe(one.queued_time)
-    stats.prefill.observe(one.prefill_time)
-    stats.inference.observe(one.inference_time)
-    stats.decode.observe(one.decode_time)
-    stats.per_output_token.observe(one.mean_time_per_output_token)
-    stats.request_prompt_tokens.observe(one.num_prompt_tokens)
-    stats.request_generation_tokens.observe(one.num_generation_tokens)
+    stats.latency.observe(finished.e2e_latency)
+    stats.queue.observe(finished.queued_time)
+    stats.prefill.observe(finished.prefill_time)
+    stats.inference.observe(finished.inference_time)
+    stats.decode.observe(finished.decode_time)
+    stats.per_output_token.observe(finished.mean_time_per_output_token)
+    stats.request_prompt_tokens.observe(finished.num_prompt_tokens)
+    stats.request_generation_tokens.observe(finished.num_generation_tokens)
     stats.request_choices.observe(1)
-    if one.max_tokens_param:
-        stats.request_max_tokens.observe(one.max_tokens_param)
+    if finished.max_tokens_param:
+        stats.request_max_tokens.observe(finished.max_tokens_param)

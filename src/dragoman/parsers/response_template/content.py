@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from ..values import Json, decode
-from .search import Program, find_all
+from ..json_values import Json, decode
+from .pike_vm import Program, find_matches
 
 
 class TextContent(Struct, frozen=True):
@@ -58,130 +58,132 @@ class LinesContent(Struct, frozen=True):
 Content = TextContent | ScalarContent | JsonContent | XmlContent | LinesContent
 
 
-def read(content: Content, text: str) -> Json:
+def parse_content(content: Content, text: str) -> Json:
     """The value of a region's text."""
     match content:
         case TextContent(strip):
-            return _stripped(text, strip)
+            return _strip_text(text, strip)
         case ScalarContent(kind, strip):
-            return _scalar(kind, _stripped(text, strip))
+            return _parse_scalar(kind, _strip_text(text, strip))
         case JsonContent():
-            return _json(content, text)
+            return _parse_json(content, text)
         case XmlContent():
-            return _xml(content, text)
+            return _parse_xml(content, text)
         case LinesContent():
-            return _lines(content, text)
+            return _parse_lines(content, text)
 
 
-def _scalar(kind: str, word: str) -> Json:
+def _parse_scalar(kind: str, text: str) -> Json:
     if kind == "bool":
-        return word.lower() in ("true", "1")
-    return int(word) if kind == "int" else float(word)
+        return text.lower() in ("true", "1")
+    return int(text) if kind == "int" else float(text)
 
 
-def _stripped(text: str, strip: bool) -> str:
+def _strip_text(text: str, strip: bool) -> str:
     return text.strip() if strip else text
 
 
-def _json(content: JsonContent, text: str) -> Json:
+def _parse_json(content: JsonContent, text: str) -> Json:
     try:
-        return decode(_standard(content, text))
+        return decode(_to_standard_json(content, text))
     except ValueError:
         if content.allow_non_json:
-            return _stripped(text, content.strip)
+            return _strip_text(text, content.strip)
         raise
 
 
-def _standard(content: JsonContent, text: str) -> str:
+def _to_standard_json(content: JsonContent, text: str) -> str:
     """The same in standard JSON."""
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        begin, opening, closing = _next_string(content.string_delims, text, at)
-        end = text.find(closing, begin + len(opening)) if opening else -1
+    parts: list[str] = []
+    pos = 0
+    while pos < len(text):
+        begin, open_delimiter, close_delimiter = _find_next_string(content.string_delims, text, pos)
+        end = text.find(close_delimiter, begin + len(open_delimiter)) if open_delimiter else -1
         if end < 0:
             begin = len(text)
-        outside = text[at:begin]
-        out.append(_quote_keys(outside) if content.unquoted_keys else outside)
+        outside = text[pos:begin]
+        parts.append(_quote_keys(outside) if content.unquoted_keys else outside)
         if end >= 0:
-            out.append(json.dumps(text[begin + len(opening) : end]))
-            begin = end + len(closing)
-        at = begin
-    return "".join(out)
+            parts.append(json.dumps(text[begin + len(open_delimiter) : end]))
+            begin = end + len(close_delimiter)
+        pos = begin
+    return "".join(parts)
 
 
-def _next_string(delims: Sequence[tuple[str, str]], text: str, at: int) -> tuple[int, str, str]:
+def _find_next_string(delims: Sequence[tuple[str, str]], text: str, pos: int) -> tuple[int, str, str]:
     """Where the next string in marks of its own begins; "" for the marks if none does."""
-    found = [(text.find(opening, at), opening, closing) for opening, closing in delims]
-    return min((one for one in found if one[0] >= 0), default=(len(text), "", ""))
+    candidates = [(text.find(opening, pos), opening, closing) for opening, closing in delims]
+    return min((candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", ""))
 
 
 _KEY_OR_STRING = re.compile(r'"|\w+')
-_IN_STRING = re.compile(r'["\\]')
+_STRING_SPECIALS = re.compile(r'["\\]')
 
 
 def _quote_keys(text: str) -> str:
     """Bare words before a colon become strings; what is in strings already stays."""
-    out: list[str] = []
-    at = 0
-    while (found := _KEY_OR_STRING.search(text, at)) is not None:
-        end = found.end()
-        if found.group() == '"':
-            end = _string_end(text, end)
-            out.append(text[at:end])
+    parts: list[str] = []
+    pos = 0
+    while (match := _KEY_OR_STRING.search(text, pos)) is not None:
+        end = match.end()
+        if match.group() == '"':
+            end = _find_string_end(text, end)
+            parts.append(text[pos:end])
         else:
-            word = found.group()
-            is_key = text[end : end + 1] == ":" and text[at : found.start()].rstrip()[-1:] in ("{", ",")
-            out.append(text[at : found.start()] + (f'"{word}"' if is_key else word))
-        at = end
-    return "".join([*out, text[at:]])
+            word = match.group()
+            is_key = text[end : end + 1] == ":" and text[pos : match.start()].rstrip()[-1:] in ("{", ",")
+            parts.append(text[pos : match.start()] + (f'"{word}"' if is_key else word))
+        pos = end
+    return "".join([*parts, text[pos:]])
 
 
-def _string_end(text: str, at: int) -> int:
-    while (found := _IN_STRING.search(text, at)) is not None:
-        if found.group() == '"':
-            return found.end()
-        at = found.end() + 1
+def _find_string_end(text: str, pos: int) -> int:
+    while (match := _STRING_SPECIALS.search(text, pos)) is not None:
+        if match.group() == '"':
+            return match.end()
+        pos = match.end() + 1
     return len(text)
 
 
-def _xml(content: XmlContent, text: str) -> Json:
-    out: dict[str, Json] = {}
+def _parse_xml(content: XmlContent, text: str) -> Json:
+    entries: dict[str, Json] = {}
     merged: set[str] = set()
-    for found in find_all(content.tag, text):
-        spans = {name: text[start:end] for name, start, end in found.captures}
+    for match in find_matches(content.tag, text):
+        spans = {name: text[start:end] for name, start, end in match.captures}
         key, raw = spans.get("key"), spans.get("value", "")
         if key is None:
             raise ValueError("a tag without a key")
-        value = raw if content.value is None else read(content.value, raw)
-        if key in out and content.merge_duplicates:
-            before = out[key]
-            out[key] = [*before, value] if isinstance(before, list) and key in merged else [before, value]
+        value = raw if content.value is None else parse_content(content.value, raw)
+        if key in entries and content.merge_duplicates:
+            previous = entries[key]
+            entries[key] = [*previous, value] if isinstance(previous, list) and key in merged else [previous, value]
             merged.add(key)
         else:
-            out[key] = value
-    return out
+            entries[key] = value
+    return entries
 
 
-def _lines(content: LinesContent, text: str) -> Json:
-    out: dict[str, Json] = {}
+def _parse_lines(content: LinesContent, text: str) -> Json:
+    entries: dict[str, Json] = {}
     for line in text.split(content.line_sep):
-        key, sep, raw = _stripped(line, content.strip).partition(content.kv_sep)
+        key, sep, raw = _strip_text(line, content.strip).partition(content.kv_sep)
         if sep:
-            raw = _stripped(raw, content.strip)
-            out[_stripped(key, content.strip)] = raw if content.value is None else read(content.value, raw)
-    return out
+            raw = _strip_text(raw, content.strip)
+            entries[_strip_text(key, content.strip)] = (
+                raw if content.value is None else parse_content(content.value, raw)
+            )
+    return entries
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
-def path_of(placeholder: str) -> list[str] | None:
+def parse_placeholder(placeholder: str) -> list[str] | None:
     """What `{a.b}` stands for; None for any other text. Raises ValueError where both are mixed."""
-    whole = _PLACEHOLDER.fullmatch(placeholder)
-    if whole is None and _PLACEHOLDER.search(placeholder):
+    match = _PLACEHOLDER.fullmatch(placeholder)
+    if match is None and _PLACEHOLDER.search(placeholder):
         raise ValueError(f"{placeholder!r} mixes a placeholder with other text")
-    return None if whole is None else whole[1].split(".")
+    return None if match is None else match[1].split(".")
 
 
 def check_transform(transform: Json) -> None:
@@ -194,19 +196,19 @@ def check_transform(transform: Json) -> None:
             for inner in transform:
                 check_transform(inner)
         case str():
-            path_of(transform)
+            parse_placeholder(transform)
         case _:
             pass
 
 
-def fill(transform: Json, scope: Mapping[str, Json]) -> Json:
+def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
     """The transform with its placeholders replaced by the values that they name."""
     match transform:
         case dict():
-            return {key: fill(inner, scope) for key, inner in transform.items()}
+            return {key: fill_transform(inner, scope) for key, inner in transform.items()}
         case list():
-            return [fill(inner, scope) for inner in transform]
-        case str() if (path := path_of(transform)) is not None:
+            return [fill_transform(inner, scope) for inner in transform]
+        case str() if (path := parse_placeholder(transform)) is not None:
             return _look_up(path, scope)
         case _:
             return transform

@@ -15,48 +15,48 @@ from types import MappingProxyType
 from msgspec import Struct
 
 
-class Chars(Struct, frozen=True):
+class CharClass(Struct, frozen=True):
     """One character. source: a regular expression of it. text: the character, where it can only be one."""
 
     source: str
     text: str | None = None
 
 
-class Begin(Struct, frozen=True):
+class StartAnchor(Struct, frozen=True):
     """The beginning of the answer."""
 
 
-class End(Struct, frozen=True):
+class EndAnchor(Struct, frozen=True):
     """The end of the answer."""
 
 
-class Row(Struct, frozen=True):
+class ConcatenationNode(Struct, frozen=True):
     items: tuple[Node, ...]
 
 
-class Either(Struct, frozen=True):
+class AlternationNode(Struct, frozen=True):
     options: tuple[Node, ...]
 
 
-class Repeat(Struct, frozen=True):
+class RepetitionNode(Struct, frozen=True):
     """most: None is without end."""
 
     item: Node
-    least: int
-    most: int | None
-    lazy: bool
+    min_count: int
+    max_count: int | None
+    is_lazy: bool
 
 
-class Group(Struct, frozen=True):
+class CaptureGroupNode(Struct, frozen=True):
     """name: None for a group that captures nothing by name."""
 
     name: str | None
     item: Node
 
 
-Node = Chars | Begin | End | Row | Either | Repeat | Group
+Node = CharClass | StartAnchor | EndAnchor | ConcatenationNode | AlternationNode | RepetitionNode | CaptureGroupNode
 
-MOST_COPIES = 500
+MAX_COPIES = 500
 """What a counted repetition may be unrolled to."""
 
 _ESCAPED_CLASSES = frozenset("dDsSwW")
@@ -68,168 +68,168 @@ _COUNT = re.compile(r"\{(\d*)(,?)(\d*)\}")
 _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
 
-class Unsupported(ValueError):
+class UnsupportedPattern(ValueError):
     """Outside the subset, or no regular expression at all."""
 
 
-def literal(text: str) -> Node:
-    return Row(tuple(_char(char) for char in text))
+def build_literal(text: str) -> Node:
+    return ConcatenationNode(tuple(_build_char(char) for char in text))
 
 
-def either(texts: Sequence[str]) -> Node:
+def build_alternation(texts: Sequence[str]) -> Node:
     """Any of these texts, the longest that fits."""
-    return Either(tuple(literal(text) for text in sorted(texts, key=len, reverse=True)))
+    return AlternationNode(tuple(build_literal(text) for text in sorted(texts, key=len, reverse=True)))
 
 
-def parse(source: str) -> Node:
+def parse_pattern(source: str) -> Node:
     """Raises Unsupported, saying what cannot be read and where."""
     try:
         re.compile(source, re.DOTALL)
     except re.error as error:
-        raise Unsupported(f"invalid regular expression {source!r}: {error}") from error
-    reader = _Reader(source)
-    node = reader.options()
-    if reader.at < len(source):
-        raise reader.unsupported("an unbalanced ')'")
+        raise UnsupportedPattern(f"invalid regular expression {source!r}: {error}") from error
+    parser = _PatternParser(source)
+    node = parser.parse_alternatives()
+    if parser.pos < len(source):
+        raise parser.build_error("an unbalanced ')'")
     return node
 
 
-def _char(char: str) -> Chars:
-    return Chars(re.escape(char), char)
+def _build_char(char: str) -> CharClass:
+    return CharClass(re.escape(char), char)
 
 
-class _Reader:
+class _PatternParser:
     """Recursive descent; what `re` accepts is known to be well-formed."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.at = 0
+        self.pos = 0
 
-    def unsupported(self, what: str) -> Unsupported:
-        return Unsupported(f"{what} at position {self.at} of {self.source!r} is not supported")
+    def build_error(self, construct: str) -> UnsupportedPattern:
+        return UnsupportedPattern(f"{construct} at position {self.pos} of {self.source!r} is not supported")
 
     def _peek(self) -> str:
-        return self.source[self.at : self.at + 1]
+        return self.source[self.pos : self.pos + 1]
 
-    def _starts(self, text: str) -> bool:
-        return self.source.startswith(text, self.at)
+    def _starts_with(self, text: str) -> bool:
+        return self.source.startswith(text, self.pos)
 
-    def options(self) -> Node:
-        options = [self._row()]
+    def parse_alternatives(self) -> Node:
+        options = [self._parse_concatenation()]
         while self._peek() == "|":
-            self.at += 1
-            options.append(self._row())
-        return options[0] if len(options) == 1 else Either(tuple(options))
+            self.pos += 1
+            options.append(self._parse_concatenation())
+        return options[0] if len(options) == 1 else AlternationNode(tuple(options))
 
-    def _row(self) -> Node:
+    def _parse_concatenation(self) -> Node:
         items: list[Node] = []
         while self._peek() not in ("", "|", ")"):
-            items.append(self._repeated(self._atom()))
-        return Row(tuple(items))
+            items.append(self._parse_quantifier(self._parse_atom()))
+        return ConcatenationNode(tuple(items))
 
-    def _repeated(self, item: Node) -> Node:
-        bounds = self._bounds()
+    def _parse_quantifier(self, item: Node) -> Node:
+        bounds = self._parse_bounds()
         if bounds is None:
             return item
-        lazy = self._peek() == "?"
+        is_lazy = self._peek() == "?"
         if self._peek() == "+":
-            raise self.unsupported("a possessive quantifier")
-        self.at += lazy
-        if self._bounds() is not None:
-            raise self.unsupported("a quantifier of a quantifier")
-        if isinstance(item, Begin | End):
-            raise self.unsupported("a repeated ^ or $")
+            raise self.build_error("a possessive quantifier")
+        self.pos += is_lazy
+        if self._parse_bounds() is not None:
+            raise self.build_error("a quantifier of a quantifier")
+        if isinstance(item, StartAnchor | EndAnchor):
+            raise self.build_error("a repeated ^ or $")
         if bounds[1] != 1 and can_be_empty(item):
-            raise self.unsupported("a repetition of what can be empty")
-        return Repeat(item, bounds[0], bounds[1], lazy)
+            raise self.build_error("a repetition of what can be empty")
+        return RepetitionNode(item, bounds[0], bounds[1], is_lazy)
 
-    def _bounds(self) -> tuple[int, int | None] | None:
+    def _parse_bounds(self) -> tuple[int, int | None] | None:
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
         if simple is not None:
-            self.at += 1
+            self.pos += 1
             return simple
-        count = _COUNT.match(self.source, self.at)
+        count = _COUNT.match(self.source, self.pos)
         if count is None or count.group() in ("{}", "{,}"):
             return None
-        self.at = count.end()
-        least = int(count[1] or 0)
-        most = least if not count[2] else int(count[3]) if count[3] else None
-        if max(least, most or 0) > MOST_COPIES:
-            raise self.unsupported(f"a count above {MOST_COPIES}")
-        return least, most
+        self.pos = count.end()
+        min_count = int(count[1] or 0)
+        max_count = min_count if not count[2] else int(count[3]) if count[3] else None
+        if max(min_count, max_count or 0) > MAX_COPIES:
+            raise self.build_error(f"a count above {MAX_COPIES}")
+        return min_count, max_count
 
-    def _atom(self) -> Node:
+    def _parse_atom(self) -> Node:
         char = self._peek()
         match char:
             case "(":
-                return self._group()
+                return self._parse_group()
             case "[":
-                return self._class()
+                return self._parse_class()
             case "\\":
-                return self._escape()
+                return self._parse_escape()
             case ".":
-                self.at += 1
-                return Chars(r"[\s\S]")
+                self.pos += 1
+                return CharClass(r"[\s\S]")
             case "^" | "$":
-                self.at += 1
-                return Begin() if char == "^" else End()
+                self.pos += 1
+                return StartAnchor() if char == "^" else EndAnchor()
             case _:
-                self.at += 1
-                return _char(char)
+                self.pos += 1
+                return _build_char(char)
 
-    def _group(self) -> Node:
+    def _parse_group(self) -> Node:
         name = None
-        named = _NAME.match(self.source, self.at)
-        if named is not None:
-            name = named[1]
-            self.at = named.end()
-        elif self._starts("(?:"):
-            self.at += 3
-        elif self._starts("(?"):
-            raise self.unsupported(f"{self.source[self.at : self.at + 4]!r}")
+        name_match = _NAME.match(self.source, self.pos)
+        if name_match is not None:
+            name = name_match[1]
+            self.pos = name_match.end()
+        elif self._starts_with("(?:"):
+            self.pos += 3
+        elif self._starts_with("(?"):
+            raise self.build_error(f"{self.source[self.pos : self.pos + 4]!r}")
         else:
-            self.at += 1
-        item = self.options()
-        self.at += 1
-        return Group(name, item)
+            self.pos += 1
+        item = self.parse_alternatives()
+        self.pos += 1
+        return CaptureGroupNode(name, item)
 
-    def _class(self) -> Node:
+    def _parse_class(self) -> Node:
         """A class is left to `re`: it is one character, so that nothing can backtrack."""
-        begin, self.at = self.at, self.at + 1
-        self.at += self._peek() == "^"
-        self.at += self._peek() == "]"
+        begin, self.pos = self.pos, self.pos + 1
+        self.pos += self._peek() == "^"
+        self.pos += self._peek() == "]"
         while self._peek() != "]":
-            self.at += 2 if self._peek() == "\\" else 1
-        self.at += 1
-        return Chars(self.source[begin : self.at])
+            self.pos += 2 if self._peek() == "\\" else 1
+        self.pos += 1
+        return CharClass(self.source[begin : self.pos])
 
-    def _escape(self) -> Node:
-        kind = self.source[self.at + 1]
+    def _parse_escape(self) -> Node:
+        kind = self.source[self.pos + 1]
         if kind in _ESCAPED_CLASSES:
-            self.at += 2
-            return Chars("\\" + kind)
+            self.pos += 2
+            return CharClass("\\" + kind)
         if kind in "AZ":
-            self.at += 2
-            return Begin() if kind == "A" else End()
+            self.pos += 2
+            return StartAnchor() if kind == "A" else EndAnchor()
         if kind in _HEX:
-            digits = self.source[self.at + 2 : self.at + 2 + _HEX[kind]]
-            self.at += 2 + len(digits)
-            return _char(chr(int(digits, 16)))
+            digits = self.source[self.pos + 2 : self.pos + 2 + _HEX[kind]]
+            self.pos += 2 + len(digits)
+            return _build_char(chr(int(digits, 16)))
         if kind.isalnum() and kind not in _ESCAPED_CHARS:
-            raise self.unsupported(f"'\\{kind}'")
-        self.at += 2
-        return _char(_ESCAPED_CHARS.get(kind, kind))
+            raise self.build_error(f"'\\{kind}'")
+        self.pos += 2
+        return _build_char(_ESCAPED_CHARS.get(kind, kind))
 
 
-def names(node: Node) -> frozenset[str]:
+def find_group_names(node: Node) -> frozenset[str]:
     """The names of its groups."""
     match node:
-        case Row(items) | Either(items):
-            return frozenset[str]().union(*map(names, items))
-        case Repeat(item):
-            return names(item)
-        case Group(name, item):
-            return names(item) if name is None else names(item) | {name}
+        case ConcatenationNode(items) | AlternationNode(items):
+            return frozenset[str]().union(*map(find_group_names, items))
+        case RepetitionNode(item):
+            return find_group_names(item)
+        case CaptureGroupNode(name, item):
+            return find_group_names(item) if name is None else find_group_names(item) | {name}
         case _:
             return frozenset()
 
@@ -237,72 +237,72 @@ def names(node: Node) -> frozenset[str]:
 def can_be_empty(node: Node) -> bool:
     """Whether it may match without reading anything, in the middle of an answer."""
     match node:
-        case Row(items):
+        case ConcatenationNode(items):
             return all(map(can_be_empty, items))
-        case Either(options):
+        case AlternationNode(options):
             return any(map(can_be_empty, options))
-        case Repeat(item, least):
-            return least == 0 or can_be_empty(item)
-        case Group(_, item):
+        case RepetitionNode(item, min_count):
+            return min_count == 0 or can_be_empty(item)
+        case CaptureGroupNode(_, item):
             return can_be_empty(item)
         case _:
             return False
 
 
-def uses_begin(node: Node) -> bool:
+def uses_start_anchor(node: Node) -> bool:
     match node:
-        case Row(items) | Either(items):
-            return any(map(uses_begin, items))
-        case Repeat(item) | Group(_, item):
-            return uses_begin(item)
+        case ConcatenationNode(items) | AlternationNode(items):
+            return any(map(uses_start_anchor, items))
+        case RepetitionNode(item) | CaptureGroupNode(_, item):
+            return uses_start_anchor(item)
         case _:
-            return isinstance(node, Begin)
+            return isinstance(node, StartAnchor)
 
 
-def spell(node: Node, captures: Mapping[str, str]) -> str | None:
+def render_pattern(node: Node, captures: Mapping[str, str]) -> str | None:
     """The shortest text that it stands for, with the named groups filled in; None if it takes a free choice."""
     match node:
-        case Chars(_, text):
+        case CharClass(_, text):
             return text
-        case Row(items):
-            return _join(spell(item, captures) for item in items)
-        case Either(options):
-            return next((text for option in options if (text := spell(option, captures))), None)
-        case Repeat(item, least):
-            return _join(spell(item, captures) for _ in range(least))
-        case Group(name, item):
-            return captures[name] if name is not None and name in captures else spell(item, captures)
+        case ConcatenationNode(items):
+            return _join(render_pattern(item, captures) for item in items)
+        case AlternationNode(options):
+            return next((text for option in options if (text := render_pattern(option, captures))), None)
+        case RepetitionNode(item, min_count):
+            return _join(render_pattern(item, captures) for _ in range(min_count))
+        case CaptureGroupNode(name, item):
+            return captures[name] if name is not None and name in captures else render_pattern(item, captures)
         case _:
             return ""
 
 
 def _join(texts: Iterable[str | None]) -> str | None:
     parts = list(texts)
-    whole = [part for part in parts if part is not None]
-    return "".join(whole) if len(whole) == len(parts) else None
+    present = [part for part in parts if part is not None]
+    return "".join(present) if len(present) == len(parts) else None
 
 
-def literals(node: Node) -> list[str]:
+def find_literals(node: Node) -> list[str]:
     """The runs of fixed characters in it."""
     match node:
-        case Chars(_, text):
+        case CharClass(_, text):
             return [] if text is None else [text]
-        case Row(items):
-            return _runs(items)
-        case Either(options):
-            return [run for option in options for run in literals(option)]
-        case Repeat(item) | Group(_, item):
-            return literals(item)
+        case ConcatenationNode(items):
+            return _find_literal_runs(items)
+        case AlternationNode(options):
+            return [run for option in options for run in find_literals(option)]
+        case RepetitionNode(item) | CaptureGroupNode(_, item):
+            return find_literals(item)
         case _:
             return []
 
 
-def _runs(items: Sequence[Node]) -> list[str]:
+def _find_literal_runs(items: Sequence[Node]) -> list[str]:
     runs, run = list[str](), ""
     for item in items:
-        if isinstance(item, Chars) and item.text is not None:
+        if isinstance(item, CharClass) and item.text is not None:
             run += item.text
             continue
-        runs += [run, *literals(item)]
+        runs += [run, *find_literals(item)]
         run = ""
     return [text for text in [*runs, run] if text]

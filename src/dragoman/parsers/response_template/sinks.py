@@ -9,16 +9,16 @@ from msgspec import Struct
 
 from ...core.events import Event, FinishReason, TextDelta, Token, ToolCallDelta, ToolCallStart
 from ...core.message import Tool
-from .calls import WholeCall, read_calls
-from .template import Field
+from .buffered_calls import ParsedCall, parse_calls
+from .template import TemplateField
 
 Tokens = tuple[Token, ...]
-Make = Callable[[int, str, Tokens], Event]
-Emit = Callable[[Make, str, Sequence[Token]], None]
+EventFactory = Callable[[int, str, Tokens], Event]
+EmitEvent = Callable[[EventFactory, str, Sequence[Token]], None]
 """Makes an event of a text; without any text the tokens ride on the next one."""
 
 
-class Closing(Struct, frozen=True):
+class ClosingDelimiter(Struct, frozen=True):
     """A closing delimiter as it was written, and what its groups have captured."""
 
     text: str
@@ -30,19 +30,19 @@ class Sink(Protocol):
     """The region that is open."""
 
     @property
-    def said(self) -> bool:
+    def has_output(self) -> bool:
         """Something of it was released."""
         ...
 
-    def prompt(self, text: str) -> None:
+    def feed_prompt(self, text: str) -> None:
         """Text of the region that stood in the prompt: it counts, but is not said again."""
         ...
 
-    def body(self, text: str, tokens: Tokens) -> None:
+    def feed(self, text: str, tokens: Tokens) -> None:
         """The next text of the region."""
         ...
 
-    def close(self, closing: Closing) -> None:
+    def close(self, closing: ClosingDelimiter) -> None:
         """Its closing delimiter was read."""
         ...
 
@@ -51,91 +51,93 @@ class Sink(Protocol):
         ...
 
 
-class Nothing:
+class DiscardSink:
     """Text that means nothing: outside of all regions, or behind a call."""
 
-    said = False
+    has_output = False
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, emit: EmitEvent) -> None:
         self._emit = emit
 
-    def prompt(self, text: str) -> None:
+    def feed_prompt(self, text: str) -> None:
         pass
 
-    def body(self, text: str, tokens: Tokens) -> None:  # noqa: ARG002
+    def feed(self, text: str, tokens: Tokens) -> None:  # noqa: ARG002
         self._emit(TextDelta, "", tokens)
 
-    def close(self, closing: Closing) -> None:
+    def close(self, closing: ClosingDelimiter) -> None:
         self._emit(TextDelta, "", closing.tokens)
 
     def end(self, reason: FinishReason | None) -> None:
         pass
 
 
-class Verbatim(Nothing):
+class VerbatimSink(DiscardSink):
     """What was no call after all: text, with its delimiters."""
 
-    def body(self, text: str, tokens: Tokens) -> None:
+    def feed(self, text: str, tokens: Tokens) -> None:
         self._emit(TextDelta, text, tokens)
 
-    def close(self, closing: Closing) -> None:
+    def close(self, closing: ClosingDelimiter) -> None:
         self._emit(TextDelta, closing.text, closing.tokens)
 
 
-class Words(Nothing):
+class TextSink(DiscardSink):
     """Text that streams. White space around it is no part of it, if it is stripped.
 
     before: what comes in front of the first word. begun: the beginning is already said, so that only white space
     at the end is stripped.
     """
 
-    def __init__(self, emit: Emit, make: Make, *, strip: bool, before: str = "", begun: bool = False) -> None:
+    def __init__(
+        self, emit: EmitEvent, event_factory: EventFactory, *, strip: bool, separator: str = "", has_begun: bool = False
+    ) -> None:
         super().__init__(emit)
-        self._make = make
+        self._event_factory = event_factory
         self._strip = strip
-        self._before = before
-        self._begun = begun
-        self._blanks: list[str] = []
+        self._separator = separator
+        self._has_begun = has_begun
+        self._pending_whitespace: list[str] = []
 
     @property
-    def said(self) -> bool:
-        return self._begun
+    def has_output(self) -> bool:
+        return self._has_begun
 
     @property
-    def flows(self) -> bool:
+    def is_transparent(self) -> bool:
         """Text without white space at its end passes as it is."""
-        return self._begun and not self._blanks
+        return self._has_begun and not self._pending_whitespace
 
     @property
-    def make(self) -> Make:
-        return self._make
+    def event_factory(self) -> EventFactory:
+        return self._event_factory
 
-    def prompt(self, text: str) -> None:
-        self._begun = self._begun or bool(text.strip() if self._strip else text)
+    def feed_prompt(self, text: str) -> None:
+        self._has_begun = self._has_begun or bool(text.strip() if self._strip else text)
 
-    def body(self, text: str, tokens: Tokens) -> None:
-        body, blanks = text, ""
+    def feed(self, text: str, tokens: Tokens) -> None:
+        stripped, whitespace = text, ""
         if self._strip:
-            text = text if self._begun else text.lstrip()
-            body = text.rstrip()
-            blanks = text[len(body) :]
-        if not body:
-            self._emit(self._make, "", tokens)
+            text = text if self._has_begun else text.lstrip()
+            stripped = text.rstrip()
+            whitespace = text[len(stripped) :]
+        if not stripped:
+            self._emit(self._event_factory, "", tokens)
         else:
-            self._emit(self._make, "".join([self._before, *self._blanks, body]), tokens)
-            self._begun, self._before = True, ""
-            self._blanks.clear()
-        if blanks:
-            self._blanks.append(blanks)
+            self._emit(self._event_factory, "".join([self._separator, *self._pending_whitespace, stripped]), tokens)
+            self._has_begun, self._separator = True, ""
+            self._pending_whitespace.clear()
+        if whitespace:
+            self._pending_whitespace.append(whitespace)
 
 
-class Collected(Nothing):
+class BufferedCallSink(DiscardSink):
     """A region with calls that can only be read when it is whole. head: its opening delimiter."""
 
     def __init__(
         self,
-        emit: Emit,
-        field: Field,
+        emit: EmitEvent,
+        field: TemplateField,
         tools: Mapping[str, Tool],
         new_id: Callable[[], str],
         captures: Mapping[str, str],
@@ -145,47 +147,47 @@ class Collected(Nothing):
         self._tools = tools
         self._new_id = new_id
         self._captures = captures
-        self._head = ""
-        self._from_prompt: list[str] = []
-        self._pieces: list[str] = []
+        self._opening_text = ""
+        self._prompt_chunks: list[str] = []
+        self._chunks: list[str] = []
         self._tokens: list[Token] = []
 
-    def head(self, text: str, tokens: Tokens) -> None:
-        self._head = text
+    def set_opening(self, text: str, tokens: Tokens) -> None:
+        self._opening_text = text
         self._tokens.extend(tokens)
 
-    def prompt(self, text: str) -> None:
-        self._from_prompt.append(text)
+    def feed_prompt(self, text: str) -> None:
+        self._prompt_chunks.append(text)
 
-    def body(self, text: str, tokens: Tokens) -> None:
-        self._pieces.append(text)
+    def feed(self, text: str, tokens: Tokens) -> None:
+        self._chunks.append(text)
         self._tokens.extend(tokens)
 
-    def close(self, closing: Closing) -> None:
+    def close(self, closing: ClosingDelimiter) -> None:
         self._tokens.extend(closing.tokens)
-        self._read({**self._captures, **closing.captures}, closing.text)
+        self._parse_calls({**self._captures, **closing.captures}, closing.text)
 
     def end(self, reason: FinishReason | None) -> None:
         """A model may end its answer instead of the call; one that was cut off is not to be trusted."""
         if reason is FinishReason.STOP:
-            self._read(self._captures, "")
+            self._parse_calls(self._captures, "")
         else:
-            self._give_up("")
+            self._emit_as_text("")
 
-    def _read(self, captures: Mapping[str, str], closing: str) -> None:
-        body = "".join([*self._from_prompt, *self._pieces])
+    def _parse_calls(self, captures: Mapping[str, str], closing: str) -> None:
+        body = "".join([*self._prompt_chunks, *self._chunks])
         try:
-            calls = read_calls(self._field, body, captures, self._tools)
+            calls = parse_calls(self._field, body, captures, self._tools)
         except ValueError:
-            self._give_up(closing)
+            self._emit_as_text(closing)
             return
         self._emit(TextDelta, "", self._tokens)
         for call in calls:
-            self._emit(self._start(call), call.name, ())
+            self._emit(self._build_start_factory(call), call.name, ())
             self._emit(ToolCallDelta, call.arguments, ())
 
-    def _start(self, call: WholeCall) -> Make:
-        return lambda choice, _, tokens: ToolCallStart(choice, self._new_id(), call.name, tokens, call.custom)
+    def _build_start_factory(self, call: ParsedCall) -> EventFactory:
+        return lambda choice, _, tokens: ToolCallStart(choice, self._new_id(), call.name, tokens, call.is_custom)
 
-    def _give_up(self, closing: str) -> None:
-        self._emit(TextDelta, "".join([self._head, *self._pieces, closing]), self._tokens)
+    def _emit_as_text(self, closing: str) -> None:
+        self._emit(TextDelta, "".join([self._opening_text, *self._chunks, closing]), self._tokens)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ..values import Json, decode
+from ..json_values import Json, decode
 from .content import (
     Content,
     JsonContent,
@@ -22,13 +22,21 @@ from .content import (
     TextContent,
     XmlContent,
     check_transform,
-    path_of,
+    parse_placeholder,
 )
-from .pattern import Node, Unsupported, can_be_empty, either, names, parse, uses_begin
-from .search import Program
+from .pattern import (
+    Node,
+    UnsupportedPattern,
+    build_alternation,
+    can_be_empty,
+    find_group_names,
+    parse_pattern,
+    uses_start_anchor,
+)
+from .pike_vm import Program
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """What a field of the message is to us."""
 
     TEXT = "text"
@@ -36,36 +44,36 @@ class Kind(Enum):
     CALLS = "calls"
 
 
-KINDS = MappingProxyType(
+FIELD_KINDS = MappingProxyType(
     {
-        "content": Kind.TEXT,
-        "reasoning_content": Kind.REASONING,
-        "reasoning": Kind.REASONING,
-        "thinking": Kind.REASONING,
-        "tool_calls": Kind.CALLS,
+        "content": FieldKind.TEXT,
+        "reasoning_content": FieldKind.REASONING,
+        "reasoning": FieldKind.REASONING,
+        "thinking": FieldKind.REASONING,
+        "tool_calls": FieldKind.CALLS,
     }
 )
 """The fields of a message that can be carried, whatever models call them."""
 
 
-class Keyed(Struct, frozen=True):
+class KeyedCallLayout(Struct, frozen=True):
     """A call is one JSON object with these keys."""
 
-    name: str
-    arguments: tuple[str, ...]
+    name_key: str
+    argument_keys: tuple[str, ...]
 
 
-class Headed(Struct, frozen=True):
+class NamedByDelimiterLayout(Struct, frozen=True):
     """The name is captured by the opening delimiter; the JSON is the arguments."""
 
-    capture: str
+    name_group: str
 
 
-class Whole(Struct, frozen=True):
+class BufferedCallLayout(Struct, frozen=True):
     """Nothing is known before the region is closed."""
 
 
-Shape = Keyed | Headed | Whole
+CallLayout = KeyedCallLayout | NamedByDelimiterLayout | BufferedCallLayout
 
 
 class Delimiter(Struct, frozen=True):
@@ -75,11 +83,11 @@ class Delimiter(Struct, frozen=True):
     texts: tuple[str, ...] = ()
 
 
-class Field(Struct, frozen=True):
+class TemplateField(Struct, frozen=True):
     """open: None for the field that takes what no other does. close: None if only the end of the answer closes it."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     open: Delimiter | None
     close: Delimiter | None
     content: Content
@@ -87,15 +95,15 @@ class Field(Struct, frozen=True):
     join: str
     transform: Json
     transform_each: bool
-    shape: Shape
+    call_layout: CallLayout
 
 
-class Template(Struct, frozen=True):
-    fields: tuple[Field, ...]
+class ResponseTemplate(Struct, frozen=True):
+    fields: tuple[TemplateField, ...]
     anchor: Delimiter
 
     @property
-    def implicit(self) -> Field | None:
+    def implicit(self) -> TemplateField | None:
         return next((field for field in self.fields if field.open is None), None)
 
 
@@ -121,7 +129,7 @@ class _FieldSpec(Struct, forbid_unknown_fields=True):
     transform_each: bool = False
 
 
-class _Strip(Struct, forbid_unknown_fields=True):
+class _StripArgs(Struct, forbid_unknown_fields=True):
     strip: bool = True
 
 
@@ -153,50 +161,52 @@ class _LinesArgs(Struct, forbid_unknown_fields=True):
 Spec = TypeVar("Spec")
 
 
-def read_template(spec: bytes | str) -> Template:
+def read_template(spec: bytes | str) -> ResponseTemplate:
     """Raises ValueError that names the field that cannot be read or carried out."""
     raw = _decode("response_template", spec, _TemplateSpec)
     if raw.version != 1:
         raise ValueError(f"response_template: version {raw.version} is not known")
     if not raw.fields:
         raise ValueError("response_template: there must be fields")
-    anchor = _delimiter("start_anchor", raw.start_anchor, raw.start_anchor_pattern)
+    anchor = _build_delimiter("start_anchor", raw.start_anchor, raw.start_anchor_pattern)
     if anchor is None:
         raise ValueError("response_template: start_anchor or start_anchor_pattern is missing")
-    fields = tuple(_field(name, field) for name, field in raw.fields.items())
+    fields = tuple(_build_field(name, field) for name, field in raw.fields.items())
     implicit = [field.name for field in fields if field.open is None]
     if len(implicit) > 1:
         raise ValueError(f"response_template: only one field may have no 'open', these have none: {implicit}")
-    return Template(fields, anchor)
+    return ResponseTemplate(fields, anchor)
 
 
-def _decode(where: str, raw: bytes | str | msgspec.Raw, type: type[Spec]) -> Spec:
+def _decode(location: str, raw: bytes | str | msgspec.Raw, type: type[Spec]) -> Spec:
     try:
         return msgspec.json.decode(raw, type=type)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{location}: {error}") from error
 
 
-def _field(name: str, raw: msgspec.Raw) -> Field:
-    where = f"response_template field {name!r}"
-    if name not in KINDS:
-        raise ValueError(f"{where} is none that a message can carry here; known are {', '.join(KINDS)}")
-    spec = _decode(where, raw, _FieldSpec)
-    opening = _delimiter(f"{where}, open", spec.open, spec.open_pattern)
-    closing = _delimiter(f"{where}, close", spec.close, spec.close_pattern)
-    if closing is not None and uses_begin(closing.node):
-        raise ValueError(f"{where}, close: ^ is not supported here")
+def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
+    location = f"response_template field {name!r}"
+    if name not in FIELD_KINDS:
+        raise ValueError(f"{location} is none that a message can carry here; known are {', '.join(FIELD_KINDS)}")
+    spec = _decode(location, raw, _FieldSpec)
+    opening = _build_delimiter(f"{location}, open", spec.open, spec.open_pattern)
+    closing = _build_delimiter(f"{location}, close", spec.close, spec.close_pattern)
+    if closing is not None and uses_start_anchor(closing.node):
+        raise ValueError(f"{location}, close: ^ is not supported here")
     if spec.join is not None and not spec.repeats:
-        raise ValueError(f"{where}: 'join' requires 'repeats'")
-    kind = KINDS[name]
-    content = _content(where, spec.content, spec.content_args)
-    transform = _transform(where, spec, opening, closing)
-    if kind is Kind.CALLS and opening is None:
-        raise ValueError(f"{where}: 'open' or 'open_pattern' is missing")
-    if kind is not Kind.CALLS and not (isinstance(content, TextContent) and transform is None):
-        raise ValueError(f"{where} must be plain text: content 'text' without a transform")
-    shape = _shape(content, transform, spec.transform_each, names(opening.node) if opening else frozenset())
-    return Field(
+        raise ValueError(f"{location}: 'join' requires 'repeats'")
+    kind = FIELD_KINDS[name]
+    content = _read_content(location, spec.content, spec.content_args)
+    transform = _read_transform(location, spec, opening, closing)
+    if kind is FieldKind.CALLS and opening is None:
+        raise ValueError(f"{location}: 'open' or 'open_pattern' is missing")
+    if kind is not FieldKind.CALLS and not (isinstance(content, TextContent) and transform is None):
+        raise ValueError(f"{location} must be plain text: content 'text' without a transform")
+    call_layout = _infer_call_layout(
+        content, transform, spec.transform_each, find_group_names(opening.node) if opening else frozenset()
+    )
+    return TemplateField(
         name=name,
         kind=kind,
         open=opening,
@@ -206,104 +216,108 @@ def _field(name: str, raw: msgspec.Raw) -> Field:
         join=spec.join or "",
         transform=transform,
         transform_each=spec.transform_each,
-        shape=shape,
+        call_layout=call_layout,
     )
 
 
-def _delimiter(where: str, texts: str | list[str] | None, pattern: str | None) -> Delimiter | None:
+def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str | None) -> Delimiter | None:
     if texts is not None and pattern is not None:
-        raise ValueError(f"{where}: there can be a text or a pattern, not both")
+        raise ValueError(f"{location}: there can be a text or a pattern, not both")
     if texts is not None:
         options = (texts,) if isinstance(texts, str) else tuple(dict.fromkeys(texts))
         if not options or not all(options):
-            raise ValueError(f"{where}: there must be a text, and none may be empty")
-        return Delimiter(either(options), options)
+            raise ValueError(f"{location}: there must be a text, and none may be empty")
+        return Delimiter(build_alternation(options), options)
     if pattern is None:
         return None
-    node = _carried_out(where, lambda: parse(pattern))
+    node = _compile_pattern(location, lambda: parse_pattern(pattern))
     if can_be_empty(node):
-        raise ValueError(f"{where}: the pattern {pattern!r} can match nothing at all, which is not supported")
+        raise ValueError(f"{location}: the pattern {pattern!r} can match nothing at all, which is not supported")
     return Delimiter(node)
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Made")
 
 
-def _carried_out(where: str, make: Callable[[], Made]) -> Made:
+def _compile_pattern(location: str, build: Callable[[], Result]) -> Result:
     try:
-        return make()
-    except Unsupported as error:
-        raise ValueError(f"{where}: {error}") from error
+        return build()
+    except UnsupportedPattern as error:
+        raise ValueError(f"{location}: {error}") from error
 
 
-def _transform(where: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None) -> Json:
-    captured = frozenset[str]().union(*(names(one.node) for one in (opening, closing) if one is not None))
+def _read_transform(location: str, spec: _FieldSpec, opening: Delimiter | None, closing: Delimiter | None) -> Json:
+    group_names = frozenset[str]().union(
+        *(find_group_names(delimiter.node) for delimiter in (opening, closing) if delimiter is not None)
+    )
     transform = decode(bytes(spec.transform).decode())
     if transform is None:
         if spec.transform_each:
-            raise ValueError(f"{where}: 'transform_each' requires a 'transform'")
-        if captured:
-            raise ValueError(f"{where}: the groups {sorted(captured)} need a 'transform' that uses them")
+            raise ValueError(f"{location}: 'transform_each' requires a 'transform'")
+        if group_names:
+            raise ValueError(f"{location}: the groups {sorted(group_names)} need a 'transform' that uses them")
         return None
     try:
         check_transform(transform)
     except ValueError as error:
-        raise ValueError(f"{where}, transform: {error}") from error
+        raise ValueError(f"{location}, transform: {error}") from error
     return transform
 
 
-def _content(where: str, name: str, args: msgspec.Raw) -> Content:
-    where = f"{where}, content_args"
+def _read_content(location: str, name: str, args: msgspec.Raw) -> Content:
+    location = f"{location}, content_args"
     match name:
         case "text":
-            return TextContent(_decode(where, args, _Strip).strip)
+            return TextContent(_decode(location, args, _StripArgs).strip)
         case "int" | "float" | "bool":
-            return ScalarContent(name, _decode(where, args, _Strip).strip)
+            return ScalarContent(name, _decode(location, args, _StripArgs).strip)
         case "json":
-            return _json_content(where, _decode(where, args, _JsonArgs))
+            return _build_json_content(location, _decode(location, args, _JsonArgs))
         case "xml-inline":
-            return _xml_content(where, _decode(where, args, _XmlArgs))
+            return _build_xml_content(location, _decode(location, args, _XmlArgs))
         case "kv-lines":
-            lines = _decode(where, args, _LinesArgs)
+            lines = _decode(location, args, _LinesArgs)
             if not lines.line_sep or not lines.kv_sep:
-                raise ValueError(f"{where}: a separator may not be empty")
-            return LinesContent(lines.line_sep, lines.kv_sep, _value(where, lines.value_parser), lines.strip)
+                raise ValueError(f"{location}: a separator may not be empty")
+            return LinesContent(
+                lines.line_sep, lines.kv_sep, _read_value_content(location, lines.value_parser), lines.strip
+            )
         case _:
-            raise ValueError(f"{where}: there is no content parser {name!r}")
+            raise ValueError(f"{location}: there is no content parser {name!r}")
 
 
-def _json_content(where: str, args: _JsonArgs) -> Content:
-    if not all(mark for pair in args.string_delims for mark in pair):
-        raise ValueError(f"{where}: a string delimiter may not be empty")
+def _build_json_content(location: str, args: _JsonArgs) -> Content:
+    if not all(delimiter for pair in args.string_delims for delimiter in pair):
+        raise ValueError(f"{location}: a string delimiter may not be empty")
     return JsonContent(args.unquoted_keys, args.string_delims, args.allow_non_json, args.strip)
 
 
-def _xml_content(where: str, args: _XmlArgs) -> Content:
-    node = _carried_out(where, lambda: parse(args.tag_pattern))
-    if not names(node) >= {"key", "value"} or can_be_empty(node):
-        raise ValueError(f"{where}: tag_pattern needs the groups 'key' and 'value', and may not match nothing")
-    program = _carried_out(where, lambda: Program([node]))
-    return XmlContent(program, _value(where, args.value_parser), args.merge_duplicates)
+def _build_xml_content(location: str, args: _XmlArgs) -> Content:
+    node = _compile_pattern(location, lambda: parse_pattern(args.tag_pattern))
+    if not find_group_names(node) >= {"key", "value"} or can_be_empty(node):
+        raise ValueError(f"{location}: tag_pattern needs the groups 'key' and 'value', and may not match nothing")
+    program = _compile_pattern(location, lambda: Program([node]))
+    return XmlContent(program, _read_value_content(location, args.value_parser), args.merge_duplicates)
 
 
-def _value(where: str, parser: _ValueParser | None) -> Content | None:
-    return None if parser is None else _content(f"{where}, value_parser", parser.name, parser.args)
+def _read_value_content(location: str, parser: _ValueParser | None) -> Content | None:
+    return None if parser is None else _read_content(f"{location}, value_parser", parser.name, parser.args)
 
 
-def _shape(content: Content, transform: Json, each: bool, captures: frozenset[str]) -> Shape:
+def _infer_call_layout(content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]) -> CallLayout:
     """How early a call can be told: only plain JSON under a transform that says where things are streams."""
-    if not (isinstance(content, JsonContent) and content.is_plain) or each or not isinstance(transform, dict):
-        return Whole()
+    if not (isinstance(content, JsonContent) and content.is_plain) or is_per_item or not isinstance(transform, dict):
+        return BufferedCallLayout()
     match transform.get("function", transform):
         case "{content}":
-            return Keyed("name", ("arguments", "parameters"))
+            return KeyedCallLayout("name", ("arguments", "parameters"))
         case {"name": str() as name, "arguments": str() as arguments}:
-            match path_of(name), path_of(arguments):
+            match parse_placeholder(name), parse_placeholder(arguments):
                 case [capture], ["content"] if capture in captures:
-                    return Headed(capture)
+                    return NamedByDelimiterLayout(capture)
                 case ["content", name_key], ["content", arguments_key]:
-                    return Keyed(name_key, (arguments_key,))
+                    return KeyedCallLayout(name_key, (arguments_key,))
                 case _:
-                    return Whole()
+                    return BufferedCallLayout()
         case _:
-            return Whole()
+            return BufferedCallLayout()

@@ -11,59 +11,59 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 
 from ...core.errors import DragomanError, EngineError, RateLimited
-from ...dialects.responses import log as logged
-from ...dialects.responses.kept import RUNNING, read_kept, settled
-from ...store import Append, Item, Key, Put, Record, Refused, Replace, Store, StoreUnavailable
-from ..answer import log
-from .past import RESPONSE, entries, no_such_response
+from ...dialects.responses import event_log as logged
+from ...dialects.responses.stored import RUNNING_STATUSES, finalize, read_stored_response
+from ...store import Append, CommitConflict, Item, Key, Put, Record, Replace, Store, StoreUnavailable
+from ..streaming import log
+from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 
-EVENTS = "events"
+EVENTS_SERIES = "events"
 """The series of a response's record that has its events: as many an entry as there were at once."""
 
-TICK = 1.0
+TICK_INTERVAL = 1.0
 """Seconds after which this process sees what others did to its runs: a cancellation, a deletion."""
 LAPSE_TICKS = 2
 """Ticks after which it looks for runs of processes that have died."""
-POLL, LOCAL_POLL = 0.25, 5.0
+POLL_INTERVAL, LOCAL_POLL_INTERVAL = 0.25, 5.0
 """Seconds after which a follower looks for events of another process, and of this one, which tells of them."""
 
 
-class Background:
+class BackgroundRuns:
     """All runs of this process. limit: how many there may be at the same time."""
 
     def __init__(self, store: Store, limit: int) -> None:
         self._store, self._limit = store, limit
         self._runs: dict[Key, asyncio.Task[None]] = {}
-        self._news: dict[Key, asyncio.Event] = {}
-        self._unsettled: set[Key] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._new_events: dict[Key, asyncio.Event] = {}
+        self._unfinalized: set[Key] = set()
+        self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Settle what died with earlier processes, and go on looking."""
-        await self.settle_lapsed()
-        self._watch = asyncio.create_task(self._look_after())
+        await self.finalize_abandoned()
+        self._watcher = asyncio.create_task(self._watch_runs())
 
     async def close(self) -> None:
         """What still runs has failed. What cannot be told so now, the next process to look will find."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         keys = list(self._runs)
         await self._stop(*keys)
         with suppress(StoreUnavailable):
             for key in keys:
-                await self.settle(key, EngineError("The server was stopped before the response was finished."))
+                await self.finalize(key, EngineError("The server was stopped before the response was finished."))
 
-    def check_room(self) -> None:
+    def check_limit(self) -> None:
         """Raises RateLimited."""
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are {self._limit} background responses already; try again later.")
 
-    async def begin(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
+    async def start(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
         """put: the record of a response. events: its first. run: makes it, once both are stored. Raises RateLimited."""
         try:
-            self.check_room()
-            await self._store.commit(put, appended(put.key, events))
+            self.check_limit()
+            await self._store.commit(put, build_event_append(put.key, events))
         except BaseException:
             run.close()
             raise
@@ -73,16 +73,16 @@ class Background:
 
     async def cancel(self, record: Record) -> Record | None:
         """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
-        await self.settle(record.key, None)
+        await self.finalize(record.key, None)
         await self._stop(record.key)
         return await self._store.get(record.key)
 
-    async def forget(self, key: Key) -> None:
+    async def discard(self, key: Key) -> None:
         """It was deleted: nobody need make it any more."""
         await self._stop(key)
-        self.tell(key)
+        self.notify(key)
 
-    async def follow(self, key: Key, after: int) -> AsyncGenerator[bytes]:
+    async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[bytes]:
         """The events that are numbered higher than `after`, as they were told the first time, then those that come.
 
         Raises NotFound if the response is deleted meanwhile.
@@ -90,69 +90,69 @@ class Background:
         position: int | None = None
         try:
             while True:
-                news = self._news.setdefault(key, asyncio.Event())
-                batch = await self._store.entries(key, EVENTS, after=position, limit=100)
+                new_events = self._new_events.setdefault(key, asyncio.Event())
+                batch = await self._store.entries(key, EVENTS_SERIES, after=position, limit=100)
                 for entry in batch:
                     position = entry.position
-                    if said := logged.after(entry.body, after):
-                        yield said
-                    if logged.ends(entry.body):
+                    if chunk := logged.skip_through(entry.body, starting_after):
+                        yield chunk
+                    if logged.has_ended(entry.body):
                         return
                 if not batch:
-                    await self._wait(key, news)
+                    await self._wait_for_events(key, new_events)
         finally:
-            self.tell(key)
+            self.notify(key)
 
-    async def _wait(self, key: Key, news: asyncio.Event) -> None:
+    async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
         if await self._store.get(key) is None:
-            raise no_such_response(key.id)
+            raise build_no_such_response_error(key.id)
         # `wait_for` of Python 3.11 forgets that it was cancelled if what it waits for comes at the same moment.
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOCAL_POLL if key in self._runs else POLL):
-                await news.wait()
+            async with asyncio.timeout(LOCAL_POLL_INTERVAL if key in self._runs else POLL_INTERVAL):
+                await new_events.wait()
 
-    def tell(self, key: Key) -> None:
+    def notify(self, key: Key) -> None:
         """Wake those who follow: something was stored."""
-        if news := self._news.pop(key, None):
-            news.set()
+        if new_events := self._new_events.pop(key, None):
+            new_events.set()
 
-    def give_up(self, key: Key) -> None:
+    def mark_unfinalized(self, key: Key) -> None:
         """Its end could not be stored: that is tried again."""
-        self._unsettled.add(key)
+        self._unfinalized.add(key)
 
-    async def settle_lapsed(self) -> None:
-        while records := await self._store.lapsed(RESPONSE):
+    async def finalize_abandoned(self) -> None:
+        while records := await self._store.list_abandoned(RESPONSE_KIND):
             for record in records:
-                await settle(self._store, record, EngineError("The server stopped while it made this response."))
+                await finalize_run(self._store, record, EngineError("The server stopped while it made this response."))
 
     async def tick(self) -> None:
         """See what others did to this process's runs, and end what could not be ended."""
         for key in list(self._runs):
             record = await self._store.get(key)
-            if record is None or record.state not in RUNNING:
+            if record is None or record.state not in RUNNING_STATUSES:
                 await self._stop(key)
-        for key in list(self._unsettled):
-            await self.settle(key, EngineError("The response could not be stored."))
-            self._unsettled.discard(key)
+        for key in list(self._unfinalized):
+            await self.finalize(key, EngineError("The response could not be stored."))
+            self._unfinalized.discard(key)
 
-    async def _look_after(self) -> None:
+    async def _watch_runs(self) -> None:
         ticks = 0
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_INTERVAL)
             ticks += 1
             try:
                 await self.tick()
                 if ticks % LAPSE_TICKS == 0:
-                    await self.settle_lapsed()
+                    await self.finalize_abandoned()
             except StoreUnavailable as error:
                 log.warning("background responses cannot be looked after: %s", error)
 
-    async def settle(self, key: Key, error: DragomanError | None) -> None:
+    async def finalize(self, key: Key, error: DragomanError | None) -> None:
         """See `settle`."""
         record = await self._store.get(key)
         if record is not None:
-            await settle(self._store, record, error)
-            self.tell(key)
+            await finalize_run(self._store, record, error)
+            self.notify(key)
 
     async def _stop(self, *keys: Key) -> None:
         tasks = [task for key in keys if (task := self._runs.get(key)) is not None]
@@ -161,26 +161,28 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def settle(store: Store, record: Record, error: DragomanError | None) -> None:
+async def finalize_run(store: Store, record: Record, error: DragomanError | None) -> None:
     """End a run from outside: as failed by `error`, or as cancelled. Does nothing to what has ended.
 
     Its events may grow meanwhile: they are numbered, and of two that have the same number one is refused.
     """
     key = record.key
-    while record.state in RUNNING:
-        told = b"".join(entry.body for entry in await entries(store, key, EVENTS))
-        end = settled(read_kept(record.body), told, error)
-        body = read_kept(record.body).with_object(end.whole).encode()
-        replace = Replace(key, end.status, body, states=RUNNING, version=record.version)
-        with suppress(Refused):
-            await store.commit(replace, Append(key, EVENTS, (Item(end.events, str(end.number)),)))
+    while record.state in RUNNING_STATUSES:
+        event_log = b"".join(entry.body for entry in await load_entries(store, key, EVENTS_SERIES))
+        final = finalize(read_stored_response(record.body), event_log, error)
+        body = read_stored_response(record.body).with_object(final.response).encode()
+        replace = Replace(key, final.status, body, states=RUNNING_STATUSES, version=record.version)
+        with suppress(CommitConflict):
+            await store.commit(replace, Append(key, EVENTS_SERIES, (Item(final.events, str(final.first_number)),)))
             return
-        found = await store.get(key)
-        if found is None:
+        current = await store.get(key)
+        if current is None:
             return
-        record = found
+        record = current
 
 
-def appended(key: Key, said: bytes) -> Append:
+def build_event_append(key: Key, events: bytes) -> Append:
     """Refused once the response has ended, or where somebody else has told an event of the same number."""
-    return Append(key, EVENTS, (Item(said, str(logged.number(said))),), states=RUNNING)
+    return Append(
+        key, EVENTS_SERIES, (Item(events, str(logged.read_sequence_number(events))),), states=RUNNING_STATUSES
+    )

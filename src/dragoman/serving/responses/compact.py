@@ -5,22 +5,22 @@ from __future__ import annotations
 from ...core.errors import Unsupported
 from ...dialects.base import ReaderOptions
 from ...dialects.responses import ResponsesCall, read_responses
-from ..answer import Answer
-from ..endpoint import Http, Whole
-from ..generate import admit_call, answer, new_header, read_call
-from .turn import continued
+from ..endpoint import HttpRequest, JsonResponse
+from ..generate import admit_call, build_header, build_responder, read_call
+from ..streaming import Responder
+from .turn import prepend_history
 
 
-async def compact(http: Http) -> Whole | Answer:
-    asked = await read_call(http, _read)
-    if asked.background:
+async def compact(http: HttpRequest) -> JsonResponse | Responder:
+    responses_call = await read_call(http, _read_compaction)
+    if responses_call.background:
         raise Unsupported("A compaction is not made in the background.", param="background")
-    header = new_header(http, asked.call)
-    asked, past, own = await continued(http, asked, header.id)
-    admitted = await admit_call(http, asked.call, header)
-    writer = asked.compacted(header, (*past.items, *own))
-    return answer(http, writer, admitted, admitted.run.batches, stream=False)
+    header = build_header(http, responses_call.call)
+    responses_call, history, own_items = await prepend_history(http, responses_call, header.id)
+    admitted = await admit_call(http, responses_call.call, header)
+    writer = responses_call.create_compacted_writer(header, (*history.items, *own_items))
+    return build_responder(http, writer, admitted, admitted.run.batches, stream=False)
 
 
-def _read(body: bytes, options: ReaderOptions) -> ResponsesCall:
+def _read_compaction(body: bytes, options: ReaderOptions) -> ResponsesCall:
     return read_responses(body, options, compact=True)

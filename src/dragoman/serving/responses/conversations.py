@@ -5,144 +5,146 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.errors import Conflict, NotFound, Unsupported
-from ...dialects.body import echo
-from ...dialects.pages import Row, no_such_row, page, read_paging
-from ...dialects.responses import InputItem
+from ...dialects.body import abbreviate
+from ...dialects.pagination import PageRow, read_page_query, render_page, unknown_cursor_error
+from ...dialects.responses import NormalizedItem
 from ...dialects.responses.conversations import (
     CONVERSATION_PREFIX,
-    NewItems,
-    conversation_object,
-    deleted_conversation,
-    item_prefix,
-    read_addition,
-    read_creation,
-    read_update,
+    ConversationItems,
+    get_id_prefix,
+    read_add_body,
+    read_create_body,
+    read_update_body,
+    render_conversation,
+    render_deleted_conversation,
 )
-from ...store import Append, Delete, Item, Key, Put, Record, Refused, Remove, Replace, Store
-from ..answer import Answer
-from ..endpoint import Http, Whole
-from ..generate import refuse_unknown
-from .past import CONVERSATION, ITEMS, no_such_conversation
+from ...store import Append, CommitConflict, Delete, Item, Key, Put, Record, Remove, Replace, Store
+from ..endpoint import HttpRequest, JsonResponse
+from ..generate import reject_unknown_fields
+from ..streaming import Responder
+from .history import CONVERSATION_KIND, ITEMS_SERIES, build_no_such_conversation_error
 
 
-async def create(http: Http) -> Whole | Answer:
-    body = await http.json()
-    new = read_creation(body)
-    refuse_unknown(new.unknown, strict=http.service.options.strict)
-    key = Key(http.caller.owner, CONVERSATION, http.service.ids.new(CONVERSATION_PREFIX))
+async def create(http: HttpRequest) -> JsonResponse | Responder:
+    body = await http.read_json()
+    new_items = read_create_body(body)
+    reject_unknown_fields(new_items.unknown, strict=http.service.options.strict)
+    key = Key(http.caller.owner, CONVERSATION_KIND, http.service.ids.new(CONVERSATION_PREFIX))
     created = int(http.service.clock.now())
-    rows = _rows(http, new.items)
-    await _store(http).commit(Put(key, created, new.metadata), *_added(key, rows))
-    return Whole(conversation_object(key.id, created, new.metadata), warnings=_ignored(new))
+    rows = _build_rows(http, new_items.items)
+    await _require_store(http).commit(Put(key, created, new_items.metadata), *_build_appends(key, rows))
+    return JsonResponse(render_conversation(key.id, created, new_items.metadata), warnings=_collect_warnings(new_items))
 
 
-async def show(http: Http) -> Whole | Answer:
-    return Whole(_object(await _record(http)))
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(_render_conversation(await _load_record(http)))
 
 
-async def update(http: Http) -> Whole | Answer:
-    metadata = read_update(await http.json())
-    record = await _record(http)
+async def update(http: HttpRequest) -> JsonResponse | Responder:
+    metadata = read_update_body(await http.read_json())
+    record = await _load_record(http)
     try:
-        await _store(http).commit(Replace(record.key, record.state, metadata))
-    except Refused:
-        raise no_such_conversation(record.key.id) from None
-    return Whole(conversation_object(record.key.id, record.created, metadata))
+        await _require_store(http).commit(Replace(record.key, record.state, metadata))
+    except CommitConflict:
+        raise build_no_such_conversation_error(record.key.id) from None
+    return JsonResponse(render_conversation(record.key.id, record.created, metadata))
 
 
-async def delete(http: Http) -> Whole | Answer:
-    key = _key(http)
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
+    key = _build_key(http)
     try:
-        await _store(http).commit(Delete(key))
-    except Refused:
-        raise no_such_conversation(key.id) from None
-    return Whole(deleted_conversation(key.id))
+        await _require_store(http).commit(Delete(key))
+    except CommitConflict:
+        raise build_no_such_conversation_error(key.id) from None
+    return JsonResponse(render_deleted_conversation(key.id))
 
 
-async def add_items(http: Http) -> Whole | Answer:
-    new = read_addition(await http.json())
-    refuse_unknown(new.unknown, strict=http.service.options.strict)
-    key = (await _record(http)).key
-    rows = _rows(http, new.items)
+async def add_items(http: HttpRequest) -> JsonResponse | Responder:
+    new_items = read_add_body(await http.read_json())
+    reject_unknown_fields(new_items.unknown, strict=http.service.options.strict)
+    key = (await _load_record(http)).key
+    rows = _build_rows(http, new_items.items)
     try:
-        await _store(http).commit(*_added(key, rows))
-    except Refused as refused:
-        if refused.found is None:
-            raise no_such_conversation(key.id) from None
+        await _require_store(http).commit(*_build_appends(key, rows))
+    except CommitConflict as error:
+        if error.found_state is None:
+            raise build_no_such_conversation_error(key.id) from None
         raise Conflict("An item of the same id is in this conversation already.", param="items") from None
-    return Whole(page(rows, has_more=False), warnings=_ignored(new))
+    return JsonResponse(render_page(rows, has_more=False), warnings=_collect_warnings(new_items))
 
 
-async def list_items(http: Http) -> Whole | Answer:
-    asked = read_paging(http.query, descending=True)
-    key, store = (await _record(http)).key, _store(http)
-    after: int | None = None
-    if asked.after is not None:
-        found = await store.entry(key, ITEMS, asked.after)
-        if found is None:
-            raise no_such_row(asked.after)
-        after = found.position
-    entries = await store.entries(key, ITEMS, after=after, limit=asked.limit + 1, descending=asked.descending)
-    rows = [(entry.id or "", entry.body) for entry in entries[: asked.limit]]
-    return Whole(page(rows, has_more=len(entries) > asked.limit))
+async def list_items(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=True)
+    key, store = (await _load_record(http)).key, _require_store(http)
+    position: int | None = None
+    if paging.after is not None:
+        cursor = await store.entry(key, ITEMS_SERIES, paging.after)
+        if cursor is None:
+            raise unknown_cursor_error(paging.after)
+        position = cursor.position
+    entries = await store.entries(
+        key, ITEMS_SERIES, after=position, limit=paging.limit + 1, descending=paging.descending
+    )
+    rows = [(entry.id or "", entry.body) for entry in entries[: paging.limit]]
+    return JsonResponse(render_page(rows, has_more=len(entries) > paging.limit))
 
 
-async def show_item(http: Http) -> Whole | Answer:
-    key, id = (await _record(http)).key, http.path_params["item"]
-    entry = await _store(http).entry(key, ITEMS, id)
+async def show_item(http: HttpRequest) -> JsonResponse | Responder:
+    key, id = (await _load_record(http)).key, http.path_params["item"]
+    entry = await _require_store(http).entry(key, ITEMS_SERIES, id)
     if entry is None:
-        raise _no_such_item(id, key)
-    return Whole(entry.body)
+        raise _build_no_such_item_error(id, key)
+    return JsonResponse(entry.body)
 
 
-async def delete_item(http: Http) -> Whole | Answer:
+async def delete_item(http: HttpRequest) -> JsonResponse | Responder:
     """What is left is answered: the conversation."""
-    record, id = await _record(http), http.path_params["item"]
+    record, id = await _load_record(http), http.path_params["item"]
     try:
-        await _store(http).commit(Remove(record.key, ITEMS, id))
-    except Refused:
-        raise _no_such_item(id, record.key) from None
-    return Whole(_object(record))
+        await _require_store(http).commit(Remove(record.key, ITEMS_SERIES, id))
+    except CommitConflict:
+        raise _build_no_such_item_error(id, record.key) from None
+    return JsonResponse(_render_conversation(record))
 
 
-def _rows(http: Http, items: Sequence[InputItem]) -> list[Row]:
+def _build_rows(http: HttpRequest, items: Sequence[NormalizedItem]) -> list[PageRow]:
     ids = http.service.ids
-    named = [(item.id or ids.new(item_prefix(item)), item) for item in items]
-    if len({id for id, _ in named}) < len(named):
+    items_with_ids = [(item.id or ids.new(get_id_prefix(item)), item) for item in items]
+    if len({id for id, _ in items_with_ids}) < len(items_with_ids):
         raise Conflict("Two items have the same id.", param="items")
-    return [(id, item.row(id)) for id, item in named]
+    return [(id, item.render(id)) for id, item in items_with_ids]
 
 
-def _added(key: Key, rows: Sequence[Row]) -> tuple[Append, ...]:
+def _build_appends(key: Key, rows: Sequence[PageRow]) -> tuple[Append, ...]:
     items = tuple(Item(row, id) for id, row in rows)
-    return (Append(key, ITEMS, items),) if items else ()
+    return (Append(key, ITEMS_SERIES, items),) if items else ()
 
 
-def _object(record: Record) -> bytes:
-    return conversation_object(record.key.id, record.created, record.body)
+def _render_conversation(record: Record) -> bytes:
+    return render_conversation(record.key.id, record.created, record.body)
 
 
-def _ignored(new: NewItems) -> tuple[str, ...]:
-    return tuple(f"{name} is ignored: unknown field" for name in new.unknown)
+def _collect_warnings(new_items: ConversationItems) -> tuple[str, ...]:
+    return tuple(f"{name} is ignored: unknown field" for name in new_items.unknown)
 
 
-def _key(http: Http) -> Key:
-    return Key(http.caller.owner, CONVERSATION, http.path_params["id"])
+def _build_key(http: HttpRequest) -> Key:
+    return Key(http.caller.owner, CONVERSATION_KIND, http.path_params["id"])
 
 
-def _store(http: Http) -> Store:
+def _require_store(http: HttpRequest) -> Store:
     if http.service.store is None:
         raise Unsupported("This server keeps no state, and so no conversations.")
     return http.service.store
 
 
-async def _record(http: Http) -> Record:
-    key = _key(http)
-    record = await _store(http).get(key)
+async def _load_record(http: HttpRequest) -> Record:
+    key = _build_key(http)
+    record = await _require_store(http).get(key)
     if record is None:
-        raise no_such_conversation(key.id)
+        raise build_no_such_conversation_error(key.id)
     return record
 
 
-def _no_such_item(id: str, key: Key) -> NotFound:
-    return NotFound(f"Item with id {echo(id)} not found in conversation {echo(key.id)}.")
+def _build_no_such_item_error(id: str, key: Key) -> NotFound:
+    return NotFound(f"Item with id {abbreviate(id)} not found in conversation {abbreviate(key.id)}.")

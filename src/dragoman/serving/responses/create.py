@@ -6,65 +6,72 @@ from collections.abc import AsyncGenerator
 
 from ...core.errors import DragomanError, Unsupported
 from ...dialects.base import ReaderOptions
-from ...dialects.envelope import COMMENT, DONE
-from ...dialects.responses import ResponsesCall, log, read_responses
-from ...dialects.responses.errors import error_fields
+from ...dialects.envelope import DONE, KEEPALIVE_COMMENT
+from ...dialects.responses import ResponsesCall, event_log, read_responses
+from ...dialects.responses.errors import render_error_fields
 from ...store import Key
-from ..answer import Answer, ReplayedAnswer
-from ..endpoint import Http, Whole
-from ..generate import answer, read_call, stream_head
-from .background import Background
-from .past import RESPONSE
-from .running import start
+from ..endpoint import HttpRequest, JsonResponse
+from ..generate import build_responder, build_stream_headers, read_call
+from ..streaming import ReplayResponder, Responder
+from .background import BackgroundRuns
+from .background_run import start_run
+from .history import RESPONSE_KIND
 from .turn import open_turn
 
 
-async def create(http: Http) -> Whole | Answer:
+async def create(http: HttpRequest) -> JsonResponse | Responder:
     now = http.service.clock.now
 
     def read(body: bytes, options: ReaderOptions) -> ResponsesCall:
         return read_responses(body, options, now=lambda: int(now()))
 
-    asked = await read_call(http, read)
-    if asked.background:
-        return await _start(http, asked)
-    turn = await open_turn(http, asked)
-    return answer(http, turn.writer, turn.admitted, turn.batches, stream=asked.call.stream)
+    responses_call = await read_call(http, read)
+    if responses_call.background:
+        return await _start_background(http, responses_call)
+    turn = await open_turn(http, responses_call)
+    return build_responder(http, turn.writer, turn.admitted, turn.batches, stream=responses_call.call.stream)
 
 
-async def _start(http: Http, asked: ResponsesCall) -> Whole | Answer:
+async def _start_background(http: HttpRequest, responses_call: ResponsesCall) -> JsonResponse | Responder:
     background = http.service.background
     if background is None:
         raise Unsupported("'background' is not supported here: this server keeps no state.", param="background")
-    background.check_room()
-    turn = await open_turn(http, asked)
-    whole = await start(background, turn)
-    if asked.call.stream:
-        key = Key(http.caller.owner, RESPONSE, turn.header.id)
-        return replay(http, background, key, -1, turn.admitted.warnings)
-    return Whole(whole, warnings=turn.admitted.warnings)
+    background.check_limit()
+    turn = await open_turn(http, responses_call)
+    response_object = await start_run(background, turn)
+    if responses_call.call.stream:
+        key = Key(http.caller.owner, RESPONSE_KIND, turn.header.id)
+        return build_replay(http, background, key, -1, turn.admitted.warnings)
+    return JsonResponse(response_object, warnings=turn.admitted.warnings)
 
 
-def replay(http: Http, background: Background, key: Key, after: int, warnings: tuple[str, ...] = ()) -> Answer:
+def build_replay(
+    http: HttpRequest, background: BackgroundRuns, key: Key, starting_after: int, warnings: tuple[str, ...] = ()
+) -> Responder:
     """The events of a stored response that are numbered higher than `after`, and those that come."""
-    frame = _Frame(after)
-    opening = http.opening(stream_head(http, warnings))
-    return ReplayedAnswer(frame.passing(background.follow(key, after)), frame, opening, http.service.lookout)
+    framing = _ReplayFraming(starting_after)
+    response_start = http.build_response_start(build_stream_headers(http, warnings))
+    return ReplayResponder(
+        framing.track_numbers(background.follow(key, starting_after)),
+        framing,
+        response_start,
+        http.service.stream_monitor,
+    )
 
 
-class _Frame:
+class _ReplayFraming:
     """What stands around events that were told before. There may be no new one among them: silence is a comment."""
 
-    def __init__(self, after: int) -> None:
-        self._last = after
+    def __init__(self, starting_after: int) -> None:
+        self._last_number = starting_after
 
-    end, keepalive = DONE, COMMENT
+    end, keepalive = DONE, KEEPALIVE_COMMENT
 
-    def error(self, error: DragomanError) -> bytes:
-        said = b'event: error\ndata: {"type":"error","sequence_number":%d,%s}\n\n'
-        return said % (self._last + 1, error_fields(error)) + DONE
+    def render_error(self, error: DragomanError) -> bytes:
+        template = b'event: error\ndata: {"type":"error","sequence_number":%d,%s}\n\n'
+        return template % (self._last_number + 1, render_error_fields(error)) + DONE
 
-    async def passing(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        async for said in events:
-            self._last = log.number(log.last_event(said))
-            yield said
+    async def track_numbers(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        async for chunk in events:
+            self._last_number = event_log.read_sequence_number(event_log.get_last_event(chunk))
+            yield chunk

@@ -5,97 +5,97 @@ from __future__ import annotations
 import msgspec
 
 from ...core.errors import RequestError, Unsupported
-from ...dialects.body import echo, invalid, one_of
-from ...dialects.pages import cut, read_paging
-from ...dialects.responses.kept import read_kept
-from ...dialects.responses.normal import item_id
+from ...dialects.body import abbreviate, check_one_of, invalid_value
+from ...dialects.pagination import paginate, read_page_query
+from ...dialects.responses.input_items import read_item_id
 from ...dialects.responses.reader import INCLUDABLE
-from ...store import Delete, Key, Record, Refused
-from ..answer import Answer
-from ..endpoint import Http, Whole
-from .create import replay
-from .past import RESPONSE, no_such_response
+from ...dialects.responses.stored import read_stored_response
+from ...store import CommitConflict, Delete, Key, Record
+from ..endpoint import HttpRequest, JsonResponse
+from ..streaming import Responder
+from .create import build_replay
+from .history import RESPONSE_KIND, build_no_such_response_error
 
 
-async def show(http: Http) -> Whole | Answer:
-    record = await _record(http)
-    warnings = _included(http)
-    after = _starting_after(http)
-    if _is_true(http, "include_obfuscation"):
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    record = await _load_record(http)
+    warnings = _check_include(http)
+    starting_after = _parse_starting_after(http)
+    if _read_flag(http, "include_obfuscation"):
         raise Unsupported(
             "'include_obfuscation' is not supported here: events are not padded.", param="include_obfuscation"
         )
-    if _is_true(http, "stream"):
+    if _read_flag(http, "stream"):
         background = http.service.background
-        if background is None or not read_kept(record.body).told().background:
+        if background is None or not read_stored_response(record.body).summarize().background:
             raise RequestError(
                 "This response cannot be streamed because it was not created with background=true.", param="stream"
             )
-        return replay(http, background, record.key, -1 if after is None else after, warnings)
-    if after is not None:
-        raise invalid("starting_after", "it needs 'stream' to be true")
-    return Whole(bytes(read_kept(record.body).object), warnings=warnings)
+        return build_replay(http, background, record.key, -1 if starting_after is None else starting_after, warnings)
+    if starting_after is not None:
+        raise invalid_value("starting_after", "it needs 'stream' to be true")
+    return JsonResponse(bytes(read_stored_response(record.body).object), warnings=warnings)
 
 
-async def list_input(http: Http) -> Whole | Answer:
-    asked = read_paging(http.query, descending=True)
-    warnings = _included(http)
-    items = map(bytes, read_kept((await _record(http)).body).input)
-    return Whole(cut([(item_id(item), item) for item in items], asked), warnings=warnings)
+async def list_input(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=True)
+    warnings = _check_include(http)
+    items = map(bytes, read_stored_response((await _load_record(http)).body).input)
+    return JsonResponse(paginate([(read_item_id(item), item) for item in items], paging), warnings=warnings)
 
 
-async def cancel(http: Http) -> Whole | Answer:
+async def cancel(http: HttpRequest) -> JsonResponse | Responder:
     """What has ended already stays as it is, however often it is cancelled."""
-    record = await _record(http)
+    record = await _load_record(http)
     background = http.service.background
-    if background is None or not read_kept(record.body).told().background:
+    if background is None or not read_stored_response(record.body).summarize().background:
         raise RequestError("Cannot cancel a synchronous response.")
-    after = await background.cancel(record)
-    if after is None:
-        raise no_such_response(record.key.id)
-    return Whole(bytes(read_kept(after.body).object))
+    updated = await background.cancel(record)
+    if updated is None:
+        raise build_no_such_response_error(record.key.id)
+    return JsonResponse(bytes(read_stored_response(updated.body).object))
 
 
-async def delete(http: Http) -> Whole | Answer:
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
     """Of several at once one succeeds. What makes the response stops."""
-    key, store = _key(http), http.service.store
+    key, store = _build_key(http), http.service.store
     try:
         if store is None:
-            raise no_such_response(key.id)
+            raise build_no_such_response_error(key.id)
         await store.commit(Delete(key))
-    except Refused:
-        raise no_such_response(key.id) from None
+    except CommitConflict:
+        raise build_no_such_response_error(key.id) from None
     if http.service.background is not None:
-        await http.service.background.forget(key)
-    return Whole(msgspec.json.encode({"id": key.id, "object": "response", "deleted": True}))
+        await http.service.background.discard(key)
+    return JsonResponse(msgspec.json.encode({"id": key.id, "object": "response", "deleted": True}))
 
 
-def _key(http: Http) -> Key:
-    return Key(http.caller.owner, RESPONSE, http.path_params["id"])
+def _build_key(http: HttpRequest) -> Key:
+    return Key(http.caller.owner, RESPONSE_KIND, http.path_params["id"])
 
 
-async def _record(http: Http) -> Record:
-    key, store = _key(http), http.service.store
+async def _load_record(http: HttpRequest) -> Record:
+    key, store = _build_key(http), http.service.store
     record = None if store is None else await store.get(key)
     if record is None:
-        raise no_such_response(key.id)
+        raise build_no_such_response_error(key.id)
     return record
 
 
-def _is_true(http: Http, name: str) -> bool:
-    return one_of(http.query.get(name) or "false", ("true", "false"), name) == "true"
+def _read_flag(http: HttpRequest, name: str) -> bool:
+    return check_one_of(http.query.get(name) or "false", ("true", "false"), name) == "true"
 
 
-def _starting_after(http: Http) -> int | None:
+def _parse_starting_after(http: HttpRequest) -> int | None:
     text = http.query.get("starting_after")
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise invalid("starting_after", f"expected an integer >= 0, got {echo(text)}")
+        raise invalid_value("starting_after", f"expected an integer >= 0, got {abbreviate(text)}")
     return int(text)
 
 
-def _included(http: Http) -> tuple[str, ...]:
+def _check_include(http: HttpRequest) -> tuple[str, ...]:
     """What was kept is what is shown: nothing can be added to it afterwards."""
-    asked = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
-    return tuple(f"include: {echo(name)} is not known here" for name in asked if name not in INCLUDABLE)
+    names = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
+    return tuple(f"include: {abbreviate(name)} is not known here" for name in names if name not in INCLUDABLE)

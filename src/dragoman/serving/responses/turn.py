@@ -15,21 +15,29 @@ from msgspec import Raw
 from ...core.errors import Conflict, DragomanError
 from ...core.reply import Reply
 from ...dialects.base import Header
-from ...dialects.body import echo
-from ...dialects.envelope import AnswerId
-from ...dialects.responses import InputItem, ResponsesCall, ResponsesWriter, rows
-from ...dialects.responses.kept import Kept, raws
-from ...dialects.responses.normal import item_id
-from ...store import Append, Change, Item, Key, Put, Refused, Store
-from ..answer import Batches, log, unexpected
-from ..generate import LARGE_BODY, Admitted, admit_call, new_header
-from ..keeping import keeping
-from ..party import Party
-from .occupied import Occupation
-from .past import CONVERSATION, ITEMS, RESPONSE, Past, no_such_conversation, recall, resolve
+from ...dialects.body import abbreviate
+from ...dialects.envelope import ResponseId
+from ...dialects.responses import NormalizedItem, ResponsesCall, ResponsesWriter, assign_ids
+from ...dialects.responses.input_items import read_item_id
+from ...dialects.responses.stored import StoredResponse, to_raw
+from ...store import Append, Change, CommitConflict, Item, Key, Put, Store
+from ..context import RequestContext
+from ..generate import LARGE_BODY, AdmittedCall, admit_call, build_header
+from ..persistence import persist_before_finish
+from ..streaming import EventBatches, log, wrap_unexpected_error
+from .conversation_locks import ConversationLock
+from .history import (
+    CONVERSATION_KIND,
+    ITEMS_SERIES,
+    RESPONSE_KIND,
+    ResponseHistory,
+    build_no_such_conversation_error,
+    load_history,
+    resolve_references,
+)
 
 
-class Turn:
+class ResponseTurn:
     """A response that is about to be made. `batches` may be iterated once; closing it is cancelling.
 
     When its last event comes out the response is kept, if it is to be. A failure after the first event is kept too.
@@ -37,181 +45,212 @@ class Turn:
 
     def __init__(
         self,
-        asked: ResponsesCall,
-        past: Past,
-        own: tuple[bytes, ...],
-        admitted: Admitted,
-        keeper: Keeper | None,
-        occupation: Occupation | None = None,
+        responses_call: ResponsesCall,
+        history: ResponseHistory,
+        own_items: tuple[bytes, ...],
+        admitted: AdmittedCall,
+        response_store: ResponseStore | None,
+        conversation_lock: ConversationLock | None = None,
     ) -> None:
-        self.asked, self.past, self.own, self.admitted, self.keeper = asked, past, own, admitted, keeper
-        self._occupation = occupation
-        self.writer: ResponsesWriter = asked.writer(admitted.header)
+        self.responses_call, self.history, self.own_items, self.admitted, self.response_store = (
+            responses_call,
+            history,
+            own_items,
+            admitted,
+            response_store,
+        )
+        self._conversation_lock = conversation_lock
+        self.writer: ResponsesWriter = responses_call.create_writer(admitted.header)
         self._output: tuple[bytes, ...] | None = None
-        self._said: tuple[int, ...] = ()
+        self._sampled_ids: tuple[int, ...] = ()
 
     @property
     def header(self) -> Header:
         return self.admitted.header
 
     @property
-    def batches(self) -> Batches:
-        return self._batches()
+    def batches(self) -> EventBatches:
+        return self._iterate_batches()
 
     @property
-    def memory(self) -> Past | None:
+    def next_history(self) -> ResponseHistory | None:
         """What a next turn can continue; None before this one has ended well."""
         if self._output is None:
             return None
-        return Past(
-            (*self.past.items, *self.own, *self._output),
+        return ResponseHistory(
+            (*self.history.items, *self.own_items, *self._output),
             self.header.id,
-            kept=self.keeper is not None,
-            said=(*self.past.said, self._said) if self._said else self.past.said,
+            is_stored=self.response_store is not None,
+            sampled_turns=(*self.history.sampled_turns, self._sampled_ids)
+            if self._sampled_ids
+            else self.history.sampled_turns,
         )
 
-    def kept(self, whole: bytes) -> Kept:
+    def build_stored(self, response_object: bytes) -> StoredResponse:
         """whole: the response object."""
-        past = self.past
-        before = past.items if past.id is not None and not past.kept else ()
-        return Kept(
-            object=Raw(whole),
-            input=raws(self.own),
-            before=raws(before),
-            conversation=self.asked.conversation,
-            upto=past.upto,
-            said=self._said,
+        history = self.history
+        preceding = history.items if history.id is not None and not history.is_stored else ()
+        return StoredResponse(
+            object=Raw(response_object),
+            input=to_raw(self.own_items),
+            before=to_raw(preceding),
+            conversation=self.responses_call.conversation,
+            upto=history.last_position,
+            said=self._sampled_ids,
         )
 
-    async def _batches(self) -> Batches:
-        async with aclosing(keeping(self.admitted.run.batches, self._keep)) as batches:
+    async def _iterate_batches(self) -> EventBatches:
+        async with aclosing(persist_before_finish(self.admitted.run.batches, self._store)) as batches:
             try:
                 async for batch in batches:
                     yield batch
             except DragomanError as error:
-                await self._keep_failure(error)
+                await self._store_failure(error)
                 raise
             except Exception as error:
-                failure = unexpected(error)
-                await self._keep_failure(failure)
+                failure = wrap_unexpected_error(error)
+                await self._store_failure(failure)
                 raise failure from error
             finally:
-                if self._occupation is not None:
-                    self._occupation.leave()
+                if self._conversation_lock is not None:
+                    self._conversation_lock.release()
 
-    async def _keep(self, reply: Reply) -> None:
-        self.hear(reply)
-        kept = self.kept(self.writer.full(reply))
-        if self.keeper is not None:
-            await self.keeper.keep(self, kept)
-        self._output = kept.told().items()
+    async def _store(self, reply: Reply) -> None:
+        self.record_sampled_ids(reply)
+        stored = self.build_stored(self.writer.render_full(reply))
+        if self.response_store is not None:
+            await self.response_store.save(self, stored)
+        self._output = stored.summarize().list_output()
 
-    def hear(self, reply: Reply) -> None:
+    def record_sampled_ids(self, reply: Reply) -> None:
         """Remember the ids that were sampled, if the engine tells them."""
-        opening, tokens = self.admitted.run.opening, reply.choices[0].tokens
-        self._said = () if opening is None else (*opening, *(token.id for token in tokens))
+        prompt_ids, tokens = self.admitted.run.resume_ids, reply.choices[0].tokens
+        self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
 
-    async def _keep_failure(self, error: DragomanError) -> None:
+    async def _store_failure(self, error: DragomanError) -> None:
         """Of a failure before the first event the client hears as an HTTP status, and of no response."""
-        if self.keeper is None or not self.writer.begun:
+        if self.response_store is None or not self.writer.has_started:
             return
         try:
-            await self.keeper.keep(self, self.kept(self.writer.failure(error)))
+            await self.response_store.save(self, self.build_stored(self.writer.render_failure(error)))
         except DragomanError:
             log.warning("a failed response could not be stored")
 
 
-class Keeper:
+class ResponseStore:
     """Keeps the turns of one owner."""
 
     def __init__(self, store: Store, owner: str) -> None:
         self.store, self._owner = store, owner
 
-    def key(self, turn: Turn) -> Key:
-        return Key(self._owner, RESPONSE, turn.header.id)
+    def key(self, turn: ResponseTurn) -> Key:
+        return Key(self._owner, RESPONSE_KIND, turn.header.id)
 
-    def parent(self, turn: Turn) -> str | None:
-        return turn.past.id if turn.past.kept else None
+    def parent(self, turn: ResponseTurn) -> str | None:
+        return turn.history.id if turn.history.is_stored else None
 
-    async def keep(self, turn: Turn, kept: Kept) -> None:
+    async def save(self, turn: ResponseTurn, stored: StoredResponse) -> None:
         """Raises StoreUnavailable, and what ends a response whose conversation has changed meanwhile."""
-        state = kept.told().status
-        put = Put(self.key(turn), turn.header.created, kept.encode(), state=state, parent=self.parent(turn))
-        await self.commit(put, *self.said(kept, state))
+        state = stored.summarize().status
+        put = Put(self.key(turn), turn.header.created, stored.encode(), state=state, parent=self.parent(turn))
+        await self.commit(put, *self.build_conversation_changes(stored, state))
 
-    def said(self, kept: Kept, state: str) -> tuple[Change, ...]:
+    def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
         """What the response adds to its conversation. One that failed adds nothing."""
-        if kept.conversation is None or state == "failed":
+        if stored.conversation is None or state == "failed":
             return ()
-        items = tuple(Item(row, item_id(row)) for row in kept.items())
-        return (Append(Key(self._owner, CONVERSATION, kept.conversation), ITEMS, items),) if items else ()
+        items = tuple(Item(row, read_item_id(row)) for row in stored.list_items())
+        return (Append(Key(self._owner, CONVERSATION_KIND, stored.conversation), ITEMS_SERIES, items),) if items else ()
 
     async def commit(self, *changes: Change) -> None:
         try:
             await self.store.commit(*changes)
-        except Refused as refused:
-            id = refused.change.key.id
-            if refused.change.key.kind != CONVERSATION:
+        except CommitConflict as error:
+            id = error.change.key.id
+            if error.change.key.kind != CONVERSATION_KIND:
                 raise
-            if refused.found is None:
-                raise no_such_conversation(id, "conversation") from None
-            raise Conflict(f"Conversation {echo(id)} got an item of the same id meanwhile.", param="input") from None
+            if error.found_state is None:
+                raise build_no_such_conversation_error(id, "conversation") from None
+            raise Conflict(
+                f"Conversation {abbreviate(id)} got an item of the same id meanwhile.", param="input"
+            ) from None
 
 
-async def open_turn(party: Party, asked: ResponsesCall, *, local: Past | None = None) -> Turn:
+async def open_turn(
+    context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
+) -> ResponseTurn:
     """Ready to be iterated. local: what the connection remembers of its last turn.
 
     Raises RequestError for all that can be told before the engine is asked.
     """
-    service, owner = party.service, party.caller.owner
-    keeper = None if service.store is None or asked.store is False else Keeper(service.store, owner)
-    asked = _named(asked, kept=keeper is not None)
-    header = asked.id.over(new_header(party, asked.call))
-    occupation = service.occupied.enter(owner, asked.conversation)
+    service, owner = context.service, context.caller.owner
+    response_store = (
+        None if service.store is None or responses_call.store is False else ResponseStore(service.store, owner)
+    )
+    responses_call = _apply_store_option(responses_call, is_stored=response_store is not None)
+    header = responses_call.id.apply_to(build_header(context, responses_call.call))
+    conversation_lock = service.conversation_locks.acquire(owner, responses_call.conversation)
     try:
-        asked, past, own = await continued(party, asked, header.id, local=local)
-        return Turn(asked, past, own, await admit_call(party, asked.call, header), keeper, occupation)
+        responses_call, history, own_items = await prepend_history(
+            context, responses_call, header.id, local_history=local_history
+        )
+        return ResponseTurn(
+            responses_call,
+            history,
+            own_items,
+            await admit_call(context, responses_call.call, header),
+            response_store,
+            conversation_lock,
+        )
     except BaseException:
-        if occupation is not None:
-            occupation.leave()
+        if conversation_lock is not None:
+            conversation_lock.release()
         raise
 
 
-async def continued(
-    party: Party, asked: ResponsesCall, response_id: str, *, local: Past | None = None
-) -> tuple[ResponsesCall, Past, tuple[bytes, ...]]:
+async def prepend_history(
+    context: RequestContext,
+    responses_call: ResponsesCall,
+    response_id: str,
+    *,
+    local_history: ResponseHistory | None = None,
+) -> tuple[ResponsesCall, ResponseHistory, tuple[bytes, ...]]:
     """The call with all that comes before it, what that is, and its own items, whose ids derive from the response's."""
-    store, owner = party.service.store, party.caller.owner
-    past = await recall(store, owner, asked, local)
-    input = await resolve(store, owner, asked.input, past)
-    own = _rows(input, past, response_id)
-    if past.items or input != asked.input:
-        asked = await _over(asked, (*past.items, *own))
-    return (asked.after(past.said) if past.said else asked), past, own
+    store, owner = context.service.store, context.caller.owner
+    history = await load_history(store, owner, responses_call, local_history)
+    input = await resolve_references(store, owner, responses_call.input, history)
+    own_items = _render_items(input, history, response_id)
+    if history.items or input != responses_call.input:
+        responses_call = await _replace_items(responses_call, (*history.items, *own_items))
+    return (
+        (responses_call.with_sampled_turns(history.sampled_turns) if history.sampled_turns else responses_call),
+        history,
+        own_items,
+    )
 
 
-def _named(asked: ResponsesCall, *, kept: bool) -> ResponsesCall:
+def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
     """What the response says of itself. The id of what is kept is the server's: nobody can choose or guess it."""
-    if not kept:
-        said = ("store: the response is not stored",) if asked.store else ()
-        asked = asked.echoing(msgspec.structs.replace(asked.echo, store=False))
-    elif asked.id.chosen is None:
-        return asked
+    if not is_stored:
+        warnings = ("store: the response is not stored",) if responses_call.store else ()
+        responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
+    elif responses_call.id.requested is None:
+        return responses_call
     else:
-        said = ("request_id: the id of a stored response is the server's",)
-        asked = msgspec.structs.replace(asked, id=AnswerId(asked.id.prefix, None))
-    call = msgspec.structs.replace(asked.call, warnings=(*asked.call.warnings, *said))
-    return msgspec.structs.replace(asked, call=call)
+        warnings = ("request_id: the id of a stored response is the server's",)
+        responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
+    call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
+    return msgspec.structs.replace(responses_call, call=call)
 
 
-def _rows(input: Sequence[InputItem], past: Past, response_id: str) -> tuple[bytes, ...]:
+def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
     """Its own items. An id that something before it has already is replaced."""
-    known = {item_id(item) for item in past.items}
-    fresh = [msgspec.structs.replace(item, id=None) if item.id in known else item for item in input]
-    return tuple(row for _, row in rows(fresh, response_id))
+    known_ids = {read_item_id(item) for item in history.items}
+    items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
+    return tuple(row for _, row in assign_ids(items, response_id))
 
 
-async def _over(asked: ResponsesCall, items: Sequence[bytes]) -> ResponsesCall:
+async def _replace_items(responses_call: ResponsesCall, items: Sequence[bytes]) -> ResponsesCall:
     if sum(map(len, items)) > LARGE_BODY:
-        return await anyio.to_thread.run_sync(asked.over, items)
-    return asked.over(items)
+        return await anyio.to_thread.run_sync(responses_call.with_items, items)
+    return responses_call.with_items(items)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.engines.simulator.logs.detect import read
-from dragoman.engines.simulator.logs.log import LogError, joined
+from dragoman.engines.simulator.logs.detect import read_any
+from dragoman.engines.simulator.logs.log import LogError, join_logs
 
 from . import examples
 
@@ -32,7 +32,7 @@ SAME: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("tool", SAME)
 def test_the_same_requests_are_read_from_every_tools_log(tool: str) -> None:
-    log = read(SAME[tool]())
+    log = read_any(SAME[tool]())
     assert tool.startswith(log.format)
     assert [(timing.input_tokens, timing.output_tokens) for timing in log.timings] == list(examples.COUNTS)
     for index, timing in enumerate(log.timings):
@@ -44,43 +44,43 @@ def test_the_same_requests_are_read_from_every_tools_log(tool: str) -> None:
 
 
 def test_a_log_of_our_own_keeps_what_prompts_share() -> None:
-    log = read((FOLDER / "rtx4090-llama-3.1-8b.jsonl").read_bytes())
+    log = read_any((FOLDER / "rtx4090-llama-3.1-8b.jsonl").read_bytes())
     assert len(log.requests) == 300
     assert log.requests[0].block_hashes[0] == "4d504032553d"
     assert log.timings[0].scheduled_s == pytest.approx(0.001865)
 
 
 def test_requests_without_an_answer_are_left_out_and_told() -> None:
-    log = read(examples.vllm_bench(errors=["", "timeout", "", ""]))
+    log = read_any(examples.vllm_bench(errors=["", "timeout", "", ""]))
     assert len(log.timings) == 3
     assert "1 requests were not answered" in log.notes[0]
-    assert "1 requests were not answered" in read(examples.guidellm()).notes[0]
-    assert "1 requests were not answered" in read(examples.aiperf()).notes[0]
-    assert "1 requests were not answered" in read(examples.recording()).notes[0]
+    assert "1 requests were not answered" in read_any(examples.guidellm()).notes[0]
+    assert "1 requests were not answered" in read_any(examples.aiperf()).notes[0]
+    assert "1 requests were not answered" in read_any(examples.recording()).notes[0]
 
 
 def test_several_runs_follow_each_other() -> None:
-    one = read(examples.table_csv())
-    both = joined([one, read(examples.aiperf())])
+    one = read_any(examples.table_csv())
+    both = join_logs([one, read_any(examples.aiperf())])
     assert both.format == "CSV and aiperf"
     assert [timing.id for timing in both.timings][3:5] == ["1/q3", "2/q0"]
     assert both.timings[4].arrival_s > both.timings[3].last_token_s + 1000
     assert both.timings[4].ttft == pytest.approx(examples.TTFT)
-    assert joined([one]) is one
+    assert join_logs([one]) is one
 
 
 def test_a_recording_that_was_appended_to_is_several_runs() -> None:
-    log = read(examples.recording() + b"\n" + examples.recording())
+    log = read_any(examples.recording() + b"\n" + examples.recording())
     assert len(log.timings) == 8
     assert log.timings[4].arrival_s > log.timings[3].last_token_s + 1000
 
 
 def test_units_are_told_by_the_name_or_by_the_caller() -> None:
     csv = b"start,ttft,latency,isl,osl\n1000,125,250,10,3\n1500,125,250,10,3"
-    assert read(csv, unit="ms").timings[1].arrival_s == pytest.approx(0.5)
-    assert read(csv, unit="ms").timings[1].latency == pytest.approx(0.25)
+    assert read_any(csv, unit="ms").timings[1].arrival_s == pytest.approx(0.5)
+    assert read_any(csv, unit="ms").timings[1].latency == pytest.approx(0.25)
     with pytest.raises(LogError, match="unit 'h'"):
-        read(csv, unit="h")
+        read_any(csv, unit="h")
 
 
 def test_times_of_the_day_and_other_ways_to_tell_the_end_are_read() -> None:
@@ -89,14 +89,14 @@ def test_times_of_the_day_and_other_ways_to_tell_the_end_are_read() -> None:
         b"2026-01-02T03:04:05.000+00:00;100;10;8;3;\n2026-01-02T03:04:06.500+00:00;100;10;8;3;\n"
         b"2026-01-02T03:04:07.000+00:00;;;;;timeout\n"
     )
-    log = read(csv)
+    log = read_any(csv)
     assert [timing.arrival_s for timing in log.timings] == [0.0, 1.5]
     assert log.timings[0].latency == pytest.approx(0.12)
 
 
 def test_ids_that_come_twice_are_told_apart() -> None:
     rows = [dict(row, request_id="same") for row in examples.rows()]
-    assert len({timing.id for timing in read(json.dumps(rows).encode()).timings}) == 4
+    assert len({timing.id for timing in read_any(json.dumps(rows).encode()).timings}) == 4
 
 
 VLLM = json.loads(examples.vllm_bench())
@@ -135,4 +135,4 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
 )
 def test_what_a_log_lacks_is_told(data: bytes, why: str) -> None:
     with pytest.raises(LogError, match=why):
-        read(data)
+        read_any(data)

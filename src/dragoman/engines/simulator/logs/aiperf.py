@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import Log, LogError, log_of
+from .log import LogError, MeasuredLog, build_log
 
 FORMAT = "aiperf"
-_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+_SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 class _Metadata(Struct):
@@ -33,9 +33,9 @@ class _Metric(Struct):
 
     @property
     def seconds(self) -> float:
-        if self.unit not in _UNITS:
+        if self.unit not in _SECONDS_PER_UNIT:
             raise LogError(f"{FORMAT}: times in {self.unit!r} are not known")
-        return self.value * _UNITS[self.unit]
+        return self.value * _SECONDS_PER_UNIT[self.unit]
 
 
 class _Metrics(Struct):
@@ -51,12 +51,12 @@ class _Record(Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def is_one(data: bytes) -> bool:
+def matches_format(data: bytes) -> bool:
     first = data.lstrip().partition(b"\n")[0]
     return b'"metadata"' in first and b'"metrics"' in first
 
 
-def read(data: bytes) -> Log:
+def read(data: bytes) -> MeasuredLog:
     """Raises LogError."""
     decoder = msgspec.json.Decoder(_Record)
     timings: list[Timing] = []
@@ -73,11 +73,11 @@ def read(data: bytes) -> Log:
         if bytes(record.error) != b"null" or record.metadata.was_cancelled:
             skipped += 1
             continue
-        timings.append(_timing(record, number))
-    return log_of(FORMAT, timings, skipped=skipped)
+        timings.append(_build_timing(record, number))
+    return build_log(FORMAT, timings, skipped=skipped)
 
 
-def _timing(record: _Record, number: int) -> Timing:
+def _build_timing(record: _Record, number: int) -> Timing:
     metrics, start = record.metrics, record.metadata.request_start_ns
     ttft, latency = metrics.time_to_first_token, metrics.request_latency
     inputs, outputs = metrics.input_sequence_length, metrics.output_sequence_length

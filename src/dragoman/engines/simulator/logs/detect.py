@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from . import aiperf, genai_perf, guidellm, recording, table, vllm_bench
-from .log import Log, LogError
+from .log import LogError, MeasuredLog
 
 UNITS = tuple(table.UNITS)
 
 
-def read(data: bytes, *, unit: str = "s") -> Log:
+def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     """unit: of times in a table whose columns do not tell theirs. Raises LogError."""
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
@@ -20,7 +20,7 @@ def read(data: bytes, *, unit: str = "s") -> Log:
     begin = data.lstrip()[:1]
     if begin not in (b"{", b"["):
         return table.read_csv(data, unit)
-    if begin == b"{" and _is_lines(data):
+    if begin == b"{" and _is_json_lines(data):
         return table.read_json_lines(data, unit)
     try:
         return table.read_json(data, unit)
@@ -28,11 +28,11 @@ def read(data: bytes, *, unit: str = "s") -> Log:
         raise LogError(f"this is no JSON: {error}") from None
 
 
-def _is_lines(data: bytes) -> bool:
+def _is_json_lines(data: bytes) -> bool:
     """Whether the first line is a whole object and others follow, or it is the only one of a request."""
-    first, _, rest = data.lstrip().partition(b"\n")
+    first_line, _, rest = data.lstrip().partition(b"\n")
     try:
-        told = msgspec.json.decode(first)
+        row = msgspec.json.decode(first_line)
     except msgspec.MsgspecError:
         return False
-    return bool(rest.strip()) or not any(isinstance(value, list) for value in told.values())
+    return bool(rest.strip()) or not any(isinstance(value, list) for value in row.values())

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import Log, LogError, log_of
-from .streamed import Streamed
+from .log import LogError, MeasuredLog, build_log
+from .stream import StreamTimings
 
 FORMAT = "genai-perf"
 
@@ -35,11 +35,11 @@ class _File(Struct):
     experiments: list[_Experiment]
 
 
-def is_one(data: bytes) -> bool:
+def matches_format(data: bytes) -> bool:
     return b'"experiments"' in data and b'"response_timestamps"' in data
 
 
-def read(data: bytes) -> Log:
+def read(data: bytes) -> MeasuredLog:
     """Raises LogError."""
     try:
         file = msgspec.json.decode(data, type=_File)
@@ -48,20 +48,24 @@ def read(data: bytes) -> Log:
     if len(file.experiments) != 1:
         raise LogError(f"{FORMAT}: {len(file.experiments)} experiments in one file; one is wanted")
     requests = file.experiments[0].requests
-    timings = [found for index, request in enumerate(requests) if (found := _timing(index, request)) is not None]
-    return log_of(FORMAT, timings, skipped=len(requests) - len(timings))
+    timings = [
+        timing for index, request in enumerate(requests) if (timing := _build_timing(index, request)) is not None
+    ]
+    return build_log(FORMAT, timings, skipped=len(requests) - len(timings))
 
 
-def _timing(index: int, request: _Request) -> Timing | None:
-    heard = Streamed(FORMAT)
+def _build_timing(index: int, request: _Request) -> Timing | None:
+    stream = StreamTimings(FORMAT)
     for at, output in zip(request.response_timestamps, request.response_outputs, strict=False):
-        heard.hear(at / 1e9, output.response)
-    if not heard.tokens:
+        stream.feed(at / 1e9, output.response)
+    if not stream.token_times:
         return None
-    if heard.usage is None:
+    if stream.usage is None:
         raise LogError(
             f"{FORMAT}: request {index}: its answer has no usage, so its tokens cannot be counted; "
             """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
         )
-    at, usage = request.timestamp / 1e9, heard.usage
-    return Timing(f"r{index}", at, heard.tokens[0], heard.tokens[-1], usage.prompt_tokens, usage.completion_tokens)
+    at, usage = request.timestamp / 1e9, stream.usage
+    return Timing(
+        f"r{index}", at, stream.token_times[0], stream.token_times[-1], usage.prompt_tokens, usage.completion_tokens
+    )

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import Log, LogError, log_of
+from .log import LogError, MeasuredLog, build_log
 
 FORMAT = "guidellm"
 
@@ -55,11 +55,11 @@ class _File(Struct):
     benchmarks: list[_Benchmark]
 
 
-def is_one(data: bytes) -> bool:
+def matches_format(data: bytes) -> bool:
     return b'"benchmarks"' in data and b'"successful"' in data
 
 
-def read(data: bytes) -> Log:
+def read(data: bytes) -> MeasuredLog:
     """Raises LogError."""
     try:
         file = msgspec.json.decode(data, type=_File)
@@ -67,22 +67,22 @@ def read(data: bytes) -> Log:
         raise LogError(f"{FORMAT}: {error}") from None
     requests = [benchmark.requests for benchmark in file.benchmarks]
     items = [item for group in requests for item in group.successful]
-    timings = [found for index, item in enumerate(items) if (found := _timing(index, item)) is not None]
+    timings = [timing for index, item in enumerate(items) if (timing := _build_timing(index, item)) is not None]
     if items and not timings:
         raise LogError(f"{FORMAT}: no request has times of its tokens and counts; were the answers streamed?")
     skipped = len(items) - len(timings) + sum(len(group.incomplete) + len(group.errored) for group in requests)
-    return log_of(FORMAT, timings, skipped=skipped)
+    return build_log(FORMAT, timings, skipped=skipped)
 
 
-def _timing(index: int, item: _Item) -> Timing | None:
-    told = item.info.timings if item.info is not None else _Timings()
-    start = _first(told.request_start, item.start_time)
-    first = _first(told.first_token_iteration, told.first_iteration, item.first_token_time)
-    last = _first(told.last_token_iteration, told.last_iteration, item.last_token_time)
+def _build_timing(index: int, item: _Item) -> Timing | None:
+    recorded = item.info.timings if item.info is not None else _Timings()
+    start = _first_known(recorded.request_start, item.start_time)
+    first = _first_known(recorded.first_token_iteration, recorded.first_iteration, item.first_token_time)
+    last = _first_known(recorded.last_token_iteration, recorded.last_iteration, item.last_token_time)
     if start is None or first is None or last is None or not item.prompt_tokens or not item.output_tokens:
         return None
     return Timing(item.request_id or f"r{index}", start, first, last, item.prompt_tokens, item.output_tokens)
 
 
-def _first(*values: float | None) -> float | None:
+def _first_known(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)

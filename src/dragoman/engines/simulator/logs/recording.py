@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import Log, LogError, joined, log_of
-from .streamed import Streamed
+from .log import LogError, MeasuredLog, build_log, join_logs
+from .stream import StreamTimings
 
 FORMAT = "recording"
 PATHS = ("/chat/completions", "/completions")
@@ -41,16 +41,16 @@ class _Exchange(Struct):
     ended: Literal["complete", "cut", "left"]
 
 
-def is_one(data: bytes) -> bool:
+def matches_format(data: bytes) -> bool:
     return b'"dragoman_recording"' in data[:40]
 
 
-def read(data: bytes) -> Log:
+def read(data: bytes) -> MeasuredLog:
     """Raises LogError. A file that was appended to has several runs, each with a clock of its own."""
     runs: list[list[tuple[int, _Exchange]]] = []
     decoder = msgspec.json.Decoder(_Exchange)
     for number, line in enumerate(data.splitlines(), start=1):
-        if is_one(line):
+        if matches_format(line):
             runs.append([])
         elif line.strip():
             try:
@@ -59,24 +59,26 @@ def read(data: bytes) -> Log:
                 raise LogError(f"{FORMAT}, line {number}: {error}") from None
             if exchange.path.endswith(PATHS):
                 runs[-1].append((number, exchange))
-    return joined([_run(run) for run in runs if run] or [_run([])])
+    return join_logs([_build_run_log(run) for run in runs if run] or [_build_run_log([])])
 
 
-def _run(asked: list[tuple[int, _Exchange]]) -> Log:
-    whole = [(number, each) for number, each in asked if each.status == 200 and each.ended == "complete"]
-    timings = [found for number, each in whole if (found := _timing(number, each)) is not None]
-    if whole and not timings:
+def _build_run_log(exchanges: list[tuple[int, _Exchange]]) -> MeasuredLog:
+    complete = [
+        (number, exchange) for number, exchange in exchanges if exchange.status == 200 and exchange.ended == "complete"
+    ]
+    timings = [timing for number, exchange in complete if (timing := _build_timing(number, exchange)) is not None]
+    if complete and not timings:
         raise LogError(f"{FORMAT}: no answer is streamed with its usage; ask for stream_options.include_usage")
-    return log_of(FORMAT, timings, skipped=len(asked) - len(timings))
+    return build_log(FORMAT, timings, skipped=len(exchanges) - len(timings))
 
 
-def _timing(number: int, exchange: _Exchange) -> Timing | None:
-    heard = Streamed(f"{FORMAT}, line {number}")
-    decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+def _build_timing(number: int, exchange: _Exchange) -> Timing | None:
+    stream = StreamTimings(f"{FORMAT}, line {number}")
+    decoder, partial_line = codecs.getincrementaldecoder("utf-8")("replace"), ""
     for piece in exchange.pieces:
-        lines, _, rest = (rest + decoder.decode(piece.raw)).rpartition("\n")
-        heard.hear(exchange.at + piece.at, lines)
-    if heard.usage is None or not heard.tokens:
+        lines, _, partial_line = (partial_line + decoder.decode(piece.raw)).rpartition("\n")
+        stream.feed(exchange.at + piece.at, lines)
+    if stream.usage is None or not stream.token_times:
         return None
-    counts = (heard.usage.prompt_tokens, heard.usage.completion_tokens)
-    return Timing(f"line{number}", exchange.at, heard.tokens[0], heard.tokens[-1], *counts)
+    counts = (stream.usage.prompt_tokens, stream.usage.completion_tokens)
+    return Timing(f"line{number}", exchange.at, stream.token_times[0], stream.token_times[-1], *counts)

@@ -16,10 +16,10 @@ from typing import cast
 import msgspec
 
 from ..timing import Timing
-from ..workload import Request, WorkloadError, read
-from .log import Log, LogError, log_of
+from ..workload import WorkloadError, WorkloadRequest, read_workload
+from .log import LogError, MeasuredLog, build_log
 
-NAMES: Mapping[str, tuple[str, ...]] = {
+COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "request_id", "req_id"),
     "arrival": (
         "arrival", "arrival_time", "start", "start_time", "request_start", "request_start_time", "sent", "send_time",
@@ -47,31 +47,35 @@ TIMES = ("arrival", "scheduled", "first", "last", "ttft", "latency", "tpot")
 Row = Mapping[str, object]
 
 
-def read_csv(data: bytes, unit: str) -> Log:
+def read_csv(data: bytes, unit: str) -> MeasuredLog:
     """Raises LogError."""
     try:
         text = data.decode("utf-8-sig")
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
     except (UnicodeError, csv.Error):
         raise LogError("this is neither JSON nor a CSV with a heading") from None
-    return _log("CSV", list(csv.DictReader(io.StringIO(text), dialect=dialect)), unit)
+    return _build_table_log("CSV", list(csv.DictReader(io.StringIO(text), dialect=dialect)), unit)
 
 
-def read_json(data: bytes, unit: str) -> Log:
+def read_json(data: bytes, unit: str) -> MeasuredLog:
     """A list of objects, an object with such a list in `requests`, or an object of parallel lists. Raises LogError."""
-    told = msgspec.json.decode(data)
-    if isinstance(told, dict):
-        columns = cast("dict[str, object]", told)
+    decoded = msgspec.json.decode(data)
+    if isinstance(decoded, dict):
+        columns = cast("dict[str, object]", decoded)
         lists = {name: cast("list[object]", value) for name, value in columns.items() if isinstance(value, list)}
         if "requests" in lists:
-            return _log("JSON", _rows(lists["requests"]), unit)
-        long = max((len(values) for values in lists.values()), default=0)
-        full = {name: values for name, values in lists.items() if len(values) == long}
-        return _log("JSON", [{name: values[row] for name, values in full.items()} for row in range(long)], unit)
-    return _log("JSON", _rows(cast("list[object]", told) if isinstance(told, list) else []), unit)
+            return _build_table_log("JSON", _check_rows(lists["requests"]), unit)
+        length = max((len(values) for values in lists.values()), default=0)
+        complete = {name: values for name, values in lists.items() if len(values) == length}
+        return _build_table_log(
+            "JSON", [{name: values[row] for name, values in complete.items()} for row in range(length)], unit
+        )
+    return _build_table_log(
+        "JSON", _check_rows(cast("list[object]", decoded) if isinstance(decoded, list) else []), unit
+    )
 
 
-def read_json_lines(data: bytes, unit: str) -> Log:
+def read_json_lines(data: bytes, unit: str) -> MeasuredLog:
     """Raises LogError."""
     rows: list[object] = []
     for number, line in enumerate(data.splitlines(), start=1):
@@ -80,108 +84,108 @@ def read_json_lines(data: bytes, unit: str) -> Log:
                 rows.append(msgspec.json.decode(line))
             except msgspec.MsgspecError as error:
                 raise LogError(f"line {number}: {error}") from None
-    return _log("JSON Lines", _rows(rows), unit, _prefixes(data))
+    return _build_table_log("JSON Lines", _check_rows(rows), unit, _read_prefixes(data))
 
 
-def _prefixes(data: bytes) -> list[Request]:
+def _read_prefixes(data: bytes) -> list[WorkloadRequest]:
     """Lines that are also lines of a trace tell what the prompts share."""
     if b'"block_hashes"' not in data:
         return []
     try:
-        return read(data.splitlines())
+        return read_workload(data.splitlines())
     except WorkloadError as error:
         raise LogError(str(error)) from None
 
 
-def _rows(values: Sequence[object]) -> list[Row]:
+def _check_rows(values: Sequence[object]) -> list[Row]:
     if any(not isinstance(value, dict) for value in values):
         raise LogError("a request is an object with named fields")
     return cast("list[Row]", values)
 
 
-def _log(format: str, rows: Sequence[Row], unit: str, extra: Sequence[Request] = ()) -> Log:
+def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequence[WorkloadRequest] = ()) -> MeasuredLog:
     if not rows or not rows[0]:
         raise LogError(f"{format}: there is no request in it")
-    columns = _columns(rows[0])
-    _check(format, columns, rows[0])
+    columns = _find_columns(rows[0])
+    _check_columns(format, columns, rows[0])
     answered = [row for row in rows if "error" not in columns or not row.get(columns["error"][0])]
-    timings = [_timing(row, number, columns, unit) for number, row in enumerate(answered)]
-    return log_of(format, timings, skipped=len(rows) - len(answered), extra=extra)
+    timings = [_build_timing(row, number, columns, unit) for number, row in enumerate(answered)]
+    return build_log(format, timings, skipped=len(rows) - len(answered), extra=extra)
 
 
-def _columns(row: Row) -> dict[str, tuple[str, str | None]]:
+def _find_columns(row: Row) -> dict[str, tuple[str, str | None]]:
     """For each quantity the column that has it, and the unit that its name tells."""
-    found: dict[str, tuple[str, str | None]] = {}
+    columns: dict[str, tuple[str, str | None]] = {}
     for column in row:
-        plain = re.sub(r"[\s.()\[\]-]+", "_", column.strip().lower()).strip("_")
-        base, _, ending = plain.rpartition("_")
-        name, unit = (base, ending) if base and ending in UNITS else (plain, None)
-        for quantity, names in NAMES.items():
+        normalized = re.sub(r"[\s.()\[\]-]+", "_", column.strip().lower()).strip("_")
+        base, _, ending = normalized.rpartition("_")
+        name, unit = (base, ending) if base and ending in UNITS else (normalized, None)
+        for quantity, names in COLUMN_NAMES.items():
             if name in names:
-                found.setdefault(quantity, (column, unit))
-    return found
+                columns.setdefault(quantity, (column, unit))
+    return columns
 
 
-def _check(format: str, columns: Mapping[str, object], row: Row) -> None:
-    lacks: list[str] = []
-    for quantity, others in (
+def _check_columns(format: str, columns: Mapping[str, object], row: Row) -> None:
+    missing: list[str] = []
+    for quantity, alternatives in (
         ("arrival", ()), ("first", ("ttft",)), ("last", ("latency", "tpot")), ("input", ()), ("output", ()),
     ):  # fmt: skip
-        if quantity not in columns and not any(other in columns for other in others):
-            lacks.append(
-                f"no {quantity} ({', '.join(name for each in (quantity, *others) for name in NAMES[each][:3])})"
+        if quantity not in columns and not any(alternative in columns for alternative in alternatives):
+            missing.append(
+                f"no {quantity} ({', '.join(name for known in (quantity, *alternatives) for name in COLUMN_NAMES[known][:3])})"
             )
-    if lacks:
-        raise LogError(f"{format}: the columns {', '.join(row)} have {'; '.join(lacks)}")
+    if missing:
+        raise LogError(f"{format}: the columns {', '.join(row)} have {'; '.join(missing)}")
 
 
-def _timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | None]], unit: str) -> Timing:
-    def seconds(quantity: str) -> float | None:
+def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | None]], unit: str) -> Timing:
+    def read_seconds(quantity: str) -> float | None:
         if quantity not in columns:
             return None
-        column, own = columns[quantity]
-        return _seconds(row.get(column), UNITS[own or unit], f"request {number}: {column}")
+        column, column_unit = columns[quantity]
+        return _parse_seconds(row.get(column), UNITS[column_unit or unit], f"request {number}: {column}")
 
-    def count(quantity: str) -> int:
+    def read_count(quantity: str) -> int:
         column = columns[quantity][0]
-        told = _number(row.get(column), f"request {number}: {column}")
-        if not told.is_integer():
+        value = _parse_number(row.get(column), f"request {number}: {column}")
+        if not value.is_integer():
             raise LogError(f"request {number}: {column}: {row.get(column)!r} is no count")
-        return int(told)
+        return int(value)
 
-    arrival, outputs = seconds("arrival"), count("output")
-    first = _sum(arrival, seconds("ttft"), instead=seconds("first"))
-    tpot = seconds("tpot")
-    decoded = None if tpot is None else _sum(first, tpot * (outputs - 1))
-    last = _sum(arrival, seconds("latency"), instead=seconds("last"))
+    arrival, outputs = read_seconds("arrival"), read_count("output")
+    first = _add_times(arrival, read_seconds("ttft"), known=read_seconds("first"))
+    tpot = read_seconds("tpot")
+    decoded = None if tpot is None else _add_times(first, tpot * (outputs - 1))
+    last = _add_times(arrival, read_seconds("latency"), known=read_seconds("last"))
     last = decoded if last is None else last
     if arrival is None or first is None or last is None:
         raise LogError(f"request {number}: a time is missing")
     id = str(row.get(columns["id"][0])) if "id" in columns else f"r{number}"
-    return Timing(id, arrival, first, last, count("input"), outputs, seconds("scheduled"))
+    return Timing(id, arrival, first, last, read_count("input"), outputs, read_seconds("scheduled"))
 
 
-def _sum(begin: float | None, length: float | None, *, instead: float | None = None) -> float | None:
-    if instead is not None:
-        return instead
+def _add_times(begin: float | None, length: float | None, *, known: float | None = None) -> float | None:
+    if known is not None:
+        return known
     return None if begin is None or length is None else begin + length
 
 
-def _seconds(value: object, unit: float, place: str) -> float | None:
+def _parse_seconds(value: object, unit: float, where: str) -> float | None:
     if value is None or value == "":
         return None
     if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d[T ]", value):
         try:
             return datetime.fromisoformat(value).timestamp()
         except ValueError:
-            raise LogError(f"{place}: {value!r} is no time") from None
-    return _number(value, place) * unit
+            raise LogError(f"{where}: {value!r} is no time") from None
+    return _parse_number(value, where) * unit
 
 
-def _number(value: object, place: str) -> float:
+def _parse_number(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise LogError(f"{place}: {value!r} is no number")
+        raise LogError(f"{where}: {value!r} is no number")
     try:
         return float(value)
     except ValueError:
-        raise LogError(f"{place}: {value!r} is no number") from None
+        raise LogError(f"{where}: {value!r} is no number") from None

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..timing import Timing
-from .log import Log, LogError, log_of
+from .log import LogError, MeasuredLog, build_log
 
 FORMAT = "vllm bench serve"
 
@@ -24,12 +24,12 @@ class _Result(Struct):
     errors: list[str] | None = None
 
 
-def is_one(data: bytes) -> bool:
+def matches_format(data: bytes) -> bool:
     """Summaries without details are recognised too, so that what they lack can be told."""
     return b'"request_throughput"' in data[:20_000] and b'"total_input_tokens"' in data[:20_000]
 
 
-def read(data: bytes) -> Log:
+def read(data: bytes) -> MeasuredLog:
     """Raises LogError."""
     if b'"input_lens"' not in data:
         raise LogError(f"{FORMAT}: there are no single requests in it; run it again with --save-detailed")
@@ -52,4 +52,4 @@ def read(data: bytes) -> Log:
         )
         if not error and outputs
     ]
-    return log_of(FORMAT, timings, skipped=len(result.start_times) - len(timings))
+    return build_log(FORMAT, timings, skipped=len(result.start_times) - len(timings))

@@ -1,0 +1,102 @@
+"""Which requests come when: a trace from a file, or a workload that is made up. Knows options, and one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import read_file
+
+if TYPE_CHECKING:
+    from ..engines.simulator.workload import WorkloadRequest
+
+WORKLOAD_PANEL = "The load"
+SYNTHETIC_KINDS = ("poisson", "bursts", "sessions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadOptions:
+    """What is made up, and how fast it comes. Times are in seconds."""
+
+    num_prompts: Annotated[
+        int, typer.Option(help="Requests (or conversations) to make up.", rich_help_panel=WORKLOAD_PANEL, min=1)
+    ] = 1000
+    request_rate: Annotated[
+        float, typer.Option(help="Requests (or conversations) a second.", rich_help_panel=WORKLOAD_PANEL)
+    ] = 1.0
+    burstiness: Annotated[
+        float,
+        typer.Option(
+            help="Shape of the gaps, as in vllm bench: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD_PANEL
+        ),
+    ] = 1.0
+    input_len: Annotated[
+        str,
+        typer.Option(
+            metavar="LENGTH",
+            help="Tokens of a prompt (or turn): 512, 100-900 or lognormal:400,0.8,8192 (median, sigma, most).",
+            rich_help_panel=WORKLOAD_PANEL,
+        ),
+    ] = "lognormal:400,0.8,8192"
+    output_len: Annotated[
+        str,
+        typer.Option(metavar="LENGTH", help="Tokens of an answer, in the same way.", rich_help_panel=WORKLOAD_PANEL),
+    ] = "lognormal:200,0.7,2048"
+    burst_size: Annotated[int, typer.Option(help="Requests of a burst.", rich_help_panel=WORKLOAD_PANEL)] = 50
+    burst_every: Annotated[float, typer.Option(help="Seconds from burst to burst.", rich_help_panel=WORKLOAD_PANEL)] = (
+        30.0
+    )
+    turns: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Turns of a conversation.", rich_help_panel=WORKLOAD_PANEL)
+    ] = "2-8"
+    think_time: Annotated[
+        float, typer.Option(help="Seconds before the next turn, in the mean.", rich_help_panel=WORKLOAD_PANEL)
+    ] = 5.0
+    system_tokens: Annotated[
+        int, typer.Option(help="Tokens of the system prompt that conversations share.", rich_help_panel=WORKLOAD_PANEL)
+    ] = 1000
+    groups: Annotated[int, typer.Option(help="Different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)] = 1
+    speedup: Annotated[
+        float, typer.Option(help="Let requests arrive so many times as fast.", rich_help_panel=WORKLOAD_PANEL)
+    ] = 1.0
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.", rich_help_panel=WORKLOAD_PANEL, min=0)] = 0
+
+
+def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+    """Raises ValueError, also as WorkloadError."""
+    from ..engines.simulator.workload import read_workload, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
+
+    is_synthetic = trace in SYNTHETIC_KINDS
+    workload = _generate_workload(trace, options) if is_synthetic else read_workload(read_file(trace).splitlines())
+    if not workload:
+        raise ValueError(f"{trace}: there is no request in it")
+    return scale_arrivals(workload, options.speedup)
+
+
+def _generate_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
+    import numpy as np  # noqa: PLC0415
+
+    from ..engines.simulator.synthetic import (  # noqa: PLC0415
+        SessionOptions,
+        generate_bursts,
+        generate_poisson,
+        generate_sessions,
+        parse_lengths,
+    )
+
+    generator = np.random.default_rng(options.seed)
+    inputs, outputs, count = parse_lengths(options.input_len), parse_lengths(options.output_len), options.num_prompts
+    match trace:
+        case "poisson":
+            rate, gaps = options.request_rate, options.burstiness
+            return generate_poisson(generator, count=count, rate=rate, inputs=inputs, outputs=outputs, burstiness=gaps)
+        case "bursts":
+            size, interval = options.burst_size, options.burst_every
+            return generate_bursts(generator, count=count, size=size, interval=interval, inputs=inputs, outputs=outputs)
+        case _:
+            conversations = SessionOptions(
+                parse_lengths(options.turns), inputs, outputs, options.think_time, options.system_tokens, options.groups
+            )
+            return generate_sessions(generator, count=count, rate=options.request_rate, options=conversations)

@@ -1,0 +1,59 @@
+"""Objects that an answer is to hold, without members that their schema does not name. Pure.
+
+A schema that says nothing of further members allows any, and a model that may invent them does: arguments that the
+tool does not take, objects that do not end. What fits the closed schema fits the open one, so nothing is lost; vLLM's
+and llama.cpp's grammars do it as well. A schema that wants them says so: `"additionalProperties": true`.
+"""
+
+from __future__ import annotations
+
+from .schema import Json, Schema, combines_schemas, iterate_parts
+
+_LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
+_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions")
+_SINGLE_KEYWORDS = ("items", "additionalProperties", "additionalItems")
+_EXTENSION_KEYWORDS = frozenset(
+    [
+        *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
+        *("allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef", "dependentSchemas", "dependencies"),
+    ]
+)
+
+
+def close_schema(schema: Schema) -> Schema:
+    """The same schema, in which objects with named members have no others, wherever nothing says otherwise.
+
+    Left as it is where several schemas have to hold for one object, or exactly one of several: closing one of them
+    would forbid the members of the other, or let pass what the other allows as well.
+    """
+    if isinstance(schema, bool) or any(_combines_schemas(part) for part in iterate_parts(schema)):
+        return schema
+    return _close_node(schema)
+
+
+def _combines_schemas(part: Json) -> bool:
+    return isinstance(part, dict) and ("oneOf" in part or combines_schemas(part))
+
+
+def _close_node(schema: dict[str, Json]) -> dict[str, Json]:
+    closed = {keyword: _close_keyword(keyword, value) for keyword, value in schema.items()}
+    return {**closed, "additionalProperties": False} if _is_closable(schema) else closed
+
+
+def _close_keyword(keyword: str, value: Json) -> Json:
+    if keyword in _MAP_KEYWORDS and isinstance(value, dict):
+        return {name: _close_part(subschema) for name, subschema in value.items()}
+    if keyword in _LIST_KEYWORDS and isinstance(value, list):
+        return [_close_part(subschema) for subschema in value]
+    return _close_part(value) if keyword in _SINGLE_KEYWORDS else value
+
+
+def _close_part(value: Json) -> Json:
+    return _close_node(value) if isinstance(value, dict) else value
+
+
+def _is_closable(schema: dict[str, Json]) -> bool:
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(properties, dict) or not properties or not isinstance(required, list):
+        return False
+    return not schema.keys() & _EXTENSION_KEYWORDS and all(name in properties for name in required)

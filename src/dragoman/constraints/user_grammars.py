@@ -1,0 +1,92 @@
+"""What clients write themselves, in the form that llguidance takes: regular expressions, choices, grammars. Pure.
+
+Each is bounded here where llguidance does not bound it by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from ..core.errors import RequestError
+from ..core.request import ContextFreeGrammar
+from .schema import MAX_INTERSECTED, parse_schema
+
+MAX_REGEX_BYTES = 4 * 1024
+MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_RULES = 2_000
+
+_LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
+"""Comments, strings and regular expressions, in which the others mean nothing; inline schemas; intersections."""
+
+
+def build_regex(pattern: str, param: str) -> str:
+    """A terminal. Raises RequestError for what is too long, as do the others for what is too large."""
+    import llguidance  # noqa: PLC0415 (loaded when it is needed)
+
+    if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
+        raise RequestError(f"The regular expression is longer than {MAX_REGEX_BYTES // 1024} KiB.", param=param)
+    return f"/{llguidance.regex_to_lark(pattern, 'd')}/" if pattern else '""'
+
+
+def build_choices(options: Sequence[str], param: str) -> str:
+    """An expression."""
+    if not options:
+        raise RequestError("There is nothing to choose from.", param=param)
+    if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+    return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"
+
+
+def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
+    """A whole grammar in llguidance's Lark."""
+    text = grammar.definition
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+        raise RequestError(f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
+    match grammar.syntax:
+        case "lark":
+            _check_lark(text, param)
+            return text
+        case "gbnf":
+            return _convert_gbnf(text, param)
+        case syntax:
+            raise RequestError(f"Unknown grammar syntax {syntax!r}; lark and gbnf are known.", param=param)
+
+
+def _check_lark(text: str, param: str) -> None:
+    """What llguidance does not bound by itself: intersections, and schemas within the grammar."""
+    intersections = 0
+    match = _LARK_LEXEME.search(text)
+    while match is not None:
+        end = match.end()
+        if match[0] == "&":
+            intersections += 1
+        elif match[0] == "%json":
+            end = _check_inline_schema(text, end, param)
+        match = _LARK_LEXEME.search(text, end)
+    if intersections > MAX_INTERSECTED:
+        raise RequestError(f"The grammar intersects more than {MAX_INTERSECTED} terminals.", param=param)
+
+
+def _check_inline_schema(text: str, start: int, param: str) -> int:
+    """Check the schema that begins there; where it ends."""
+    try:
+        schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
+    except (ValueError, RecursionError) as error:
+        raise RequestError("The grammar has %json without a JSON Schema.", param=param) from error
+    parse_schema(json.dumps(schema), param)
+    return len(text) - len(text[start:].lstrip()) + length
+
+
+def _convert_gbnf(text: str, param: str) -> str:
+    from llguidance import gbnf_to_lark  # noqa: PLC0415
+
+    if text.count("::=") > MAX_RULES:
+        raise RequestError(f"The grammar has more than {MAX_RULES} rules.", param=param)
+    try:
+        return gbnf_to_lark.gbnf_to_lark(text)
+    except RecursionError as error:
+        raise RequestError("The grammar is nested too deeply.", param=param) from error
+    except Exception as error:  # the converter raises bare Exception, and IndexError at a cut end
+        raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error

@@ -1,0 +1,102 @@
+"""Which event may follow which. The only place that knows; in the spirit of h11's _state.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+
+IDLE, IN_TEXT, IN_REASONING, IN_REFUSAL, IN_CALL, DONE = "idle", "text", "reasoning", "refusal", "call", "done"
+
+_PART_STARTS: dict[type[Event], str] = {
+    TextDelta: IN_TEXT,
+    ReasoningDelta: IN_REASONING,
+    RefusalDelta: IN_REFUSAL,
+    ToolCallStart: IN_CALL,
+    ChoiceFinished: DONE,
+}
+TRANSITIONS: dict[str, dict[type[Event], str]] = {
+    IDLE: _PART_STARTS,
+    IN_TEXT: _PART_STARTS,
+    IN_REASONING: _PART_STARTS,
+    IN_REFUSAL: _PART_STARTS,
+    IN_CALL: _PART_STARTS | {ToolCallDelta: IN_CALL},
+    DONE: {},
+}
+
+
+class ProtocolError(Exception):
+    """An engine (or a parser) broke the event grammar. Always a bug, never a user error."""
+
+
+class EventGrammar:
+    """The state of one stream. `feed` raises ProtocolError at the first illegal event, `close` at a missing end."""
+
+    def __init__(self) -> None:
+        self._states: list[str] = []
+        self._prompts: list[bool] = []
+        self._started = False
+        self._finished = False
+
+    def feed(self, event: Event) -> None:
+        if self._finished:
+            raise ProtocolError(f"{event} after Finished")
+        if isinstance(event, Started):
+            self._start(event)
+        elif not self._started:
+            raise ProtocolError(f"{event} before Started")
+        elif isinstance(event, Finished):
+            self._finish()
+        elif isinstance(event, PromptTokens):
+            self._accept_prompt(event)
+        else:
+            state = self._states[event.choice]
+            next_state = TRANSITIONS[state].get(type(event))
+            if next_state is None:
+                raise ProtocolError(f"{event} while choice {event.choice} is {state}")
+            self._states[event.choice] = next_state
+
+    def close(self) -> None:
+        if not self._finished:
+            raise ProtocolError("stream ended without Finished")
+
+    def _start(self, event: Started) -> None:
+        if self._started:
+            raise ProtocolError("Started twice")
+        if event.choices < 1 or event.prompts < 1 or event.choices % event.prompts:
+            raise ProtocolError(f"{event.choices} choices do not divide among {event.prompts} prompts")
+        self._started = True
+        self._states = [IDLE] * event.choices
+        self._prompts = [False] * event.prompts
+
+    def _accept_prompt(self, event: PromptTokens) -> None:
+        choices_per_prompt = len(self._states) // len(self._prompts)
+        prompt_states = self._states[event.prompt * choices_per_prompt : (event.prompt + 1) * choices_per_prompt]
+        if self._prompts[event.prompt] or any(state is not IDLE for state in prompt_states):
+            raise ProtocolError(f"PromptTokens of prompt {event.prompt} twice or too late")
+        self._prompts[event.prompt] = True
+
+    def _finish(self) -> None:
+        if any(state is not DONE for state in self._states):
+            raise ProtocolError(f"Finished while choices are {self._states}")
+        self._finished = True
+
+
+def check_events(events: Iterable[Event]) -> Iterator[Event]:
+    """Pass events through unchanged; raise ProtocolError at the first illegal one."""
+    grammar = EventGrammar()
+    for event in events:
+        grammar.feed(event)
+        yield event
+    grammar.close()

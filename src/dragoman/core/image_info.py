@@ -1,0 +1,134 @@
+"""What the first bytes of an image say: its format and how large it is. Decodes no pixels.
+
+The four formats are those that OpenAI's and Anthropic's APIs take. What is said here is compared with what a client
+says, and bounds what an engine has to decode: 100 kB of PNG can be gigabytes of pixels (CVE-2026-22773).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .errors import RequestError
+from .message import InlineMedia
+
+MAX_BYTES = 20 * 1024 * 1024
+"""Of one image."""
+MAX_PIXELS = 64_000_000
+"""Of one image: 8000 x 8000, Anthropic's bound."""
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_MEDIA_TYPE_ALIASES = {
+    "image/jpg": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/x-png": "image/png",
+    "image/apng": "image/png",
+}
+_UNSPECIFIC_TYPES = frozenset({"", "image/*", "application/octet-stream", "binary/octet-stream"})
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG's markers of a frame, which tell its size."""
+_STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG's markers without a length."""
+
+
+class ImageInfo(Struct, frozen=True):
+    """media_type: as in MIME. width, height: pixels, of the first frame."""
+
+    media_type: str
+    width: int
+    height: int
+
+
+def read_image_info(data: bytes) -> ImageInfo | None:
+    """None for what is no PNG, JPEG, GIF or WebP, or ends before it tells its size."""
+    if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
+        info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
+    elif data.startswith((b"GIF87a", b"GIF89a")):
+        info = ImageInfo("image/gif", _read_little_endian(data, 6, 2), _read_little_endian(data, 8, 2))
+    elif data.startswith(b"\xff\xd8\xff"):
+        info = _read_jpeg(data)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        info = _read_webp(data)
+    else:
+        info = None
+    return info if info is not None and info.width and info.height else None
+
+
+def check_image(inline: InlineMedia, param: str) -> InlineMedia:
+    """With the media type that it has. param: the field that it came in.
+
+    Raises RequestError for what is no image, is none of the type that it was said to be, or is too large.
+    """
+    if len(inline.data) > MAX_BYTES:
+        raise RequestError(
+            f"The image in '{param}' has {len(inline.data)} bytes; at most {MAX_BYTES} are taken.",
+            param=param,
+            code="image_too_large",
+        )
+    info = read_image_info(inline.data)
+    if info is None:
+        raise RequestError(
+            f"What is in '{param}' is not an image that can be read: PNG, JPEG, GIF and WebP are taken.",
+            param=param,
+            code="invalid_image",
+        )
+    declared_type = (inline.media_type or "").lower()
+    if (
+        declared_type not in _UNSPECIFIC_TYPES
+        and _MEDIA_TYPE_ALIASES.get(declared_type, declared_type) != info.media_type
+    ):
+        raise RequestError(
+            f"The image in '{param}' is said to be {declared_type[:64]!r}, but it is {info.media_type!r}.",
+            param=param,
+            code="invalid_image_format",
+        )
+    if info.width * info.height > MAX_PIXELS:
+        raise RequestError(
+            f"The image in '{param}' has {info.width} x {info.height} pixels; at most {MAX_PIXELS} are taken.",
+            param=param,
+            code="image_too_large",
+        )
+    return InlineMedia(inline.data, info.media_type)
+
+
+def _read_big_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "big")
+
+
+def _read_little_endian(data: bytes, offset: int, size: int) -> int:
+    return int.from_bytes(data[offset : offset + size], "little")
+
+
+def _read_jpeg(data: bytes) -> ImageInfo | None:
+    """The first frame's header; what stands before it is skipped, segment by segment."""
+    offset = 2
+    while offset + 4 <= len(data):
+        if data[offset] != 0xFF:
+            return None
+        marker = data[offset + 1]
+        if marker == 0xFF:
+            offset += 1
+        elif marker in _STANDALONE_MARKERS:
+            offset += 2
+        elif marker in _FRAME_MARKERS:
+            return ImageInfo("image/jpeg", _read_big_endian(data, offset + 7, 2), _read_big_endian(data, offset + 5, 2))
+        else:
+            offset += 2 + max(_read_big_endian(data, offset + 2, 2), 2)
+    return None
+
+
+def _read_webp(data: bytes) -> ImageInfo | None:
+    """The canvas of an extended file, else the one frame's header (RFC 9649)."""
+    if len(data) < 30:
+        return None
+    match data[12:16]:
+        case b"VP8X":
+            return ImageInfo("image/webp", _read_little_endian(data, 24, 3) + 1, _read_little_endian(data, 27, 3) + 1)
+        case b"VP8L":
+            bits = _read_little_endian(data, 21, 4)
+            return ImageInfo("image/webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+        case b"VP8 ":
+            return ImageInfo(
+                "image/webp", _read_little_endian(data, 26, 2) & 0x3FFF, _read_little_endian(data, 28, 2) & 0x3FFF
+            )
+        case _:
+            return None

@@ -1,0 +1,34 @@
+"""The table of all parameters of all dialects, for the docs."""
+
+from __future__ import annotations
+
+from .anthropic.parameters import COUNT_TOKENS, MESSAGES
+from .chat.parameters import CHAT
+from .completions.parameters import COMPLETIONS
+from .embeddings.parameters import EMBEDDINGS
+from .generate.parameters import GENERATE, SAMPLING_PARAMS
+from .parameter_table import ParameterSupport
+from .responses.parameters import RESPONSES
+from .scoring.parameters import RERANK, SCORE
+from .sglang.parameters import SGLANG, SGLANG_PARAMS
+from .tgi.parameters import TGI, TGI_PARAMS
+from .tokenize.parameters import DETOKENIZE, TOKENIZE
+
+ALL_PARAMETERS: tuple[ParameterSupport, ...] = (
+    *CHAT.rows,
+    *COMPLETIONS.rows,
+    *RESPONSES.rows,
+    *MESSAGES.rows,
+    *COUNT_TOKENS.rows,
+    *EMBEDDINGS.rows,
+    *RERANK.rows,
+    *SCORE.rows,
+    *GENERATE.rows,
+    *SAMPLING_PARAMS.rows,
+    *SGLANG.rows,
+    *SGLANG_PARAMS.rows,
+    *TGI.rows,
+    *TGI_PARAMS.rows,
+    *TOKENIZE.rows,
+    *DETOKENIZE.rows,
+)

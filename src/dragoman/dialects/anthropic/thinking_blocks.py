@@ -1,0 +1,48 @@
+"""Thoughts that a client sends back: shown ones with a signature, withheld ones that are sealed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.errors import RequestError
+from ...core.message import Reasoning
+from ..sealing import Purpose, SealingKey, VerificationMode
+from .wire import WireContentBlock
+
+
+class ThinkingBlockReader:
+    """Reads the thoughts of one request. warnings: those of the ones that are left out are added."""
+
+    def __init__(self, sealing_key: SealingKey | None, warnings: list[str]) -> None:
+        self._sealing_key, self._warnings = sealing_key, warnings
+
+    def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
+        """What a `thinking` or `redacted_thinking` block holds. Raises RequestError where doubt is a refusal."""
+        field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
+        thinking = block.thinking or self._unseal(sealed)
+        if thinking is not None and (not block.thinking or self._is_trusted(block.thinking, sealed or "")):
+            if thinking:
+                yield Reasoning(thinking)
+        elif self._verification is VerificationMode.STRICT:
+            raise RequestError(f"{path}: Invalid `{field}` in `{block.type}` block", param=f"{path}.{field}")
+        else:
+            self._warnings.append(f"{path}: its {field} was not made here for this key; the thought is left out")
+
+    @property
+    def _verification(self) -> VerificationMode:
+        return VerificationMode.OFF if self._sealing_key is None else self._sealing_key.check
+
+    def _unseal(self, sealed: str | None) -> str | None:
+        """A withheld thought; nothing to think where nothing is sealed, None where it cannot be opened."""
+        if not sealed:
+            return ""
+        return None if self._sealing_key is None else self._sealing_key.unseal(Purpose.REASONING, sealed)
+
+    def _is_trusted(self, thinking: str, signature: str) -> bool:
+        if (
+            self._sealing_key is None
+            or self._verification is VerificationMode.OFF
+            or (self._verification is VerificationMode.LENIENT and not signature)
+        ):
+            return True
+        return self._sealing_key.verify_signature(thinking, signature)

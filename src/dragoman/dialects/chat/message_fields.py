@@ -1,0 +1,73 @@
+"""The fields of a chat message on the wire, as JSON bytes: what chunks and whole messages are made of."""
+
+from __future__ import annotations
+
+from ...core.events import ToolCallStart
+from ...core.message import ToolCall
+from ...core.reply import Choice
+from ..base import Profile
+from ..json_encoding import encode_string
+
+
+def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
+    """text: as JSON. One thought under each of the names that clients read."""
+    return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
+
+
+def render_call_start(event: ToolCallStart, index: int) -> bytes:
+    """A delta that opens a call: the only one with its id, type and name."""
+    kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":""}}]' % (
+        index, encode_string(event.id), kind, kind, encode_string(event.name), field,
+    )  # fmt: skip
+
+
+def render_call_arguments(text: str, index: int, custom: bool) -> bytes:
+    kind, field = (b"custom", b"input") if custom else (b"function", b"arguments")
+    return b'"tool_calls":[{"index":%d,"%s":{"%s":%s}}]' % (index, kind, field, encode_string(text))
+
+
+def render_legacy_start(event: ToolCallStart) -> bytes:
+    return b'"function_call":{"name":%s,"arguments":""}' % encode_string(event.name)
+
+
+def render_legacy_arguments(text: str) -> bytes:
+    return b'"function_call":{"arguments":%s}' % encode_string(text)
+
+
+def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
+    """The whole message. Where there is only reasoning, a refusal or calls, the content is null."""
+    text, thought, refusal, calls = (
+        choice.join_text(),
+        choice.join_reasoning(),
+        choice.join_refusal(),
+        choice.list_calls(),
+    )
+    is_empty = not text and (thought or refusal or calls)
+    fields = [
+        b'"role":"assistant"',
+        b'"content":' + (b"null" if is_empty else encode_string(text)),
+        b'"refusal":' + (encode_string(refusal) if refusal else b"null"),
+    ]
+    if profile is Profile.VLLM:
+        fields.append(b'"annotations":null,"audio":null')
+    if calls and legacy:
+        fields.append(_render_legacy_call(calls[0]))
+    elif profile is Profile.VLLM:
+        fields.append(b'"function_call":null')
+    if calls and not legacy:
+        fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
+    if names and (thought or profile is Profile.VLLM):
+        fields.append(render_reasoning(names, encode_string(thought) if thought else b"null"))
+    return b"{%s}" % b",".join(fields)
+
+
+def _render_call(call: ToolCall) -> bytes:
+    kind, field = (b"custom", b"input") if call.custom else (b"function", b"arguments")
+    return b'{"id":%s,"type":"%s","%s":{"name":%s,"%s":%s}}' % (
+        encode_string(call.id), kind, kind, encode_string(call.name), field, encode_string(call.arguments),
+    )  # fmt: skip
+
+
+def _render_legacy_call(call: ToolCall) -> bytes:
+    return b'"function_call":{"name":%s,"arguments":%s}' % (encode_string(call.name), encode_string(call.arguments))

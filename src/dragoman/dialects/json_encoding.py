@@ -1,0 +1,57 @@
+"""Strings and numbers as JSON bytes that every reader of server-sent events gets whole."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+UNKNOWN_LOGPROB = -9999.0
+"""What OpenAI writes for a logprob that JSON cannot hold or that nobody knows."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_string(text: str) -> bytes:
+    """`text` as a JSON string."""
+    try:
+        data = _encode(text)
+    except UnicodeEncodeError:
+        data = _encode(replace_surrogates(text))
+    return data if data.isascii() else escape_line_breaks(data)
+
+
+def replace_surrogates(text: str) -> str:
+    """`text` with lone surrogates, which no UTF-8 can hold, replaced by a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def escape_line_breaks(data: bytes) -> bytes:
+    """JSON without the three characters beyond ASCII that some clients take for the end of a line.
+
+    `str.splitlines`, on which the line readers of several HTTP clients rest, splits at U+0085, U+2028 and U+2029.
+    """
+    if data.isascii():
+        return data
+    data = data.replace(b"\xc2\x85", b"\\u0085")
+    return data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+
+
+def encode_field(name: str, text: str | None) -> bytes:
+    """`text`, which is JSON already, as one more field behind a comma; nothing where there is none."""
+    if text is None:
+        return b""
+    return b',"%s":%s' % (name.encode(), escape_line_breaks(msgspec.json.format(text, indent=-1).encode()))
+
+
+def encode_string_or_null(text: str | None) -> bytes:
+    return b"null" if text is None else encode_string(text)
+
+
+def encode_int(value: int | None) -> bytes:
+    return b"null" if value is None else b"%d" % value
+
+
+def clamp_logprob(value: float | None) -> float:
+    """A logprob that JSON can hold."""
+    return value if value is not None and math.isfinite(value) else UNKNOWN_LOGPROB

@@ -1,0 +1,63 @@
+"""Lists that come in pages, as OpenAI's list endpoints have them: what was asked for, and the page. Knows no store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from .body import abbreviate, check_one_of, invalid_value
+from .json_encoding import encode_string
+
+MAX_LIMIT = 100
+
+PageRow = tuple[str, bytes]
+"""Its id, and the whole JSON object."""
+
+
+class PageQuery(Struct, frozen=True):
+    """after: the id of the row behind which the page begins."""
+
+    limit: int = 20
+    descending: bool = True
+    after: str | None = None
+
+
+def read_page_query(
+    query: Mapping[str, str], *, descending: bool, default: int = 20, max_limit: int = MAX_LIMIT
+) -> PageQuery:
+    """descending, default: the order and the limit where the query names none. Raises RequestError."""
+    limit = query.get("limit", str(default))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= max_limit):
+        raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(limit)}")
+    order = query.get("order")
+    if order:
+        descending = check_one_of(order, ("asc", "desc"), "order") == "desc"
+    return PageQuery(int(limit), descending, query.get("after") or None)
+
+
+def unknown_cursor_error(cursor: str) -> RequestError:
+    return invalid_value("after", f"there is no {abbreviate(cursor)} in this list")
+
+
+def render_page(rows: Sequence[PageRow], *, has_more: bool) -> bytes:
+    """The ids of an empty page are empty: their types know no null."""
+    first, last = (rows[0][0], rows[-1][0]) if rows else ("", "")
+    data = b",".join(row for _, row in rows)
+    return b'{"object":"list","data":[%s],"first_id":%s,"last_id":%s,"has_more":%s}' % (
+        data, encode_string(first), encode_string(last), b"true" if has_more else b"false",
+    )  # fmt: skip
+
+
+def paginate(rows: Sequence[PageRow], query: PageQuery) -> bytes:
+    """The page of rows that are all at hand, in ascending order. Raises RequestError where `after` is none of them."""
+    ordered = rows[::-1] if query.descending else rows
+    begin = 0
+    if query.after is not None:
+        positions = (position for position, (id, _) in enumerate(ordered, 1) if id == query.after)
+        begin = next(positions, 0)
+        if not begin:
+            raise unknown_cursor_error(query.after)
+    end = begin + query.limit
+    return render_page(ordered[begin:end], has_more=end < len(ordered))

@@ -1,0 +1,100 @@
+"""Every parameter of every dialect and what becomes of it: the rules that readers obey, and the docs' table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from msgspec import Raw, Struct
+
+from ..core.errors import Unsupported
+from .body import BodySchema, ParsedBody, read_json_value
+
+MAX_NAME, MAX_UNKNOWN = 64, 32
+"""Of the fields that nobody knows: characters of a name that are told, and how many names."""
+
+
+T = TypeVar("T", bound=Struct)
+
+
+class SupportStatus(StrEnum):
+    HONOURED = "honoured"
+    """Does what its vendor says."""
+    ACCEPTED = "accepted"
+    """Changes nothing by its own definition, or changes nothing here; silently fine."""
+    WARNED = "warned"
+    """Not done, and said so in a warning; its absence does not make the answer wrong."""
+    REFUSED = "refused"
+    """A 400 that names it, unless it asks for what happens anyway."""
+
+
+class ParameterSupport(Struct, frozen=True):
+    """One row. harmless: the values, besides null, with which a refused or warned field asks for nothing."""
+
+    name: str
+    dialect: str
+    status: SupportStatus
+    note: str = ""
+    harmless: tuple[object, ...] = ()
+
+
+class ParameterTable:
+    """The rows of one dialect."""
+
+    def __init__(self, rows: tuple[ParameterSupport, ...]) -> None:
+        self.rows = rows
+        self._rows = {row.name: row for row in rows}
+
+    def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
+        """Warnings, and the names that nobody knows. Raises Unsupported at a refused one.
+
+        fields: those that the dialect's struct does not know.
+        """
+        warnings: list[str] = []
+        unknown: list[str] = []
+        for name, raw in fields.items():
+            row = self._rows.get(name)
+            if row is None:
+                unknown.append(name[:MAX_NAME])
+            elif row.status in (SupportStatus.REFUSED, SupportStatus.WARNED) and not _is_harmless(row, raw):
+                if row.status is SupportStatus.REFUSED:
+                    raise Unsupported(f"'{name}' is not supported here: {row.note}.", param=name)
+                warnings.append(f"{name}: {row.note}")
+        return warnings, tuple(unknown[:MAX_UNKNOWN])
+
+
+def _is_harmless(row: ParameterSupport, raw: Raw) -> bool:
+    value = read_json_value(raw, row.name)
+    return value is None or any(
+        value == harmless_value and isinstance(value, type(harmless_value)) for harmless_value in row.harmless
+    )
+
+
+def honour(dialect: str, *names: str, note: str = "") -> tuple[ParameterSupport, ...]:
+    return tuple(ParameterSupport(name, dialect, SupportStatus.HONOURED, note) for name in names)
+
+
+def accept(dialect: str, *names: str, note: str) -> tuple[ParameterSupport, ...]:
+    return tuple(ParameterSupport(name, dialect, SupportStatus.ACCEPTED, note) for name in names)
+
+
+def warn(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, dialect, SupportStatus.WARNED, note, harmless),)
+
+
+def reject(dialect: str, name: str, note: str, *harmless: object) -> tuple[ParameterSupport, ...]:
+    return (ParameterSupport(name, dialect, SupportStatus.REFUSED, note, harmless),)
+
+
+def read_part(
+    raw: bytes, schema: BodySchema[T], table: ParameterTable, path: str
+) -> tuple[T, list[str], tuple[str, ...]]:
+    """An object that stands in a body under the name `at`, what it warns of, and the names that nobody knows.
+
+    raw: its JSON text; empty or null is an empty object. Raises as `Body` and `Rules.judge` do.
+    """
+    parsed = ParsedBody(b"{}" if raw in (b"", b"null") else raw)
+    part = parsed.decode(schema)
+    warnings, unknown = table.classify(parsed.find_other_fields(schema.names))
+    return part, warnings, tuple(f"{path}.{name}" for name in unknown)

@@ -1,0 +1,214 @@
+"""One output item that is being written: how it opens, grows and closes, and what it is when it is whole.
+
+Each kind knows its own events. An event is given as its name and its fields after `sequence_number`, the number is
+the writer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...core.events import Token
+from ...core.message import Reasoning, Refusal, Text, ToolCall
+from ...core.reply import ReplyPart
+from ..json_encoding import encode_string
+from . import item_fields
+from .input_items import ID_PREFIXES
+from .render_options import ResponsesRenderOptions
+from .tools import ToolName
+
+EventFields = tuple[bytes, bytes]
+"""The name of an event without `response.`, and its fields."""
+
+QUEUED, IN_PROGRESS, COMPLETED, INCOMPLETE = b"queued", b"in_progress", b"completed", b"incomplete"
+
+
+class ItemWriter(Protocol):
+    def begin(self) -> list[EventFields]: ...
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        """The delta, unless there is nothing to tell yet."""
+        ...
+
+    def end(self) -> list[EventFields]: ...
+
+    def render(self, status: bytes) -> bytes:
+        """The item with all that was added."""
+        ...
+
+
+class _BaseItemWriter:
+    def __init__(self, kind: str, index: int, tail: str) -> None:
+        self.index = index
+        self.id = encode_string(f"{ID_PREFIXES[kind]}_{tail}_{index}")
+        self.location = b'"item_id":%s,"output_index":%d' % (self.id, index)
+        self.texts: list[str] = []
+
+    def join_text(self) -> str:
+        return "".join(self.texts)
+
+
+class MessageItemWriter(_BaseItemWriter):
+    """Text. Tokens that released none wait for the next delta, or for the end of the item.
+
+    delta: what stands before a delta's text.
+    """
+
+    def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
+        super().__init__("message", index, tail)
+        self._top = options.logprobs
+        self._tokens: list[Token] = []
+        self._pending_tokens: list[Token] = []
+        self.part_location = self.location + b',"content_index":0'
+        self.delta_prefix = self.part_location + b',"delta":'
+
+    def begin(self) -> list[EventFields]:
+        return [
+            (b"content_part.added", b'%s,"part":%s' % (self.part_location, item_fields.render_text_part("", b"[]")))
+        ]
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        if self._top is not None:
+            self._tokens.extend(tokens)
+            self._pending_tokens.extend(tokens)
+        self.texts.append(text)
+        return self._build_delta(text) if text else None
+
+    def _build_delta(self, text: str) -> EventFields:
+        tokens, self._pending_tokens = self._pending_tokens, []
+        logprobs = item_fields.render_logprobs(tokens, self._top)
+        return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta_prefix, encode_string(text), logprobs)
+
+    def end(self) -> list[EventFields]:
+        pending = [self._build_delta("")] if self._pending_tokens else []
+        text, logprobs = self.join_text(), item_fields.render_logprobs(self._tokens, self._top)
+        done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
+        part = b'%s,"part":%s' % (self.part_location, item_fields.render_text_part(text, logprobs))
+        return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
+
+    def render(self, status: bytes) -> bytes:
+        content = item_fields.render_text_part(self.join_text(), item_fields.render_logprobs(self._tokens, self._top))
+        return item_fields.render_message(self.id, status, b"" if status == IN_PROGRESS else content)
+
+
+class RefusalItemWriter(_BaseItemWriter):
+    def __init__(self, index: int, tail: str) -> None:
+        super().__init__("message", index, tail)
+        self.part_location = self.location + b',"content_index":0'
+        self.delta_prefix = self.part_location + b',"delta":'
+
+    def begin(self) -> list[EventFields]:
+        return [(b"content_part.added", b'%s,"part":%s' % (self.part_location, item_fields.render_refusal_part("")))]
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        del tokens
+        self.texts.append(text)
+        return (b"refusal.delta", self.delta_prefix + encode_string(text)) if text else None
+
+    def end(self) -> list[EventFields]:
+        part = b'%s,"part":%s' % (self.part_location, item_fields.render_refusal_part(self.join_text()))
+        return [
+            (b"refusal.done", b'%s,"refusal":%s' % (self.part_location, encode_string(self.join_text()))),
+            (b"content_part.done", part),
+        ]
+
+    def render(self, status: bytes) -> bytes:
+        return item_fields.render_message(
+            self.id, status, b"" if status == IN_PROGRESS else item_fields.render_refusal_part(self.join_text())
+        )
+
+
+class ReasoningItemWriter(_BaseItemWriter):
+    """As a summary or as it is: the two have events of their own."""
+
+    def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
+        super().__init__("reasoning", index, tail)
+        self._summary, self._seal = options.as_summary, options.seal_reasoning
+        self._text_event = b"reasoning_summary_text" if options.as_summary else b"reasoning_text"
+        self._part_event = b"reasoning_summary_part" if options.as_summary else b"content_part"
+        self.part_location = self.location + (b',"summary_index":0' if options.as_summary else b',"content_index":0')
+        self.delta_prefix = self.part_location + b',"delta":'
+
+    def _render_part(self, text: str) -> bytes:
+        return item_fields.render_summary_part(text) if self._summary else item_fields.render_reasoning_part(text)
+
+    def begin(self) -> list[EventFields]:
+        return [(self._part_event + b".added", b'%s,"part":%s' % (self.part_location, self._render_part("")))]
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        del tokens
+        self.texts.append(text)
+        return (self._text_event + b".delta", self.delta_prefix + encode_string(text)) if text else None
+
+    def end(self) -> list[EventFields]:
+        text = self.join_text()
+        return [
+            (self._text_event + b".done", b'%s,"text":%s' % (self.part_location, encode_string(text))),
+            (self._part_event + b".done", b'%s,"part":%s' % (self.part_location, self._render_part(text))),
+        ]
+
+    def render(self, status: bytes) -> bytes:
+        if status == IN_PROGRESS:
+            return item_fields.render_reasoning(self.id, status, b"", b"")
+        text, part = self.join_text(), self._render_part(self.join_text())
+        sealed = b"" if self._seal is None else encode_string(self._seal(text))
+        summary, content = (part, b"") if self._summary else (b"", part)
+        return item_fields.render_reasoning(self.id, status, summary, content, sealed)
+
+
+class CallItemWriter(_BaseItemWriter):
+    def __init__(self, index: int, tail: str, call_id: str, name: ToolName, custom: bool) -> None:
+        super().__init__("custom_tool_call" if custom else "function_call", index, tail)
+        self._call_id, self._name, self._custom = call_id, name, custom
+        self._text_event = b"custom_tool_call_input" if custom else b"function_call_arguments"
+        self.delta_prefix = self.location + b',"delta":'
+
+    def begin(self) -> list[EventFields]:
+        return []
+
+    def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
+        del tokens
+        self.texts.append(text)
+        return (self._text_event + b".delta", self.delta_prefix + encode_string(text)) if text else None
+
+    def end(self) -> list[EventFields]:
+        arguments = encode_string(self.join_text())
+        if self._custom:
+            return [(self._text_event + b".done", b'%s,"input":%s' % (self.location, arguments))]
+        name = encode_string(self._name.name)
+        return [(self._text_event + b".done", b'%s,"name":%s,"arguments":%s' % (self.location, name, arguments))]
+
+    def render(self, status: bytes) -> bytes:
+        return item_fields.render_call(self.id, status, self._call_id, self._name, self.join_text(), self._custom)
+
+
+class ItemWriterFactory:
+    """Opens the items of one answer. Their ids derive from the answer's and never change."""
+
+    def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
+        self._tail, self._options = response_id.removeprefix("resp_"), options
+        self._names = {name.qualified: name for name in options.tool_names}
+
+    def create(self, index: int, kind: type[ReplyPart]) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
+        """Anything but a call."""
+        if kind is Reasoning:
+            return ReasoningItemWriter(index, self._tail, self._options)
+        return (
+            RefusalItemWriter(index, self._tail)
+            if kind is Refusal
+            else MessageItemWriter(index, self._tail, self._options)
+        )
+
+    def create_call(self, index: int, call_id: str, name: str, custom: bool) -> CallItemWriter:
+        return CallItemWriter(index, self._tail, call_id, self._names.get(name) or ToolName(name, name, ""), custom)
+
+    def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
+        """A finished part."""
+        if isinstance(part, ToolCall):
+            writer: ItemWriter = self.create_call(index, part.id, part.name, part.custom)
+            writer.add(part.arguments, ())
+            return writer
+        writer = self.create(index, type(part))
+        writer.add(part.text, part.tokens if isinstance(part, Text) else ())
+        return writer

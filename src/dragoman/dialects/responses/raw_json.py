@@ -1,0 +1,14 @@
+"""Free-form JSON of a client as it is given back: on one line, and otherwise as it was written."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from ..json_encoding import escape_line_breaks
+
+
+def minify(raw: Raw) -> bytes:
+    """null where the field was absent. `raw` must have been read before: `json_text` tells what is no JSON."""
+    text = bytes(raw).strip()
+    return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"

@@ -1,0 +1,98 @@
+"""A stored response: what is kept of it, and what becomes of one that is ended from outside. Knows no store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ...core.errors import DragomanError
+from . import event_log as logged
+from .errors import render_error_fields, render_failure
+
+RUNNING_STATUSES = frozenset({"queued", "in_progress"})
+"""The states of a response that somebody works on."""
+CONTINUABLE_STATUSES = frozenset({"completed", "incomplete"})
+"""The states of a response whose conversation can go on."""
+
+
+class ResponseSummary(Struct, frozen=True):
+    """What a response object says that the server wants to know."""
+
+    status: str
+    output: tuple[Raw, ...] = ()
+    background: bool = False
+    id: str = ""
+
+    def list_output(self) -> tuple[bytes, ...]:
+        return tuple(map(bytes, self.output))
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """object: as its last event carried it. input: its own items, as `/input_items` lists them.
+
+    before: items that come before those where no stored response has them. conversation, upto: the same by reference,
+    the conversation's items up to that position; None is no item. said: the ids of what was sampled, see
+    `prompts.spelling`.
+    """
+
+    object: Raw
+    input: tuple[Raw, ...] = ()
+    before: tuple[Raw, ...] = ()
+    conversation: str | None = None
+    upto: int | None = None
+    said: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def summarize(self) -> ResponseSummary:
+        return msgspec.json.decode(self.object, type=ResponseSummary)
+
+    def list_items(self) -> tuple[bytes, ...]:
+        """What it adds to a conversation: its input and its output."""
+        return (*map(bytes, self.input), *self.summarize().list_output())
+
+    def with_object(self, response: bytes) -> StoredResponse:
+        return msgspec.structs.replace(self, object=Raw(response))
+
+
+def read_stored_response(body: bytes) -> StoredResponse:
+    return msgspec.json.decode(body, type=StoredResponse)
+
+
+def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
+    return tuple(map(Raw, items))
+
+
+class FinalizedResponse(Struct, frozen=True):
+    """How a response ended that its own writer could not end. events: the last ones, the first of them numbered
+    `number`.
+    """
+
+    status: str
+    response: bytes
+    events: bytes
+    first_number: int
+
+
+def finalize(stored: StoredResponse, log: bytes, error: DragomanError | None) -> FinalizedResponse:
+    """End a response that was running. log: all its events so far. error: what ended it; None if it was cancelled.
+
+    Its output is what was done. There is no event for being cancelled that clients know: it is an incomplete one.
+    """
+    status, name = ("cancelled", b"incomplete") if error is None else ("failed", b"failed")
+    fields = msgspec.json.decode(stored.object, type=dict[str, Raw])
+    fields["status"] = Raw(b'"%s"' % status.encode())
+    fields["output"] = Raw(b"[%s]" % b",".join(logged.list_done_items(log)))
+    fields["error"] = Raw(b"null" if error is None else render_failure(error))
+    response = msgspec.json.encode(fields)
+    number = logged.read_sequence_number(logged.get_last_event(log)) + 1
+    events = b"" if error is None else _render_event(b"error", number, render_error_fields(error))
+    events += _render_event(b"response." + name, number + (1 if events else 0), b'"response":' + response)
+    return FinalizedResponse(status, response, events, number)
+
+
+def _render_event(name: bytes, number: int, fields: bytes) -> bytes:
+    return b'event: %s\ndata: {"type":"%s","sequence_number":%d,%s}\n\n' % (name, name, number, fields)

@@ -1,0 +1,77 @@
+"""Responses on a WebSocket: what a client's frame asks for, and the frames that answers and errors become.
+
+An event is the same JSON as in a stream; a frame needs neither its name on a line before it nor a `[DONE]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ...core.errors import Unsupported
+from ...core.request import GenerateRequest
+from ..base import ReaderOptions
+from ..body import ParsedBody, check_one_of, invalid_value, read_json_value
+from ..envelope import DONE
+from .call import ResponsesCall
+from .reader import read_responses
+
+CREATE_TYPE, PROCESSED_TYPE = "response.create", "response.processed"
+_DATA_PREFIX = b"data: "
+
+
+class ClientFrame(Struct, frozen=True):
+    """generate: False prepares for what follows: the prompt is computed, and remembered under an id."""
+
+    call: ResponsesCall
+    generate: bool = True
+
+
+def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -> ClientFrame | None:
+    """None for what a client merely tells. Raises RequestError."""
+    fields = dict(ParsedBody(data).fields)
+    kind = read_json_value(fields.pop("type", msgspec.Raw(b"null")), "type")
+    if check_one_of(kind if isinstance(kind, str) else "", (CREATE_TYPE, PROCESSED_TYPE), "type") == PROCESSED_TYPE:
+        return None
+    generate = read_json_value(fields.pop("generate", msgspec.Raw(b"true")), "generate")
+    if generate not in (True, False, None):
+        raise invalid_value("generate", "expected a boolean")
+    for name, reason in (("background", "a connection waits for its answers"), ("stream_id", "there is one at a time")):
+        if read_json_value(fields.pop(name, msgspec.Raw(b"null")), name) not in (None, False):
+            raise Unsupported(f"'{name}' is not supported on a WebSocket: {reason}.", param=name)
+    fields.pop("stream", None)
+    call = read_responses(msgspec.json.encode(fields), options, now=now)
+    return ClientFrame(call) if generate is not False else ClientFrame(_without_generation(call), generate=False)
+
+
+def _without_generation(responses_call: ResponsesCall) -> ResponsesCall:
+    """It says nothing, and nothing of it is stored."""
+
+    def without_answer(request: GenerateRequest) -> GenerateRequest:
+        return msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
+
+    call = msgspec.structs.replace(
+        responses_call.call, requests=tuple(map(without_answer, responses_call.call.requests))
+    )
+    return msgspec.structs.replace(responses_call, call=call, store=False)
+
+
+def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]:
+    """The frames of whole events of a stream. warnings: for the first of them; there are no headers to tell them in."""
+    for event in stream.split(b"\n\n"):
+        start = event.find(_DATA_PREFIX)
+        if start < 0 or event + b"\n\n" == DONE:
+            continue
+        frame = event[start + len(_DATA_PREFIX) :]
+        if warnings:
+            frame = b'%s,"dragoman_warnings":%s}' % (frame[:-1], msgspec.json.encode(list(warnings)))
+            warnings = ()
+        yield frame
+
+
+def render_error_frame(status: int, body: bytes, retry_after: str | None = None) -> bytes:
+    """body: the JSON of the same error over HTTP."""
+    headers = b"" if retry_after is None else b'"headers":{"retry-after":"%s"},' % retry_after.encode()
+    return b'{"type":"error","status":%d,%s%s' % (status, headers, body.removeprefix(b"{"))

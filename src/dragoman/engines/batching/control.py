@@ -1,0 +1,181 @@
+"""What an administrator orders of a batching engine: to rest, to sleep, to compute with other weights.
+
+All of it happens between two steps, on the thread that computes. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from ...core.control import INITIAL_WEIGHT_VERSION, PauseMode, Weights, WeightsInMemory, WeightsOnDisk
+from ...core.errors import EngineError, Overloaded, RequestError, Unsupported
+from ..arrays.weights import Tensors
+from .model import Model
+from .stepper import Stepper
+
+
+class Rejection(Struct, frozen=True):
+    """Why nothing new is taken at present."""
+
+    message: str
+    code: str
+
+    def build_error(self) -> Overloaded:
+        return Overloaded(self.message, code=self.code)
+
+
+PAUSED = Rejection("Generation is paused; try again when it goes on.", "engine_paused")
+NO_WEIGHTS = Rejection("The weights were discarded (sleep level 2); new ones must be sent first.", "no_weights")
+
+
+class ControlledEngine(Protocol):
+    """What of the engine is needed here."""
+
+    rejection: Rejection | None
+
+    def abort_all(self) -> int: ...
+
+    async def wait_until_idle(self) -> None: ...
+
+    def set_paused(self, *, paused: bool) -> None: ...
+
+    def run_between_steps(self, work: Callable[[Stepper], None]) -> Awaitable[None]: ...
+
+
+class BatchingControl:
+    """As `core.control.Control` and `core.control.Trainable`."""
+
+    def __init__(self, engine: ControlledEngine, model: Model) -> None:
+        self._engine, self._model = engine, model
+        self._pause_token: object | None = None
+        """Whose it is: a pause that waits learns from it that it has been ended meanwhile."""
+        self._sleep_level = 0
+        self._lacks_weights = False
+        """The weights were discarded."""
+        self._version = INITIAL_WEIGHT_VERSION
+        self.has_new_weights = False
+        """The weights are no longer those of the beginning."""
+        self._num_updates = 0
+        self._update_lock = asyncio.Lock()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pause_token is not None
+
+    @property
+    def sleep_level(self) -> int:
+        return self._sleep_level
+
+    @property
+    def weight_version(self) -> str:
+        return self._version
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """With abort and wait what comes meanwhile is refused (Overloaded), as in vLLM; with keep it waits."""
+        if await self._pause_steps(mode):
+            await self._engine.run_between_steps(_clear_and_restart if clear_cache else _do_nothing)
+
+    async def resume(self) -> None:
+        self._pause_token = None
+        self._resume_steps()
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        discard = self._model.prepare_discard() if level == 2 else _keep_weights
+        if discard is None:
+            raise Unsupported("This engine keeps its weights: it sleeps at level 1.", param="level")
+
+        def free_memory(stepper: Stepper) -> None:
+            stepper.close()
+            discard()
+
+        if not await self._pause_steps(mode):
+            return
+        await self._engine.run_between_steps(_clear_and_restart if level == 0 else free_memory)
+        self._sleep_level, self._lacks_weights = level, self._lacks_weights or level == 2
+        self._engine.rejection = self._find_rejection()
+
+    async def wake_up(self) -> None:
+        self._sleep_level = 0
+        await self.resume()
+
+    async def abort_all(self) -> int:
+        count = self._engine.abort_all()
+        await self._engine.run_between_steps(_do_nothing)
+        return count
+
+    async def update_weights(self, weights: Weights, version: str | None = None) -> str:
+        async with self._update_lock:
+            apply = await asyncio.to_thread(self._prepare_weights, weights)
+            self._num_updates += 1
+            new_version = f"{self._version.partition('+')[0]}+{self._num_updates}" if version is None else version
+
+            def swap(stepper: Stepper) -> None:
+                apply()
+                stepper.replace_weights(new_version)
+
+            await self._engine.run_between_steps(swap)
+            self._version, self._lacks_weights, self.has_new_weights = new_version, False, True
+            self._resume_steps()
+            return new_version
+
+    async def set_weight_version(self, version: str) -> None:
+        def set_version(stepper: Stepper) -> None:
+            stepper.version = version
+
+        async with self._update_lock:
+            await self._engine.run_between_steps(set_version)
+            self._version = version
+
+    async def _pause_steps(self, mode: PauseMode) -> bool:
+        """Steps rest when this returns; False if somebody has ended the pause before."""
+        token = self._pause_token = object()
+        if mode != "keep":
+            self._engine.rejection = PAUSED
+        if mode == "abort":
+            self._engine.abort_all()
+        elif mode == "wait":
+            await self._engine.wait_until_idle()
+            if self._pause_token is not token:
+                return False
+        self._engine.set_paused(paused=True)
+        return True
+
+    def _resume_steps(self) -> None:
+        """As far as nothing else stands against it."""
+        if self._pause_token is None:
+            self._engine.rejection = self._find_rejection()
+            self._engine.set_paused(paused=self._sleep_level > 0 or self._lacks_weights)
+
+    def _find_rejection(self) -> Rejection | None:
+        """While it sleeps requests wait to be woken with it; but weights may never come."""
+        return NO_WEIGHTS if self._lacks_weights and not self._sleep_level else None
+
+    def _prepare_weights(self, weights: Weights) -> Callable[[], None]:
+        """Raises RequestError: whatever is wrong with them, they came with the request."""
+        try:
+            match weights:
+                case WeightsOnDisk(path):
+                    return self._model.prepare_weights(Tensors(Path(path)))
+                case WeightsInMemory(files):
+                    return self._model.prepare_weights(Tensors(files))
+        except (EngineError, OSError) as error:
+            message = f"The weights are not taken: {error}."
+            raise RequestError(message, param="weights", code="invalid_weights") from error
+
+
+def _clear_and_restart(stepper: Stepper) -> None:
+    stepper.scheduler.clear_cache()
+    stepper.scheduler.restart_all()
+
+
+def _keep_weights() -> None:
+    """The weights are there as they were."""
+
+
+def _do_nothing(_: Stepper) -> None:
+    """For the order's sake: when it is done, all that was ordered before is done too."""

@@ -1,0 +1,26 @@
+"""Where images are in the ids of a prompt. Pure; knows no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core.errors import RequestError
+from ...core.vision import PreparedImage, PromptImage
+
+
+def place_images(
+    prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
+) -> tuple[PromptImage, ...]:
+    """token: stands for images and nothing else. counts: how often, for each. As `core.vision.Vision.place`."""
+    positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
+    if len(positions) != sum(counts):
+        raise RequestError("The prompt does not show every image once.", param="messages")
+    placements: list[PromptImage] = []
+    start = 0
+    for image, count in zip(images, counts, strict=True):
+        begin, end = positions[start], positions[start + count - 1] + 1
+        placements.append(PromptImage(begin, end, image.digest, image.model_inputs))
+        start += count
+    return tuple(placements)

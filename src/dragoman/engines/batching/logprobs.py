@@ -1,0 +1,40 @@
+"""Log-probabilities of what the model itself thought, before anything is done to its logits. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.engine import TokenLogprob
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+def log_softmax(logits: Floats) -> Doubles:
+    """[n, vocab] logits to natural logarithms of probabilities; each row for itself, to the last bit."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide
+
+
+def build_logprob(row: Doubles, token: int, alternatives: int) -> TokenLogprob:
+    """row: [vocab] log-probabilities. The same number stands for a token in `logprob` and in `top`."""
+    logprob = row.item(token)
+    return TokenLogprob(
+        logprob=logprob, rank=int(np.count_nonzero(row > logprob)) + 1, top=_find_best(row, alternatives)
+    )
+
+
+def _find_best(row: Doubles, count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens: by logprob, then by id."""
+    if count <= 0:
+        return ()
+    if count < len(row):
+        threshold = np.partition(row, len(row) - count)[len(row) - count]
+        ids = np.flatnonzero(row >= threshold)
+    else:
+        ids = np.arange(len(row))
+    best = ids[np.argsort(-row[ids], kind="stable")][:count]
+    return tuple(zip(best.tolist(), row[best].tolist(), strict=True))

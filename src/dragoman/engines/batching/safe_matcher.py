@@ -1,0 +1,46 @@
+"""A request's matcher, held so that one that fails takes nobody else with it."""
+
+from __future__ import annotations
+
+import logging
+
+from ...core.engine import Matcher
+
+log = logging.getLogger(__name__)
+
+
+class SafeMatcher:
+    """The matcher of one sequence. broken: it raised, or refused a token that its own mask allows.
+
+    finished: nothing may follow but the end.
+    """
+
+    def __init__(self, id: str, matcher: Matcher) -> None:
+        self._id = id
+        self._matcher = matcher
+        self.is_broken = False
+        self.is_finished = False
+
+    def mask(self) -> bytes:
+        """As `Matcher.mask`; nothing is allowed if it is broken."""
+        try:
+            return self._matcher.mask()
+        except Exception:
+            log.exception("the matcher of %s gave no mask", self._id)
+            self.is_broken = True
+            return b""
+
+    def advance(self, token: int) -> None:
+        try:
+            self.is_broken = not self._matcher.advance(token)
+            self.is_finished = self._matcher.finished
+        except Exception:
+            log.exception("the matcher of %s did not take token %d", self._id, token)
+            self.is_broken = True
+
+
+def is_allowed(mask: bytes | None, token: int) -> bool:
+    """Whether the mask has this token's bit."""
+    if mask is None:
+        return True
+    return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)

@@ -1,0 +1,55 @@
+"""The process that llama.cpp runs in, and a client of it: what every engine over it starts, ends and watches."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ...core.errors import EngineError
+from .client import LlamaCppClient
+from .process import LlamaCppProcess
+
+
+class LlamaCppConnection:
+    """Closed at first, also over a process that runs already."""
+
+    def __init__(self, process: LlamaCppProcess) -> None:
+        self._process = process
+        self._client: LlamaCppClient | None = None
+
+    @property
+    def client(self) -> LlamaCppClient:
+        """Raises EngineError while it is closed."""
+        if self._client is None:
+            raise EngineError("The engine is not running.")
+        return self._client
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """It is open, to a process that has ended."""
+        return self.is_open and not self._process.is_alive
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be asked."""
+        if not self.is_open:
+            return "the engine is not running"
+        return "llama.cpp's process has ended" if self.is_broken else None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    async def start(self) -> None:
+        if not self._process.is_alive:
+            await asyncio.to_thread(self._process.start)
+        self._client = LlamaCppClient(self._process.socket, self._process.key)
+
+    async def stop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        await asyncio.to_thread(self._process.stop)

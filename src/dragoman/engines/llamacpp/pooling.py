@@ -1,0 +1,105 @@
+"""Models in GGUF files that read and write nothing: texts to vectors, or pairs of texts to scores."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest, RelevanceScores, ScoreRequest
+from ...core.engine import Health
+from ...core.errors import EngineError, Overloaded, RequestError
+from ..arrays.vectors import build_embeddings
+from .connection import LlamaCppConnection
+
+
+class _PoolingEngine:
+    """llama.cpp computes one input at a time, so that nothing beside it shows in its numbers."""
+
+    def __init__(self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int) -> None:
+        self._connection, self._vocab, self._max_waiting = connection, vocab, max_waiting
+        self.max_tokens = max_tokens
+        self._slot = asyncio.Semaphore(1)
+        self._tasks: set[asyncio.Task[list[NDArray[np.float32]]]] = set()
+
+    async def start(self) -> None:
+        await self._connection.start()
+
+    async def stop(self) -> None:
+        """What is still under way fails: its connection breaks off."""
+        tasks = list(self._tasks)
+        await self._connection.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def health(self) -> Health:
+        count = len(self._tasks)
+        running = min(count, 1)
+        problem = self._connection.problem
+        return Health(problem is None, problem, count - running, running, self._connection.is_broken)
+
+    async def _compute(self, inputs: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
+        invalid = next((id for ids in inputs for id in ids if not 0 <= id < self._vocab), None)
+        if invalid is not None:
+            raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
+        if len(self._tasks) > self._max_waiting:
+            raise Overloaded(f"{len(self._tasks)} requests are waiting or running already.")
+        task = asyncio.create_task(self._embed(inputs))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.cancelled() and not self._connection.is_open:
+                raise EngineError("The engine is shutting down.") from None
+            task.cancel()
+            raise
+
+    async def _embed(self, inputs: Sequence[tuple[int, ...]]) -> list[NDArray[np.float32]]:
+        async with self._slot:
+            return await self._connection.client.embed(inputs)
+
+
+class LlamaCppEmbedder(_PoolingEngine):
+    """A `core.engine.Embedder`."""
+
+    def __init__(
+        self, connection: LlamaCppConnection, vocab: int, embedding_info: EmbeddingInfo, max_waiting: int
+    ) -> None:
+        super().__init__(connection, vocab, embedding_info.max_tokens, max_waiting)
+        self._embedding_info = embedding_info
+
+    @property
+    def embedding_info(self) -> EmbeddingInfo:
+        return self._embedding_info
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        vectors = await self._compute(request.inputs)
+        check_numbers(vectors)
+        return build_embeddings(vectors, request, self._embedding_info)
+
+
+class LlamaCppScorer(_PoolingEngine):
+    """A `core.engine.Scorer`: the first of the numbers that a reranker's head gives."""
+
+    async def score(self, request: ScoreRequest) -> RelevanceScores:
+        vectors = await self._compute([pair.ids for pair in request.pairs])
+        check_numbers([numbers[:1] for numbers in vectors])
+        numbers = [float(numbers[0]) for numbers in vectors]
+        use_sigmoid = request.activation is None or request.activation
+        scores = tuple(map(_sigmoid, numbers)) if use_sigmoid else tuple(numbers)
+        return RelevanceScores(scores, sum(len(pair.ids) for pair in request.pairs))
+
+
+def check_numbers(vectors: Sequence[NDArray[np.float32]]) -> None:
+    """Raises EngineError for a vector with something in it that is no number."""
+    if not all(np.isfinite(vector).all() for vector in vectors):
+        raise EngineError("llama.cpp gave no usable numbers.")
+
+
+def _sigmoid(number: float) -> float:
+    return 1 / (1 + math.exp(-number)) if number >= 0 else 1 - 1 / (1 + math.exp(number))

@@ -1,0 +1,92 @@
+"""Which tokens a sequence may have: its grammar, its bad words, the ids it was given. Pure.
+
+llama.cpp samples freely, or by a grammar of its own; what it says is held against this, token by token. A token that
+may not come is not said: the next one is asked for under a bias that leaves the allowed ones alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.engine import TokenRequest
+
+Bias = tuple[int, float | bool]
+
+_FORCING_BIAS = 200.0
+"""What makes a token certain to come before others: e^200 times as likely, and still exact to 2^-16."""
+
+
+class TokenFilter:
+    """stops: ids that end the answer; they may not come before `min_tokens`."""
+
+    def __init__(self, request: TokenRequest, vocab: int, eog: frozenset[int]) -> None:
+        self._request, self._vocab = request, vocab
+        self._allowed = request.sampling.allowed_token_ids
+        self._matcher = request.matcher
+        self._early_stop_ids = frozenset(request.stop_token_ids) | eog
+        self._forbidden_stop_ids = eog - request.stop_token_ids
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing may follow but the end."""
+        return self._matcher is not None and self._matcher.finished
+
+    def is_allowed(self, token: int, output: list[int]) -> bool:
+        """said: what has been said so far."""
+        if token in self._find_forbidden(output) or (self._allowed is not None and token not in self._allowed):
+            return False
+        return self._matcher is None or self._matcher.allows(token)
+
+    def accept(self, token: int) -> bool:
+        """It has been said. False where the grammar is broken."""
+        is_stop = token in self._request.stop_token_ids
+        return self._matcher is None or is_stop or self._matcher.advance(token)
+
+    def build_bias(self, output: list[int]) -> tuple[Bias, ...]:
+        """What a whole completion is asked under: the client's wishes, and what is never allowed anyhow."""
+        client_bias = self._request.sampling.logit_bias
+        if self._allowed is not None:
+            return (*client_bias, *((id, _FORCING_BIAS) for id in self._allowed))
+        bad_ids = {word[0] for word in self._request.sampling.bad_words if len(word) == 1}
+        return (*client_bias, *((id, False) for id in sorted(bad_ids | self._find_blocked_stop_ids(output))))
+
+    def build_mask(self, output: list[int]) -> tuple[Bias, ...] | None:
+        """What one token is asked under: none but the allowed ones can come. None where there are none."""
+        allowed = self._compute_allowed(output)
+        if not allowed.any():
+            return None
+        client_bias = tuple((id, bias) for id, bias in self._request.sampling.logit_bias if allowed[id])
+        if 2 * int(allowed.sum()) > len(allowed):
+            return (*client_bias, *((int(id), False) for id in np.flatnonzero(~allowed)))
+        return (*client_bias, *((int(id), _FORCING_BIAS) for id in np.flatnonzero(allowed)))
+
+    def _compute_allowed(self, output: list[int]) -> NDArray[np.bool_]:
+        allowed = np.ones(self._vocab, np.bool_)
+        if self._matcher is not None:
+            allowed &= _unpack_mask(self._matcher.mask(), self._vocab)
+        if self._allowed is not None:
+            listed = np.zeros(self._vocab, np.bool_)
+            listed[list(self._allowed)] = True
+            allowed &= listed
+        allowed[[id for id in self._find_forbidden(output) if id < self._vocab]] = False
+        return allowed
+
+    def _find_forbidden(self, output: list[int]) -> Collection[int]:
+        words = self._request.sampling.bad_words
+        ending = {word[-1] for word in words if word and _ends_with(output, word[:-1])} if words else frozenset[int]()
+        return self._find_blocked_stop_ids(output) | ending
+
+    def _find_blocked_stop_ids(self, output: list[int]) -> frozenset[int]:
+        return self._early_stop_ids if len(output) < self._request.min_tokens else self._forbidden_stop_ids
+
+
+def _ends_with(output: list[int], start: tuple[int, ...]) -> bool:
+    return len(output) >= len(start) and tuple(output[len(output) - len(start) :]) == start
+
+
+def _unpack_mask(mask: bytes, vocab: int) -> NDArray[np.bool_]:
+    packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
+    return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)

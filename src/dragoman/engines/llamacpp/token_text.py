@@ -1,0 +1,64 @@
+"""Finds the tokens that llama.cpp's server does not tell of: those that end within a character. Pure.
+
+Its stream names one token an event, and no event is sent while the text ends within a UTF-8 character; the event that
+completes the character brings the text of all of them, and the number of the last one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+_MAX_CHARACTER_BYTES = 4
+"""Bytes of a character."""
+
+
+class TokenText:
+    """The bytes of every token of a vocabulary, and the tokens that could begin a character and not end it."""
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self._bytes = tuple(tokens)
+        self._ids: dict[bytes, list[int]] = {}
+        for id, raw in enumerate(tokens):
+            if any(byte >= 0x80 for byte in raw):
+                self._ids.setdefault(raw, []).append(id)
+
+    def __len__(self) -> int:
+        """Tokens of the vocabulary."""
+        return len(self._bytes)
+
+    def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
+        """The `count` tokens that were held back before `last`, which together read `content`.
+
+        None where that cannot be told: the text was no UTF-8, or may be spelled in several ways.
+        """
+        if "\ufffd" in content:
+            return None
+        text, end = content.encode(), self._bytes[last]
+        if not text.endswith(end):
+            return None
+        splits = self._find_splits(text[: len(text) - len(end)], b"", count)
+        first, second = next(splits, None), next(splits, None)
+        return first if second is None else None
+
+    def _find_splits(self, text: bytes, prefix: bytes, count: int) -> Iterator[tuple[int, ...]]:
+        """Each way to write a text in so many tokens, of which every one ends within a character."""
+        if count == 0:
+            if not text:
+                yield ()
+            return
+        for cut in range(1, len(text) + 1):
+            if not ends_mid_character(prefix + text[:cut]):
+                continue
+            for id in self._ids.get(text[:cut], ()):
+                for rest in self._find_splits(text[cut:], prefix + text[:cut], count - 1):
+                    yield (id, *rest)
+
+
+def ends_mid_character(text: bytes) -> bool:
+    """As llama.cpp's validate_utf8: the last bytes begin a character and do not complete it."""
+    for back in range(1, min(_MAX_CHARACTER_BYTES, len(text) + 1)):
+        byte = text[-back]
+        if byte & 0xC0 != 0x80:
+            width = 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4 if byte & 0xF8 == 0xF0 else 1
+            return width > back
+    return False

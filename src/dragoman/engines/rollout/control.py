@@ -1,0 +1,89 @@
+"""What an administrator orders of an executor, as far as it can be ordered."""
+
+from __future__ import annotations
+
+import inspect
+
+from ...core.control import PauseMode, Weights
+from ...core.errors import RequestError, Unsupported
+from .engine import RolloutEngine, call_executor
+from .executor import Pausable, Updatable
+
+PAUSED = "Generation is paused; try again when it goes on."
+
+
+class RolloutControl:
+    """As `core.control.Control`, of an executor that can be paused."""
+
+    def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
+        self._engine, self._executor = engine, executor
+        self._pause_token: object | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pause_token is not None
+
+    @property
+    def sleep_level(self) -> int:
+        return 0
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """What becomes of its cache is the executor's own business."""
+        del clear_cache
+        token = self._pause_token = object()
+        self._engine.rejection = None if mode == "keep" else PAUSED
+        if mode == "abort":
+            self._engine.abort_all()
+        elif mode == "wait":
+            await self._engine.wait_until(lambda: self._engine.is_empty or self._pause_token is not token)
+        if self._pause_token is token:
+            self._engine.set_paused(self, paused=True)
+            await call_executor(self._executor.pause, on_loop=inspect.iscoroutinefunction(self._executor.pause))
+
+    async def resume(self) -> None:
+        if self._pause_token is None:
+            return
+        self._pause_token, self._engine.rejection = None, None
+        await call_executor(self._executor.resume, on_loop=inspect.iscoroutinefunction(self._executor.resume))
+        self._engine.set_paused(self, paused=False)
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        del level, mode
+        raise Unsupported("An executor is put to sleep by its own trainer.", param="level")
+
+    async def wake_up(self) -> None:
+        await self.resume()
+
+    async def abort_all(self) -> int:
+        return self._engine.abort_all()
+
+
+class RolloutTraining:
+    """As `core.control.Trainable`, of an executor whose weights can be replaced."""
+
+    def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
+        self._engine, self._executor, self._control = engine, executor, control
+
+    @property
+    def weight_version(self) -> str:
+        return self._executor.weight_version
+
+    async def update_weights(self, weights: Weights, version: str | None = None) -> str:
+        """When no call is running, so that each is of one version; of a paused one, at once."""
+        executor = self._executor
+        self._engine.set_paused(self, paused=True)
+        try:
+            if self._control is None or not self._control.is_paused:
+                await self._engine.wait_until(lambda: self._engine.is_idle)
+            on_loop = inspect.iscoroutinefunction(executor.update_weights)
+            await call_executor(lambda: executor.update_weights(weights, version), on_loop=on_loop)
+        except ValueError as error:
+            message = f"The weights are not taken: {error}"
+            raise RequestError(message, param="weights", code="invalid_weights") from error
+        finally:
+            self._engine.set_paused(self, paused=False)
+        return executor.weight_version
+
+    async def set_weight_version(self, version: str) -> None:
+        del version
+        raise Unsupported("An executor names its own weights.", param="new_version")

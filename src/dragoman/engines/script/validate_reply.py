@@ -1,0 +1,83 @@
+"""Whether a reply is one that the request allows. An engine that cannot bend its text refuses instead of pretending."""
+
+from __future__ import annotations
+
+import json
+
+from ...core.errors import Unsupported
+from ...core.message import CustomTool, FunctionTool
+from ...core.request import Constraint, Conversation, GenerateRequest, JsonObject, JsonSchema, StringChoices
+from .schema import SchemaError
+from .schema import validate_text as check_schema
+from .script import CallTool, Fail, Part, Refuse, Say, Think, join_pieces
+
+
+def filter_reasoning(reply: tuple[Part, ...], request: GenerateRequest) -> tuple[Part, ...]:
+    """Without its thoughts, if the client wants none."""
+    if not isinstance(request.prompt, Conversation):
+        return reply
+    reasoning = request.prompt.reasoning
+    if reasoning.enabled is False or reasoning.effort == "none":
+        return tuple(part for part in reply if not isinstance(part, Think))
+    return reply
+
+
+def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
+    """Raise Unsupported if the reply breaks what the request forbids or enforces. One that fails promises nothing."""
+    if any(isinstance(part, Fail) for part in reply):
+        return
+    calls = [part for part in reply if isinstance(part, CallTool)]
+    if isinstance(request.prompt, Conversation):
+        _check_calls(calls, request.prompt)
+    elif calls:
+        raise Unsupported(f"The script calls the tool {calls[0].name!r}, and a plain prompt declares no tools.")
+    has_refusal = any(isinstance(part, Refuse) for part in reply)
+    if request.constraint is not None and not calls and not has_refusal:
+        _check_text("".join(join_pieces(part.text) for part in reply if isinstance(part, Say)), request.constraint)
+
+
+def _check_calls(calls: list[CallTool], prompt: Conversation) -> None:
+    choice = prompt.tool_choice
+    if not calls:
+        if choice.mode == "required":
+            raise Unsupported("tool_choice requires a tool call, and the script makes none.", param="tool_choice")
+        return
+    tools = {tool.name: tool for tool in prompt.tools}
+    allowed = tools.keys() if choice.names is None else tools.keys() & set(choice.names)
+    for call in calls:
+        if call.name not in tools:
+            names = ", ".join(sorted(tools)) or "none"
+            raise Unsupported(f"The script calls the tool {call.name!r}; declared are: {names}.", param="tools")
+        if choice.mode == "none" or call.name not in allowed:
+            raise Unsupported(f"The script calls {call.name!r}, which tool_choice does not allow.", param="tool_choice")
+        tool = tools[call.name]
+        if isinstance(tool, FunctionTool) and tool.strict and tool.parameters is not None:
+            _check_json(join_pieces(call.arguments), tool.parameters, f"The arguments of {call.name!r}")
+        elif isinstance(tool, CustomTool) and tool.syntax == "regex" and tool.definition is not None:
+            schema = json.dumps({"pattern": f"^(?:{tool.definition})$"})
+            _check_json(json.dumps(join_pieces(call.arguments)), schema, f"The input of {call.name!r}")
+    if len(calls) > 1 and not prompt.parallel_tool_calls:
+        raise Unsupported(
+            f"The script makes {len(calls)} tool calls at once, and parallel_tool_calls is false.",
+            param="parallel_tool_calls",
+        )
+
+
+def _check_text(text: str, constraint: Constraint) -> None:
+    match constraint:
+        case JsonObject():
+            _check_json(text, '{"type": "object"}', "The scripted text")
+        case JsonSchema(schema):
+            _check_json(text, schema, "The scripted text")
+        case StringChoices(options):
+            if text not in options:
+                raise Unsupported("The scripted text is none of the choices that the request allows.")
+        case _:
+            raise Unsupported("A scripted reply can follow no regular expression and no grammar.")
+
+
+def _check_json(text: str, schema: str, label: str) -> None:
+    try:
+        check_schema(text, schema)
+    except SchemaError as error:
+        raise Unsupported(f"{label} cannot be said as asked: {error}.") from None

@@ -1,0 +1,191 @@
+"""A workload on prefill and decode pools, on a virtual clock: two calls a request, and a transfer between them. Pure.
+
+The client's first token is the decode side's, as behind vLLM's proxy; the one that prefill makes is not passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappush
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from .disaggregation import LEASE_SECONDS, BlockLeases, NetworkLink, TransferCost
+from .engine_core import EngineCore, StepOutcome
+from .replay import Replay, ReplayResult, RequestProgress, build_sequence
+from .routing import Route
+from .scheduler import RemoteFetch
+from .sequence import SimulatedSequence as Running
+from .timing import Timing
+from .workload import WorkloadRequest
+
+
+class DisaggregationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """prefill: so many of the engines, the first ones, only prefill; the others only decode.
+
+    links: all transfers share one, or each pair of engines has its own. protocol: with vLLM's `kv_transfer_params` the
+    prefill side keeps its blocks until they are fetched; with two plain calls it frees them, and nobody checks.
+    """
+
+    prefill: int
+    cost: TransferCost
+    links: Literal["shared", "pairs"] = "shared"
+    protocol: Literal["kv_transfer_params", "plain"] = "kv_transfer_params"
+    lease_seconds: float = LEASE_SECONDS
+
+
+def replay_disaggregated(
+    workload: Sequence[WorkloadRequest],
+    cores: Sequence[EngineCore],
+    split: DisaggregationConfig,
+    *,
+    routes: tuple[Route, Route],
+    frontend_seconds: float = 0.0,
+    tick: Callable[[int], None] | None = None,
+) -> ReplayResult:
+    """As `replay`. routes: among the prefill engines, and among the others."""
+    return _DisaggregatedReplay(workload, cores, frontend_seconds, routes, tick, split).run(None)
+
+
+class _TransferState(Struct):
+    """Of one request: what is known of the prefill call, and of the transfer."""
+
+    prefill: RequestProgress
+    fetch_started_at: float = 0.0
+    transfer_s: float = 0.0
+
+
+class _DisaggregatedReplay(Replay):
+    """Links and leases are due too; their places are negative numbers, links before leases."""
+
+    def __init__(
+        self,
+        workload: Sequence[WorkloadRequest],
+        cores: Sequence[EngineCore],
+        frontend_seconds: float,
+        routes: tuple[Route, Route],
+        tick: Callable[[int], None] | None,
+        split: DisaggregationConfig,
+    ) -> None:
+        if not 0 < split.prefill < len(cores):
+            raise ValueError("there must be at least one engine that prefills and one that decodes")
+        super().__init__(workload, cores, frontend_seconds, routes[0], tick)
+        self._split, self._decode_route = split, routes[1]
+        self._transfers: dict[str, _TransferState] = {}
+        self._fetches: dict[str, Running] = {}
+        self._leases = [BlockLeases(core.scheduler, split.lease_seconds) for core in cores[: split.prefill]]
+        pairs = split.prefill * (len(cores) - split.prefill)
+        self._links = [NetworkLink(split.cost) for _ in range(1 if split.links == "shared" else pairs)]
+
+    def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
+        transfer = self._transfers.get(request.id)
+        return (
+            self._enqueue_prefill(request, arrival)
+            if transfer is None
+            else self._enqueue_decode(request, arrival, transfer)
+        )
+
+    def _enqueue_prefill(self, request: WorkloadRequest, arrival: float) -> int:
+        sequence = self._build_sequence(msgspec.structs.replace(request, output_tokens=1), arrival)
+        sequence.keeps_blocks = self._split.protocol == "kv_transfer_params"
+        replica = self._route(sequence, self._cores[: self._split.prefill])
+        self._cores[replica].add(sequence)
+        self._progress[sequence] = track = RequestProgress(request, arrival, replica, sequence)
+        self._transfers[request.id] = _TransferState(track)
+        return replica
+
+    def _enqueue_decode(self, request: WorkloadRequest, arrival: float, transfer: _TransferState) -> int:
+        sequence = self._build_sequence(request, arrival)
+        sequence.num_remote_tokens = request.input_tokens
+        replica = self._split.prefill + self._decode_route(sequence, self._cores[self._split.prefill :])
+        self._cores[replica].add(sequence)
+        self._progress[sequence] = RequestProgress(request, transfer.prefill.arrival, replica, sequence)
+        return replica
+
+    def _build_sequence(self, request: WorkloadRequest, arrival: float) -> Running:
+        return build_sequence(request, self._cores[0].scheduler.config.block_size, arrival + self._frontend_seconds)
+
+    def _finish(self, track: RequestProgress) -> None:
+        transfer = self._transfers[track.request.id]
+        if track is not transfer.prefill:
+            super()._finish(track)
+            return
+        if track.sequence.keeps_blocks:
+            leases = self._leases[track.replica]
+            leases.add(track.sequence, track.last_token_at)
+            self._schedule_event(-1 - len(self._links) - track.replica, leases.next_expiry)
+        self._schedule_arrival(track.last_token_at, track.request)
+
+    def _handle_due(self, source: int, now: float) -> None:
+        if source >= 0:
+            self._step(source, now)
+        elif -1 - source < len(self._links):
+            self._complete_transfers(-1 - source, now)
+        else:
+            leases = self._leases[-1 - source - len(self._links)]
+            leases.expire(now)
+            self._schedule_event(source, leases.next_expiry)
+            self._wake(-1 - source - len(self._links), now)
+
+    def _step(self, replica: int, now: float) -> StepOutcome:
+        outcome = super()._step(replica, now)
+        for fetch in outcome.fetching:
+            self._start_fetch(fetch, replica, outcome.at)
+        if any(fetch.num_tokens for fetch in outcome.fetching):
+            self._wake(replica, outcome.at)
+        return outcome
+
+    def _start_fetch(self, fetch: RemoteFetch, replica: int, now: float) -> None:
+        """The decode side wants the blocks; they may be gone."""
+        id = fetch.sequence.id
+        transfer = self._transfers[id]
+        leases = self._leases[transfer.prefill.replica]
+        if fetch.num_tokens == 0:
+            leases.release(id)
+            self._wake(transfer.prefill.replica, now)
+        elif self._split.protocol == "plain" or leases.begin_fetch(id):
+            transfer.fetch_started_at = now
+            self._fetches[id] = fetch.sequence
+            link = self._find_link(transfer.prefill.replica, replica)
+            self._links[link].begin(id, fetch.num_tokens, now)
+            self._schedule_event(-1 - link, self._links[link].next_completion)
+        else:
+            self._cores[replica].scheduler.fail_fetch(fetch.sequence)
+
+    def _complete_transfers(self, link: int, now: float) -> None:
+        for id in self._links[link].pop_completed(now):
+            transfer, sequence = self._transfers[id], self._fetches.pop(id)
+            transfer.transfer_s = now - transfer.fetch_started_at
+            self._leases[transfer.prefill.replica].release(id)
+            self._wake(transfer.prefill.replica, now)
+            replica = self._progress[sequence].replica
+            self._cores[replica].scheduler.complete_fetch(sequence)
+            self._wake(replica, now)
+        self._schedule_event(-1 - link, self._links[link].next_completion)
+
+    def _find_link(self, prefill: int, decode: int) -> int:
+        decoders = len(self._cores) - self._split.prefill
+        return 0 if self._split.links == "shared" else prefill * decoders + decode - self._split.prefill
+
+    def _schedule_event(self, source: int, due: float | None) -> None:
+        if due is not None:
+            heappush(self._due_events, (due, source))
+
+    def _wake(self, replica: int, now: float) -> None:
+        """Blocks have come free, or keys and values have come: an idle engine looks again."""
+        core = self._cores[replica]
+        if core.next_step_end is None and core.scheduler.num_waiting:
+            self._step(replica, now)
+
+    def _build_timing(self, track: RequestProgress) -> Timing:
+        transfer = self._transfers[track.request.id]
+        return msgspec.structs.replace(
+            track.build_timing(),
+            scheduled_s=transfer.prefill.scheduled,
+            cached_tokens=transfer.prefill.sequence.num_cached_tokens or 0,
+            preemptions=transfer.prefill.sequence.num_preemptions + track.sequence.num_preemptions,
+            prefill_replica=transfer.prefill.replica,
+            kv_transfer_s=transfer.transfer_s,
+        )

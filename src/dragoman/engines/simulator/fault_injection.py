@@ -1,0 +1,58 @@
+"""Which fault meets which request: one that it asks for itself, or the plan's. Knows no clock and strikes nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ...core.engine import TokenRequest
+from ...core.errors import RequestError
+from ..script import Fail, build_error
+from .faults import Fault, FaultPlan, parse_faults
+
+
+class FaultInjector:
+    """The plan in force, and what was found for the request that came last: its choices share one fault."""
+
+    def __init__(self, faults: Sequence[Fault], seed: int) -> None:
+        self._plan = FaultPlan(faults, seed)
+        self._last_lookup: tuple[object, Fault | None] = (None, None)
+
+    def encode_plan(self) -> str:
+        """The plan, as JSON."""
+        return msgspec.json.encode(self._plan.faults).decode()
+
+    def set_plan(self, faults: object) -> None:
+        """A new plan, which counts requests from 1 again. Raises RequestError."""
+        try:
+            self._plan.set(parse_faults(faults))
+        except ValueError as error:
+            raise RequestError(str(error), code="invalid_fault") from None
+
+    def find_fault(self, request: TokenRequest) -> Fault | None:
+        """Raises RequestError for a request that asks for a fault that there is not, or may not ask for."""
+        if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
+            header = dict(request.extras).get("fault")
+            self._last_lookup = (
+                request.origin,
+                self._plan.next_fault() if header is None else _parse_request_fault(header),
+            )
+        return self._last_lookup[1]
+
+
+def _parse_request_fault(text: str) -> Fault:
+    """A request's own. It may not crash the engine of the others."""
+    try:
+        (fault,) = parse_faults(msgspec.json.decode(text))
+    except (ValueError, msgspec.DecodeError) as error:
+        raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
+    if fault.crash is not None:
+        raise RequestError("x-dragoman-fault: only an administrator's plan can crash the engine", code="invalid_fault")
+    return fault
+
+
+def build_error(fault: Fault) -> Exception:
+    """What a fault that has a status is answered with."""
+    assert fault.status is not None
+    return build_error(Fail(fault.status, fault.message, retry_after=fault.retry_after))

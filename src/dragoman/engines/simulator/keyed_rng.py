@@ -1,0 +1,41 @@
+"""Chance that is no chance: numbers that follow from a key alone, the same on every machine. Pure and small.
+
+A generator of a library holds kilobytes a stream, and its numbers may change with its version.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+_NUMBERS_PER_BLOCK = 8
+_BYTES_PER_NUMBER = 8
+_SCALE = 2.0**-64
+
+
+class KeyedRandom:
+    """Numbers that look random. Equal keys draw equal numbers."""
+
+    __slots__ = ("_buffer", "_count", "_key")
+
+    def __init__(self, *key: str | bytes | int) -> None:
+        state = blake2b(digest_size=16)
+        for part in key:
+            encoded = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+            state.update(len(encoded).to_bytes(8, "little") + encoded)
+        self._key = state.digest()
+        self._count = 0
+        self._buffer = b""
+
+    def random(self) -> float:
+        """At least 0 and less than 1."""
+        if not self._buffer:
+            block = self._count.to_bytes(8, "little")
+            self._buffer = blake2b(block, digest_size=_NUMBERS_PER_BLOCK * _BYTES_PER_NUMBER, key=self._key).digest()
+            self._count += 1
+        value, self._buffer = self._buffer[:_BYTES_PER_NUMBER], self._buffer[_BYTES_PER_NUMBER:]
+        # The upper 53 bits, so that the result is never rounded up to 1.
+        return (int.from_bytes(value, "little") >> 11) * (_SCALE * 2048)
+
+    def randbelow(self, count: int) -> int:
+        """A whole number from 0 to count - 1."""
+        return int(self.random() * count)

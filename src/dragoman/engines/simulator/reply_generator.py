@@ -1,0 +1,313 @@
+"""What is said to a request: told by a script, a directive or a data set, else made up. Pure; it knows no times.
+
+The text is model text, in the syntax that the model's parsers read: reasoning, calls and formats take the way of a
+real model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from ...core.engine import TokenRequest
+from ...core.errors import RequestError
+from ...core.events import FinishReason
+from ...core.message import Tool
+from ...core.request import Conversation, GenerateRequest
+from ...core.syntax import LiteralText, ReasoningFormat, ToolFormat
+from ..script import (
+    CallTool,
+    Fail,
+    Part,
+    Refuse,
+    Say,
+    Script,
+    ScriptEntry,
+    ScriptError,
+    ScriptState,
+    Think,
+    Wait,
+    build_error,
+    build_subject,
+    filter_reasoning,
+    join_pieces,
+    parse_directives,
+    read_entry,
+    to_conversation,
+    validate_reply,
+)
+from .keyed_rng import KeyedRandom
+from .lengths import LengthDistribution
+from .lexicon import Lexicon
+from .reply_tokens import NO_TOKEN, ConstrainedTokens, PlannedTokens, ReplyTokens, TokenRestrictions
+
+ReplyMode = Literal["random", "echo"]
+_PROMPT_TAIL_TOKENS = 16
+"""Tokens at the end of a prompt in which its template may have opened or closed a thought."""
+
+
+class ReplyOptions(Struct, frozen=True):
+    """How it speaks where nothing is told. mode: `echo` says what the last message said.
+
+    tool_calls: how probable a call is where tools may be called and need not. reasoning: how probable a thought is
+    where the template neither opens nor closes one and the client says nothing about it.
+    """
+
+    mode: ReplyMode = "random"
+    output_tokens: LengthDistribution = LengthDistribution(median=128, sigma=0.6)
+    reasoning_tokens: LengthDistribution = LengthDistribution(median=48, sigma=0.5)
+    tool_calls: float = 0.5
+    reasoning: float = 0.0
+    directives: bool = False
+
+
+class PlannedReply(Struct, frozen=True):
+    """speech: its tokens. waits: seconds before the token of that number. pace: seconds before each.
+
+    reason: how it ends when the speech does. error: how it fails instead, after so many tokens.
+    """
+
+    tokens: ReplyTokens
+    waits: Mapping[int, float] = {}
+    pace: float = 0.0
+    reason: FinishReason = FinishReason.STOP
+    fails_at: int | None = None
+    error: str = ""
+
+
+class ReplyGenerator:
+    """The state of what was told and what of it has been used."""
+
+    def __init__(
+        self,
+        lexicon: Lexicon,
+        options: ReplyOptions | None = None,
+        *,
+        reasoning: ReasoningFormat | None = None,
+        tools: ToolFormat | None = None,
+        script: Script | None = None,
+        replies: Mapping[str, ScriptEntry] | None = None,
+    ) -> None:
+        """replies: by the SHA-256 of a prompt's text, in hexadecimal (see `prompt_key`). Raises ScriptError for a
+        script that asks for what an engine of tokens cannot do."""
+        self._lexicon, self._options = lexicon, options or ReplyOptions()
+        self._reasoning_syntax = None if reasoning is None else reasoning.syntax
+        self._tools = tools
+        for entry in script.entries if script else ():
+            check_entry(entry)
+        self._script_state = ScriptState(script) if script else None
+        self._replies = replies or {}
+        self._queued_replies: list[ScriptEntry] = []
+        self._text_tokens = frozenset(lexicon.text)
+        self._last_lookup: tuple[GenerateRequest, ScriptEntry | None] | None = None
+
+    def enqueue_reply(self, entry: ScriptEntry) -> None:
+        """What the next request is answered, before anything else that is told."""
+        self._queued_replies.append(entry)
+
+    def plan_reply(self, request: TokenRequest, rng: KeyedRandom) -> PlannedReply:
+        """Raises whatever error the reply is told to be."""
+        entry = self._find_entry(request)
+        if entry is not None:
+            return self._plan_entry(request, entry)
+        if self._options.mode == "echo":
+            return self._plan_echo(request, rng)
+        return PlannedReply(self._plan_random(request, rng))
+
+    def _find_entry(self, request: TokenRequest) -> ScriptEntry | None:
+        """The choices of a request share one entry, which is used up once."""
+        origin = request.origin
+        if origin is None:
+            return None
+        if self._last_lookup is None or self._last_lookup[0] is not origin:
+            self._last_lookup = (origin, self._look_up_entry(request, origin))
+        return self._last_lookup[1]
+
+    def _look_up_entry(self, request: TokenRequest, origin: GenerateRequest) -> ScriptEntry | None:
+        header = dict(request.extras).get("reply")
+        if header is not None:
+            return parse_reply(msgspec.json.decode(header), "x-dragoman-reply")
+        if self._queued_replies:
+            return self._queued_replies.pop(0)
+        text = self._read_prompt_text(request)
+        if self._options.directives:
+            entry = parse_directives(
+                origin.prompt if isinstance(origin.prompt, Conversation) else to_conversation(text)
+            )
+            if entry is not None:
+                return entry
+        subject = build_subject(origin, text)
+        recorded = self._replies.get(hash_prompt(subject.text))
+        if recorded is not None or self._script_state is None:
+            return recorded
+        return self._script_state.next_entry(subject)
+
+    def _read_prompt_text(self, request: TokenRequest) -> str:
+        origin = request.origin
+        if origin is None or isinstance(origin.prompt, tuple):
+            return self._lexicon.tokenizer.decode(request.prompt)
+        return origin.prompt if isinstance(origin.prompt, str) else ""
+
+    def _plan_entry(self, request: TokenRequest, entry: ScriptEntry) -> PlannedReply:
+        parts = entry.find_reply(request.choice)
+        if request.origin is not None:
+            parts = filter_reasoning(parts, request.origin)
+            validate_reply(parts, request.origin)
+        if parts and isinstance(parts[0], Fail):
+            raise build_error(parts[0])
+        plan: list[int] = []
+        waits: dict[int, float] = {0: entry.delay} if entry.delay else {}
+        fails_at, error = None, ""
+        for part in parts:
+            match part:
+                case Wait(seconds):
+                    waits[len(plan)] = waits.get(len(plan), 0.0) + seconds
+                case Fail():
+                    fails_at, error = len(plan), part.message
+                case _:
+                    plan += self._encode_part(part, request)
+        end = self._find_eos(request) if entry.finish is FinishReason.STOP else NO_TOKEN
+        # No grammar is asked: what was told has been checked, and is said to the letter.
+        tokens = PlannedTokens(plan, self._lexicon.text, 0, len(plan), end)
+        return PlannedReply(tokens, waits, entry.pace, entry.finish, fails_at, error)
+
+    def _encode_part(self, part: Part, request: TokenRequest) -> list[int]:
+        match part:
+            case Say(pieces) | Refuse(pieces):
+                return self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
+            case Think(pieces):
+                inner = self._lexicon.tokenizer.encode(join_pieces(pieces), special=False)
+                return self._wrap_reasoning(request, inner)
+            case CallTool(name, arguments):
+                return self._lexicon.encode(self._render_call(request, name, join_pieces(arguments)))
+            case Wait() | Fail():
+                return []
+
+    def _render_call(self, request: TokenRequest, name: str, arguments: str) -> str:
+        tool = next((tool for tool in find_callable_tools(request) if tool.name == name), None)
+        if tool is None or self._tools is None:
+            raise RequestError(f"The reply calls the tool {name!r}, which the request does not declare.", param="tools")
+        pieces = self._tools.build_call_syntax(tool)
+        return "".join(piece.text if isinstance(piece, LiteralText) else arguments for piece in pieces)
+
+    def _plan_echo(self, request: TokenRequest, rng: KeyedRandom) -> PlannedReply:
+        origin = request.origin
+        text = (
+            self._read_prompt_text(request)
+            if origin is None
+            else build_subject(origin, self._read_prompt_text(request)).text
+        )
+        plan = self._lexicon.tokenizer.encode(text, special=False)
+        if request.matcher is None:
+            return PlannedReply(PlannedTokens(plan, self._lexicon.text, 0, len(plan), self._find_eos(request)))
+        return PlannedReply(ConstrainedTokens(request, self._lexicon, rng, plan, ends_at=len(plan)))
+
+    def _plan_random(self, request: TokenRequest, rng: KeyedRandom) -> ReplyTokens:
+        lexicon, text = self._lexicon, self._lexicon.text
+        start = lexicon.starts[rng.randbelow(len(lexicon.starts))]
+        plan = self._generate_reasoning(request, rng, start)
+        call_prefix = self._generate_call_prefix(request, rng)
+        stops = not request.stop_token_ids.isdisjoint(lexicon.eos)
+        length = max(self._options.output_tokens.sample(rng), request.min_tokens, 1)
+        ends_at = len(plan) + length if stops else None
+        unconstrained = request.matcher is None or (not call_prefix and self._has_free_text(request))
+        if unconstrained and TokenRestrictions(request).allow_all(self._text_tokens | frozenset(plan)):
+            return PlannedTokens(plan, text, start, ends_at, self._find_eos(request))
+        return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
+
+    def _has_free_text(self, request: TokenRequest) -> bool:
+        """Tools that may be called and need not: running text is never one of their calls."""
+        origin = request.origin
+        if origin is None or origin.constraint is not None or not isinstance(origin.prompt, Conversation):
+            return False
+        return origin.prompt.tool_choice.mode == "auto"
+
+    def _generate_reasoning(self, request: TokenRequest, rng: KeyedRandom, start: int) -> list[int]:
+        enabled = self._is_reasoning_requested(request)
+        if enabled is None:
+            enabled = rng.random() < self._options.reasoning
+        if not enabled:
+            return []
+        count = self._options.reasoning_tokens.sample(rng)
+        text = self._lexicon.text
+        return self._wrap_reasoning(request, [text[(start + index) % len(text)] for index in range(count)])
+
+    def _wrap_reasoning(self, request: TokenRequest, inner: list[int]) -> list[int]:
+        """A thought with its marks, as far as the prompt has not set them, within its budget."""
+        if self._reasoning_syntax is None:
+            return []
+        if request.reasoning_budget is not None:
+            inner = inner[: request.reasoning_budget.max_tokens]
+        begin = [] if self._is_reasoning_open(request) else self._lexicon.encode(self._reasoning_syntax.begin)
+        return begin + inner + self._lexicon.encode(self._reasoning_syntax.end + self._reasoning_syntax.end_suffix)
+
+    def _is_reasoning_open(self, request: TokenRequest) -> bool:
+        if self._reasoning_syntax is None:
+            return False
+        tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
+        return tail.rfind(self._reasoning_syntax.begin) > tail.rfind(self._reasoning_syntax.end)
+
+    def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
+        """True: it has to, since it was asked for or begun. None: as it likes."""
+        origin = request.origin
+        if self._reasoning_syntax is None or origin is None or not isinstance(origin.prompt, Conversation):
+            return False
+        if self._is_reasoning_open(request):
+            return True
+        tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
+        if self._reasoning_syntax.begin in tail:
+            return False  # begun and ended by the template
+        reasoning = origin.prompt.reasoning
+        if reasoning.effort is not None and reasoning.enabled is None:
+            return reasoning.effort != "none"
+        return reasoning.enabled
+
+    def _generate_call_prefix(self, request: TokenRequest, rng: KeyedRandom) -> list[int]:
+        """The tokens that begin a call of one of the tools; none where no call is made."""
+        tools, origin = find_callable_tools(request), request.origin
+        if not tools or self._tools is None or request.matcher is None or origin is None:
+            return []
+        assert isinstance(origin.prompt, Conversation)
+        mode = origin.prompt.tool_choice.mode
+        if mode != "required" and rng.random() >= self._options.tool_calls:
+            return []
+        first = self._tools.build_call_syntax(tools[rng.randbelow(len(tools))])[0]
+        return self._lexicon.encode(first.text) if isinstance(first, LiteralText) else []
+
+    def _find_eos(self, request: TokenRequest) -> int:
+        return next((id for id in self._lexicon.eos if id in request.stop_token_ids), NO_TOKEN)
+
+
+def find_callable_tools(request: TokenRequest) -> tuple[Tool, ...]:
+    origin = request.origin
+    if origin is None or not isinstance(origin.prompt, Conversation) or origin.prompt.tool_choice.mode == "none":
+        return ()
+    names = origin.prompt.tool_choice.names
+    return tuple(tool for tool in origin.prompt.tools if names is None or tool.name in names)
+
+
+def hash_prompt(text: str) -> str:
+    """What a recorded reply is found by. text: of the last user or tool message, or of a plain prompt."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def parse_reply(value: object, where: str) -> ScriptEntry:
+    """A reply that came in a message. Raises RequestError."""
+    try:
+        entry = read_entry(value, where)
+        check_entry(entry)
+    except ScriptError as error:
+        raise RequestError(str(error), code="invalid_reply") from None
+    return entry
+
+
+def check_entry(entry: ScriptEntry) -> None:
+    """Raises ScriptError for what only an engine of events can do: false counts, text cut otherwise than in tokens."""
+    if any(count is not None for count in msgspec.structs.astuple(entry.usage)):
+        raise ScriptError("`usage`: the simulator counts its tokens, it does not make counts up")
+    if entry.chunks != "tokens":
+        raise ScriptError("`chunks`: the simulator says tokens")

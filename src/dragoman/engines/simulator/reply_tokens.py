@@ -1,0 +1,189 @@
+"""The tokens of one answer, one at a time: from a plan, or improvised within what a grammar allows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.engine import Matcher, TokenRequest
+from .keyed_rng import KeyedRandom
+from .lexicon import CLOSING, KIND_WEIGHTS, ODD, QUOTE, Lexicon
+
+NO_TOKEN = -1
+"""No token: the answer is over."""
+
+
+class ReplyTokensError(Exception):
+    """The answer cannot go on; the message says why."""
+
+
+class ReplyTokens(Protocol):
+    @property
+    def is_finished(self) -> bool:
+        """Nothing may follow what was said, not even a stop token."""
+        ...
+
+    def next_token(self, count: int) -> int:
+        """The token that follows the first `count`, or NOTHING. Asked once for each count. Raises SpeechError."""
+        ...
+
+
+class PlannedTokens:
+    """A plan, then running text, then an end. The way of nearly all answers: it costs next to nothing a token.
+
+    ends_at: after so many tokens comes `end`, a stop token or NOTHING; None goes on for ever.
+    """
+
+    __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
+
+    is_finished = False
+
+    def __init__(self, plan: Sequence[int], text: Sequence[int], start: int, ends_at: int | None, end: int) -> None:
+        self._plan, self._text, self._start = tuple(plan), text, start
+        self._ends_at, self._end = ends_at, end
+
+    def next_token(self, count: int) -> int:
+        if count == self._ends_at:
+            return self._end
+        if count < len(self._plan):
+            return self._plan[count]
+        return self._text[(self._start + count - len(self._plan)) % len(self._text)]
+
+
+class TokenRestrictions:
+    """Which tokens a request's sampling leaves: `allowed_token_ids`, `bad_words`, and biases that leave no choice."""
+
+    DECISIVE_BIAS = 50.0
+    """A bias that outweighs whatever a model thinks."""
+
+    def __init__(self, request: TokenRequest) -> None:
+        sampling = request.sampling
+        forced = [id for id, bias in sampling.logit_bias if bias >= self.DECISIVE_BIAS]
+        self.allowed = (
+            frozenset(forced) if forced else sampling.allowed_token_ids and frozenset(sampling.allowed_token_ids)
+        )
+        banned = {id for id, bias in sampling.logit_bias if bias <= -self.DECISIVE_BIAS}
+        self.banned = banned | {word[0] for word in sampling.bad_words if len(word) == 1}
+        self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
+
+    def allow_all(self, tokens: frozenset[int]) -> bool:
+        """Whether text of these tokens can never meet one of them."""
+        last = {word[-1] for word in self.bad_words}
+        return self.allowed is None and tokens.isdisjoint(self.banned) and tokens.isdisjoint(last)
+
+    def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
+        """Take away from `allowed` what may not follow what was said."""
+        if self.allowed is not None:
+            remaining = [id for id in self.allowed if allowed[id]]
+            allowed[:] = False
+            allowed[remaining] = True
+        allowed[list(self.banned)] = False
+        for word in self.bad_words:
+            if tuple(output[1 - len(word) :]) == word[:-1]:
+                allowed[word[-1]] = False
+
+
+class ConstrainedTokens:
+    """Follows its plan while that is allowed, and otherwise finds a way to an end that is.
+
+    ends_at: as with Recital, where the grammar leaves it open.
+    """
+
+    def __init__(
+        self,
+        request: TokenRequest,
+        lexicon: Lexicon,
+        rng: KeyedRandom,
+        plan: Sequence[int],
+        *,
+        ends_at: int | None = None,
+    ) -> None:
+        self._request, self._lexicon, self._rng = request, lexicon, rng
+        self._matcher: Matcher | None = request.matcher
+        self._restrictions = TokenRestrictions(request)
+        self._plan, self._ends_at = plan, ends_at
+        self._text_position = lexicon.starts[rng.randbelow(len(lexicon.starts))]
+        self._output: list[int] = []
+        self._inside_structure = False
+        self.is_finished = False
+
+    def next_token(self, count: int) -> int:
+        allowed = self._compute_allowed()
+        eos_ids = [id for id in self._lexicon.eos if id < len(allowed) and allowed[id]]
+        # A grammar that does not let the answer end is in the middle of something.
+        self._inside_structure = self._inside_structure or (self._matcher is not None and not eos_ids)
+        token = self._choose(count, allowed, eos_ids)
+        if token != NO_TOKEN:
+            self._output.append(token)
+            self._advance(token)
+        return token
+
+    def _compute_allowed(self) -> NDArray[np.bool_]:
+        size = self._lexicon.vocab_size
+        if self._matcher is None:
+            allowed = np.ones(size, np.bool_)
+        else:
+            bits = np.unpackbits(np.frombuffer(self._matcher.mask(), np.uint8), bitorder="little")[:size]
+            allowed = np.zeros(size, np.bool_)
+            allowed[: len(bits)] = bits
+        self._restrictions.apply(allowed, self._output)
+        return allowed
+
+    def _choose(self, count: int, allowed: NDArray[np.bool_], eos_ids: list[int]) -> int:
+        if count < len(self._plan):
+            if allowed[self._plan[count]]:
+                return self._plan[count]
+            self._plan = self._plan[:count]
+        may_end = bool(eos_ids) and count >= self._request.min_tokens
+        if may_end and (self._inside_structure or (self._ends_at is not None and count >= self._ends_at)):
+            return eos_ids[0] if eos_ids[0] in self._request.stop_token_ids or self._matcher is not None else NO_TOKEN
+        allowed[eos_ids] = False
+        if not allowed.any():
+            return eos_ids[0] if eos_ids else NO_TOKEN
+        if self._matcher is None or (eos_ids and not self._inside_structure):
+            return self._choose_text_token(count, allowed)
+        return self._choose_inner_token(count, allowed)
+
+    def _choose_text_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
+        """The next of the running text that is allowed."""
+        text = self._lexicon.text
+        for _ in range(len(text)):
+            token, self._text_position = text[self._text_position], (self._text_position + 1) % len(text)
+            if allowed[token]:
+                return token
+        return self._sample_by_kind(count, np.flatnonzero(allowed))
+
+    def _choose_inner_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
+        """Within something that has to be closed. Where nearly all is allowed that is a string: words, and its end."""
+        ids: NDArray[np.int64] = np.flatnonzero(allowed)
+        if 2 * len(ids) < len(allowed):
+            return self._sample_by_kind(count, ids)
+        quotes: NDArray[np.int64] = ids[self._lexicon.kinds[ids] == QUOTE]
+        if len(quotes) and self._rng.random() < 0.2 + count / 200:
+            return int(quotes[self._rng.randbelow(len(quotes))])
+        return self._choose_text_token(count, allowed)
+
+    def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
+        """First a kind, then one of it. The longer the answer, the likelier that what is open is closed."""
+        kinds = self._lexicon.kinds[ids]
+        present: list[int] = np.bincount(kinds, minlength=len(KIND_WEIGHTS)).tolist()
+        weights = [
+            weight if count_of_kind else 0.0 for weight, count_of_kind in zip(KIND_WEIGHTS, present, strict=True)
+        ]
+        weights[CLOSING] *= 1 + count / 12
+        weights[QUOTE] *= 1 + count / 12
+        threshold = self._rng.random() * sum(weights)
+        kind = next((kind for kind, edge in enumerate(accumulate(weights)) if threshold < edge), ODD)
+        candidates: NDArray[np.int64] = ids[kinds == kind]
+        return int(candidates[self._rng.randbelow(len(candidates))])
+
+    def _advance(self, token: int) -> None:
+        if self._matcher is None or token in self._lexicon.eos:
+            return
+        if not self._matcher.advance(token):
+            raise ReplyTokensError("The grammar of this request failed.")
+        self.is_finished = self._matcher.finished

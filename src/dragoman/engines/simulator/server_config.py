@@ -1,0 +1,85 @@
+"""How a server drives a simulated vLLM: what it is told when it is made, and what follows from that. Runs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature, TokenRequest, check_prompt
+from ...core.errors import RequestError
+from ...core.request import GenerationLimits, SamplingOptions
+from .config import SimulatedSchedulerConfig
+from .disaggregation import TransferCost
+from .faults import Fault
+from .kv_notifications import KvTransferConfig
+from .kv_publisher import KvEventsConfig
+from .latency import LatencyModel, StepTime, add_noise, speed_up
+
+_FEATURES = frozenset(
+    {
+        *CONSTRAINT_FEATURES,
+        Feature.TOOLS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+        Feature.REASONING_BUDGET,
+        Feature.TOKEN_IDS,
+        Feature.LORA,
+    }
+)
+_EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
+
+
+class KvTransferSettings(Struct, frozen=True):
+    """Prefill for others, or decode what they have prefilled. tp_size: devices of this instance."""
+
+    config: KvTransferConfig
+    cost: TransferCost
+    tp_size: int = 1
+
+
+class SimulatorConfig(Struct, frozen=True):
+    """What is simulated, and how a server drives it.
+
+    time_scale: 10 is ten times as fast. warm_up: seconds after the start until work is taken. ranks: data-parallel
+    copies of the engine core.  max_loras: adapters that may run at once.
+    """
+
+    scheduler: SimulatedSchedulerConfig
+    latency: LatencyModel
+    frontend_seconds: float = 0.0
+    noise: float = 0.0
+    time_scale: float = 1.0
+    warm_up: float = 0.0
+    ranks: int = 1
+    seed: int = 0
+    max_num_waiting: int = 2048
+    max_loras: int = 8
+    faults: tuple[Fault, ...] = ()
+    kv_events: KvEventsConfig | None = None
+    kv_transfer: KvTransferSettings | None = None
+
+
+def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities:
+    extras = _EXTRAS if config.kv_transfer is None else _EXTRAS | {"kv_transfer_params"}
+    return Capabilities(
+        features=_FEATURES,
+        parameters=frozenset(SamplingOptions.__struct_fields__)
+        | frozenset(GenerationLimits.__struct_fields__)
+        | extras,
+        max_logprobs=vocab_size,
+    )
+
+
+def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
+    """Of the rank of this number, with a noise of its own, on the server's clock."""
+    seconds: StepTime = config.latency.compute_seconds
+    if config.noise:
+        seconds = add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank]))
+    return seconds if config.time_scale == 1 else speed_up(seconds, config.time_scale)
+
+
+def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
+    """Raises RequestError for what no engine of this size could take."""
+    check_prompt(request.prompt, vocab, max_model_len)
+    if request.max_tokens < 1:
+        raise RequestError("max_tokens must be at least 1", param="max_tokens")

@@ -1,0 +1,80 @@
+"""What is due when, on the event loop's clock: one timer for all streams; no deadline moves because one was late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+
+class TimerQueue:
+    """Times are seconds on the loop's clock, less what it was held.
+
+    Calls happen in the order of their times, with exactly the time they were asked for: what is due together happens
+    together, and after a late wake-up everything that was missed happens at once.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[tuple[float, int, Callable[[float], None]]] = []
+        self._sequence_numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._paused_seconds = 0.0
+        self._paused_at: float | None = None
+        self._running = False
+
+    def now(self) -> float:
+        """The present, or the moment at which it was held."""
+        return (self._loop.time() if self._paused_at is None else self._paused_at) - self._paused_seconds
+
+    def call_at(self, when: float, callback: Callable[[float], None]) -> None:
+        heappush(self._calls, (when, next(self._sequence_numbers), callback))
+        if not self._running:
+            self._arm()
+
+    def pause(self) -> None:
+        """Stop the clock."""
+        if self._paused_at is None:
+            self._paused_at = self._loop.time()
+            self._disarm()
+
+    def resume(self) -> None:
+        if self._paused_at is not None:
+            self._paused_seconds += self._loop.time() - self._paused_at
+            self._paused_at = None
+            self._arm()
+
+    def close(self) -> None:
+        self._calls.clear()
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        """A timer for the next call, unless there is one that is early enough."""
+        if not self._calls or self._paused_at is not None:
+            return
+        when = self._calls[0][0] + self._paused_seconds
+        if self._timer is not None:
+            if self._timer_at <= when:
+                return
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._run_due)
+
+    def _run_due(self) -> None:
+        self._timer = None
+        self._running = True
+        try:
+            now = self.now()
+            while self._calls and self._calls[0][0] <= now and self._paused_at is None:
+                when, _, callback = heappop(self._calls)
+                callback(when)
+        finally:
+            self._running = False
+            self._arm()

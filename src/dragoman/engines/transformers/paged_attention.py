@@ -1,0 +1,233 @@
+"""Attention over a paged pool of keys and values, for any model that lets its attention be replaced.
+
+The rows of a step are the tokens of all its chunks, one after the other, as one sequence without padding. The model
+computes what treats each token alone; here every token meets the keys and values of its own sequence. Registered with
+the library under NAME (https://huggingface.co/docs/transformers/attention_interface). Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from ...core.errors import EngineError
+from ..batching import BLOCK_SIZE, Chunk
+from .backend import Device, Network, Tensor, library, safetensors, torch
+
+NAME = "dragoman_paged"
+_PARTS = ("keys", "values")
+
+KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""While it is entered only the kernels of somebody's choice compute attention."""
+
+
+class KvPool:
+    """Keys and values of every layer, in blocks of BLOCK_SIZE tokens. A layer takes its memory when it is first met."""
+
+    def __init__(self, num_blocks: int, device: Device) -> None:
+        self._num_slots = num_blocks * BLOCK_SIZE
+        self._device = device
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def get_layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """[slots, heads, width] each, for keys and values like these: [tokens, heads, width]."""
+        layer = self._layers.get(index)
+        if layer is None:
+            layer = (
+                keys.new_zeros((self._num_slots, *keys.shape[1:])),
+                values.new_zeros((self._num_slots, *values.shape[1:])),
+            )
+            self._layers[index] = layer
+        return layer
+
+    def zero_blocks(self, blocks: Sequence[int]) -> None:
+        """Zero them: what is masked counts for nothing as a number, but 0 * NaN is NaN, and a sequence must not
+        suffer from what its predecessor left behind."""
+        for parts in self._layers.values():
+            for part in parts:
+                part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
+
+    def save(self, block: int) -> bytes:
+        """As safetensors: keys and values of each layer that was met, by its number."""
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        parts = {
+            f"{index}.{name}": part[span].cpu()
+            for index, layer in self._layers.items()
+            for name, part in zip(_PARTS, layer, strict=True)
+        }
+        return safetensors.torch.save(parts)
+
+    def restore(self, block: int, contents: bytes) -> None:
+        """What `save` gave. Layers that were not met yet take their memory now."""
+        span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
+        parts = {name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()}
+        for index in {int(name.partition(".")[0]) for name in parts}:
+            loaded = tuple(parts[f"{index}.{name}"] for name in _PARTS)
+            for part, saved in zip(self.get_layer(index, *loaded), loaded, strict=True):
+                part[span] = saved
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of all layers that were met."""
+        return sum(part[0].numel() * part.element_size() for layer in self._layers.values() for part in layer)
+
+
+class AttentionGroup:
+    """Rows of a step that attend in one go: one token each of several sequences, or several tokens of one.
+
+    rows: where they lie in the step. slots: [sequences, keys] of the pool. positions: [sequences, queries] of the
+    queries; the key at place k of a sequence has position k.
+    """
+
+    def __init__(self, rows: slice, slots: Tensor, positions: Tensor) -> None:
+        self.rows, self.slots, self._positions = rows, slots, positions
+        self._masks: dict[int | None, Tensor] = {}
+
+    def get_mask(self, window: int | None) -> Tensor:
+        """[sequences, 1, queries, keys], True where a query sees a key; the same for all layers with this window."""
+        if window not in self._masks:
+            keys = torch.arange(self.slots.shape[1], device=self.slots.device)
+            queries = self._positions[:, :, None]
+            visible = keys <= queries
+            if window is not None:
+                visible &= keys > queries - window
+            self._masks[window] = visible[:, None]
+        return self._masks[window]
+
+
+class PagedStep:
+    """The tokens of one step, in the order of their chunks. slots: where each token's keys and values go."""
+
+    def __init__(self, chunks: Sequence[Chunk], pool: KvPool, device: Device) -> None:
+        self.pool = pool
+        tokens = [(chunk.sequence, position) for chunk in chunks for position in range(chunk.begin, chunk.end)]
+        self.ids = torch.tensor([[sequence.tokens[position] for sequence, position in tokens]], device=device)
+        self.positions = torch.tensor([[position for _, position in tokens]], device=device)
+        self.slots = torch.tensor([sequence.find_slot(position) for sequence, position in tokens], device=device)
+        self.groups = _build_groups(chunks, device)
+
+
+def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGroup]:
+    """Chunks of one token that follow each other go together, if the longest is at most twice as long as the rest."""
+    groups: list[AttentionGroup] = []
+    start = index = 0
+    while index < len(chunks):
+        members = [chunks[index]]
+        if members[0].num_tokens == 1:
+            shortest = longest = members[0].end
+            for chunk in chunks[index + 1 :]:
+                shortest, longest = min(shortest, chunk.end), max(longest, chunk.end)
+                if chunk.num_tokens > 1 or longest > 2 * shortest + BLOCK_SIZE:
+                    break
+                members.append(chunk)
+        groups.append(_build_group(members, start, device))
+        index += len(members)
+        start += sum(chunk.num_tokens for chunk in members)
+    return groups
+
+
+def _build_group(chunks: Sequence[Chunk], start: int, device: Device) -> AttentionGroup:
+    rows = slice(start, start + sum(chunk.num_tokens for chunk in chunks))
+    width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
+    # Block 0 belongs to nobody: what is masked is read from there.
+    tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks]
+    blocks = torch.tensor(tables, device=device)
+    slots = (blocks[:, :, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device=device)).flatten(1)
+    positions = torch.tensor([list(range(chunk.begin, chunk.end)) for chunk in chunks], device=device)
+    return AttentionGroup(rows, slots, positions)
+
+
+def attend(
+    module: Network,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    *,
+    step: PagedStep | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """One layer, as the library calls it. query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads,
+    width]. sliding_window, softcap, s_aux (sinks): what some models add, in the library's words.
+    """
+    if step is None or attention_mask is not None:
+        raise EngineError("this model's attention brings a mask of its own, or loses ours")
+    keys, values = step.pool.get_layer(module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    keys[step.slots] = key[0].transpose(0, 1)
+    values[step.slots] = value[0].transpose(0, 1)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    mixed = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
+    for group in step.groups:
+        count = len(group.slots)
+        group_query = query[0, :, group.rows].transpose(0, 1).reshape(count, -1, *query.shape[1::2]).transpose(1, 2)
+        group_keys, group_values = keys[group.slots].transpose(1, 2), values[group.slots].transpose(1, 2)
+        mask = group.get_mask(sliding_window)
+        if softcap is None and s_aux is None:
+            use_gqa = group_query.shape[1] != group_keys.shape[1]
+            out = torch.nn.functional.scaled_dot_product_attention(
+                group_query, group_keys, group_values, attn_mask=mask, scale=scale, enable_gqa=use_gqa
+            )
+        else:
+            out = _attend_unfused(group_query, group_keys, group_values, mask, scale, softcap, s_aux)
+        mixed[group.rows] = out.transpose(1, 2).reshape(-1, *mixed.shape[1:])
+    return mixed[None], None
+
+
+def select_kernels(backend: str) -> KernelContext:
+    """Lets only this one of torch's kernels compute; `auto` is torch's own choice for each step.
+
+    Capped scores and sinks are no kernel's work, see `_by_hand`.
+    """
+    if backend == "auto":
+        return nullcontext
+    backend_names = {
+        "flash": "FLASH_ATTENTION",
+        "efficient": "EFFICIENT_ATTENTION",
+        "cudnn": "CUDNN_ATTENTION",
+        "math": "MATH",
+    }
+    choice: Any = import_module("torch.nn.attention")
+    return partial(choice.sdpa_kernel, getattr(choice.SDPBackend, backend_names[backend]))
+
+
+def _attend_unfused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """What the fused kernels cannot: scores that are capped by a tanh, and sinks that take part in the softmax."""
+    repeats = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~mask, float("-inf")).float()
+    if sinks is not None:
+        column = sinks.float().reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]].to(value.dtype)
+    return weights @ value
+
+
+def set_attention(network: Network, *, paged: bool) -> None:
+    """The one over pages, or the library's own. What is no text keeps its own in any case."""
+    name = NAME if paged else "sdpa"
+    text = _find_text_config(network)
+    network.set_attn_implementation(name if text is None else {text: name})
+
+
+def _find_text_config(network: Network) -> str | None:
+    """The name of the part of a model's configuration that is about text; None where all of it is."""
+    config = network.config
+    text = config.get_text_config()
+    return next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
+
+
+def register() -> None:
+    """Make NAME known to the library; it then makes no masks of its own. Doing so again changes nothing."""
+    library.AttentionInterface.register(NAME, attend)

@@ -1,0 +1,96 @@
+"""Whether a model sees with its pages what it sees by itself: two images in one prompt, cut within each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from io import BytesIO
+from itertools import pairwise
+
+import numpy as np
+
+from ...core.engine import TokenRequest
+from ...core.errors import EngineError
+from ..batching import BLOCK_SIZE, Chunk, build_rng
+from ..batching.sequence import Sequence as Running
+from .backend import Network, torch
+from .model import Floats, TransformersModel
+from .paged_attention import set_attention
+from .vision import TransformersVision, VisionInputs, VisionProcessor, decode_image
+from .vision_runner import move_to_device
+
+_IMAGE_SIZES = ((64, 48), (32, 96))
+"""Width and height of each."""
+
+
+def check_vision(
+    model: TransformersModel,
+    network: Network,
+    processor: VisionProcessor,
+    vision: TransformersVision,
+    *,
+    tolerance: float,
+) -> None:
+    """tolerance: of the largest logit. Raises EngineError. The network's attention is paged afterwards."""
+    files = [_draw_image(*size) for size in _IMAGE_SIZES]
+    try:
+        texts, inputs = processor.process([decode_image(file) for file in files])
+        ids = _build_prompt(processor, texts)
+        prepared = vision.prepare(files)
+        if [image.text for image in prepared] != texts:
+            raise EngineError("images beside each other are not those that they are alone")
+        images = vision.locate(ids, prepared)
+        boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
+        request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
+        set_attention(network, paged=False)
+        image_mask = [int(any(image.begin <= position < image.end for image in images)) for position in range(len(ids))]
+        network_inputs = {name: move_to_device(network, tensor) for name, tensor in inputs.items()}
+        expected = _compute_reference(
+            network, ids, image_mask, network_inputs, [boundary - 1 for boundary in boundaries[1:]]
+        )
+        set_attention(network, paged=True)
+        actual = _compute_in_chunks(model, request, boundaries)
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
+        raise EngineError(f"its vision cannot be batched: {error}") from error
+    if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
+        raise EngineError("its vision cannot be batched: in pages it does not see the same")
+
+
+def _draw_image(width: int, height: int) -> bytes:
+    """A picture of its own, the same every time, as a file."""
+    pillow = import_module("PIL.Image")
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = BytesIO()
+    pillow.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def _build_prompt(processor: VisionProcessor, texts: Sequence[str]) -> list[int]:
+    first, second = texts
+    return processor.tokenizer(f"a{first}b{second}c", add_special_tokens=False)["input_ids"]
+
+
+def _compute_reference(
+    network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
+) -> Floats:
+    """shown: 1 where an image is, for models that want to be told."""
+    tensor_options = {"device": network.device}
+    if hasattr(network.model, "get_rope_index"):
+        inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}
+    with torch.inference_mode():
+        logit_rows = torch.tensor(rows, **tensor_options)
+        output = network(
+            input_ids=torch.tensor([ids], **tensor_options), use_cache=False, logits_to_keep=logit_rows, **inputs
+        )
+    return output.logits[0].float().cpu().numpy()
+
+
+def _compute_in_chunks(model: TransformersModel, request: TokenRequest, boundaries: Sequence[int]) -> Floats:
+    sequence = Running(0, request, vocab=model.vocab, max_model_len=len(request.prompt) + 1, rng_factory=build_rng)
+    count = -(-len(request.prompt) // BLOCK_SIZE)
+    sequence.blocks = list(range(1, count + 1))
+    runner = model.build_runner(count + 1)
+    rows = [
+        runner.forward([Chunk(sequence, begin, end)]).compute_last_logits([0]) for begin, end in pairwise(boundaries)
+    ]
+    return np.concatenate(rows)

@@ -1,0 +1,149 @@
+"""The chunks of one answer as one legal stream of events. Pure: it knows no connection and no clock.
+
+A stream that ends before its choices do has failed, whatever it said last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ...core.errors import EngineError
+from ...core.events import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    PromptTokens,
+    ReasoningDelta,
+    RefusalDelta,
+    Started,
+    TextDelta,
+    Token,
+    Usage,
+)
+from ...core.request import GenerateRequest
+from .errors import build_stream_error
+from .tokens import read_tokens
+from .tool_calls import ToolCallSequencer
+from .wire import ChunkChoice, Delta, UpstreamChunk, WireUsage
+
+_WORDS_BY_REASON = {
+    FinishReason.STOP: ("stop", "tool_calls", "function_call", "eos", "eos_token", "end_turn", "stop_sequence"),
+    FinishReason.LENGTH: ("length", "max_tokens", "model_length"),
+    FinishReason.CONTENT_FILTER: ("content_filter", "safety"),
+    FinishReason.ABORT: ("abort",),
+}
+_REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() for word in words}
+
+
+class _ChoiceReader:
+    """held: tokens that no event has carried yet."""
+
+    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
+        self.choice = choice
+        self.calls = ToolCallSequencer(choice, new_id)
+        self.pending_tokens: tuple[Token, ...] = ()
+        self.is_finished = False
+        self.num_tokens = 0
+
+    def feed(self, chunk: ChunkChoice, kv_transfer_params: str | None = None) -> list[Event]:
+        """kv: where its keys and values can be fetched."""
+        if self.is_finished:
+            return []
+        tokens = read_tokens(chunk)
+        self.num_tokens += len(tokens)
+        events = self._read_delta(
+            chunk.delta or chunk.message or Delta(content=chunk.text), self.pending_tokens + tokens
+        )
+        if chunk.finish_reason is not None:
+            events += self.calls.close()
+            events.append(self._finish(chunk, kv_transfer_params))
+        return events
+
+    def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> list[Event]:
+        """The tokens ride on the last thing that was said."""
+        events: list[Event] = []
+        if reasoning := delta.reasoning or delta.reasoning_content:
+            events.append(ReasoningDelta(self.choice, reasoning))
+        if delta.content:
+            events.append(TextDelta(self.choice, delta.content))
+        if delta.refusal:
+            events.append(RefusalDelta(self.choice, delta.refusal))
+        if events:
+            events = [*self.calls.close(), *events]
+        calls = delta.tool_calls or []
+        self.pending_tokens = () if events or calls else tokens
+        if events and not calls:
+            events[-1] = msgspec.structs.replace(events[-1], tokens=tokens)
+        for index, call in enumerate(calls, 1):
+            events += self.calls.feed(call, tokens if index == len(calls) else ())
+        return events
+
+    def _finish(self, chunk: ChunkChoice, kv_transfer_params: str | None) -> ChoiceFinished:
+        self.is_finished = True
+        reason = _REASON_BY_WORD.get(chunk.finish_reason or "")
+        if reason is None:
+            raise EngineError(f"The upstream ended its answer with {chunk.finish_reason!r:.80}.")
+        stop = chunk.matched_stop if chunk.stop_reason is None else chunk.stop_reason
+        matched_stop = stop if isinstance(stop, str | int) and reason is FinishReason.STOP else None
+        return ChoiceFinished(self.choice, reason, matched_stop, self.pending_tokens, kv_transfer_params)
+
+
+class ChunkReader:
+    """Chunks in, events out. `close` when the upstream has said that it is done, or has hung up."""
+
+    def __init__(self, request: GenerateRequest, new_id: Callable[[], str]) -> None:
+        self._request = request
+        choices = max(request.choices, request.best_of or 0)
+        self._choices = [_ChoiceReader(choice, new_id) for choice in range(choices)]
+        self._usage = WireUsage()
+        self.has_started = False
+
+    def feed(self, chunk: UpstreamChunk) -> list[Event]:
+        """Raises RequestError if the upstream refuses, EngineError if it fails or makes no sense."""
+        if chunk.error is not None:
+            error = build_stream_error(chunk.error)
+            raise error if isinstance(error, EngineError) or not self.has_started else EngineError(error.message)
+        self._usage = chunk.usage or self._usage
+        events = [] if self.has_started else self._start(chunk)
+        for choice in chunk.choices or ():
+            if not 0 <= choice.index < len(self._choices):
+                raise EngineError(f"The upstream answers with a choice {choice.index} that was not asked for.")
+            events += self._choices[choice.index].feed(choice, chunk.kv_transfer_text)
+        return events
+
+    def close(self) -> list[Event]:
+        """Raises EngineError if the answer is not complete."""
+        if not self.has_started or not all(choice.is_finished for choice in self._choices):
+            raise EngineError("The upstream's answer broke off.")
+        usage, details = self._usage, self._usage.completion_tokens_details
+        num_tokens = sum(choice.num_tokens for choice in self._choices)
+        return [
+            Finished(
+                Usage(
+                    usage.prompt_tokens or 0,
+                    num_tokens if usage.completion_tokens is None else usage.completion_tokens,
+                    self._count_cached(),
+                    None if details is None else details.reasoning_tokens,
+                )
+            )
+        ]
+
+    def _start(self, chunk: UpstreamChunk) -> list[Event]:
+        self.has_started = True
+        started = Started(self._usage.prompt_tokens or 0, self._count_cached(), len(self._choices))
+        if not self._request.return_prompt:
+            return [started]
+        candidates = [chunk.prompt_token_ids, *(choice.prompt_token_ids for choice in chunk.choices or ())]
+        return [started, self._build_prompt_tokens(next((ids for ids in candidates if ids), ()), chunk.prompt_text)]
+
+    def _build_prompt_tokens(self, ids: Sequence[int], text: str | None) -> PromptTokens:
+        prompt = self._request.prompt
+        prompt_text = prompt if isinstance(prompt, str) else text or ""
+        return PromptTokens(0, prompt_text, tuple(Token(id, "") for id in ids))
+
+    def _count_cached(self) -> int | None:
+        details = self._usage.prompt_tokens_details
+        return None if details is None else details.cached_tokens

@@ -1,0 +1,151 @@
+"""Tool calls of one choice, in sequence, out of deltas that may be interleaved. Pure.
+
+Here a call ends where the next begins. So a later call waits until the one before it is complete: as soon as its
+arguments are a whole JSON object, which is at once for those who send one call after the other, and else when the
+calls are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.errors import EngineError
+from ...core.events import Event, Token, ToolCallDelta, ToolCallStart
+from .wire import CallDelta
+
+MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
+"""Characters of calls that wait for others."""
+
+Tokens = tuple[Token, ...]
+
+
+class JsonObjectScanner:
+    """Whether a text, fed in pieces, has come to the end of a JSON object."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+        self.is_complete = False
+
+    def feed(self, text: str) -> None:
+        for character in text:
+            if self._in_string:
+                self._feed_string(character)
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                self.is_complete |= self._depth == 0
+
+    def _feed_string(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self._in_string = False
+
+
+class _Call:
+    def __init__(self, id: str | None, custom: bool) -> None:
+        self.id, self.name, self.custom = id, "", custom
+        self.has_begun = self.is_finished = False
+        self.scanner = JsonObjectScanner()
+        self.pending: list[tuple[str, Tokens]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """A free-form call's text has no end of its own."""
+        return self.scanner.is_complete and not self.custom
+
+    def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
+        """What can be said of it now."""
+        if not self.name:
+            return []
+        pending, self.pending = self.pending, []
+        events: list[Event] = []
+        if not self.has_begun:
+            self.has_begun = True
+            name_tokens = pending.pop(0)[1] if pending and not pending[0][0] else ()
+            events.append(ToolCallStart(choice, self.id or new_id(), self.name, name_tokens, self.custom))
+        events += [ToolCallDelta(choice, text, tokens) for text, tokens in pending if text or tokens]
+        return events
+
+
+class ToolCallSequencer:
+    """The calls of one choice. new_id: makes the id of a call to which the upstream gave none."""
+
+    def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
+        self._choice, self._new_id = choice, new_id
+        self._by_index: dict[int, _Call] = {}
+        self._queue: list[_Call] = []
+        self._pending_characters = 0
+
+    def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
+        """tokens: those that came with this delta."""
+        call = self._find_call(delta)
+        name, text = _read_delta(delta)
+        if name and not call.name:
+            call.name = name
+        if call.is_finished:
+            if text.strip():
+                raise EngineError("The upstream went on with a tool call that was complete.")
+            text = ""
+        call.scanner.feed(text)
+        if not call.is_finished:
+            call.pending.append((text, tokens))
+            self._pending_characters += len(text)
+        events = self._drain()
+        if self._pending_characters > MAX_PENDING_CHARACTERS:
+            raise EngineError("The upstream's tool calls are interleaved and too long to be put in sequence.")
+        return events
+
+    def close(self) -> list[Event]:
+        """No more calls, at least for now: everything that has waited, in the order in which the calls began."""
+        events: list[Event] = []
+        for call in self._queue:
+            if not call.name:
+                raise EngineError("The upstream began a tool call that names no tool.")
+            events += call.drain(self._choice, self._new_id)
+            call.is_finished = True
+        self._queue.clear()
+        self._pending_characters = 0
+        return events
+
+    def _find_call(self, delta: CallDelta) -> _Call:
+        index = delta.index
+        if index is None:
+            # Some send each call whole and do not number them.
+            is_new = delta.id is not None or not self._by_index
+            index = len(self._by_index) if is_new else max(self._by_index)
+        call = self._by_index.get(index)
+        # Others number all of them 0.
+        is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
+        if call is None or is_another:
+            call = _Call(delta.id or None, delta.custom is not None)
+            self._by_index[index] = call
+            self._queue.append(call)
+        return call
+
+    def _drain(self) -> list[Event]:
+        events: list[Event] = []
+        while self._queue:
+            head = self._queue[0]
+            self._pending_characters -= sum(len(text) for text, _ in head.pending) if head.name else 0
+            events += head.drain(self._choice, self._new_id)
+            if len(self._queue) == 1 or not head.is_complete:
+                return events
+            head.is_finished = True
+            self._queue.pop(0)
+        return events
+
+
+def _read_delta(delta: CallDelta) -> tuple[str, str]:
+    """The tool's name and a piece of what it is called with."""
+    if delta.custom is not None:
+        return delta.custom.name or "", delta.custom.input or ""
+    if delta.function is not None:
+        return delta.function.name or "", delta.function.arguments or ""
+    return "", ""

@@ -1,0 +1,103 @@
+"""A TokenRequest in vLLM's words: its sampling parameters and its prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...core.engine import ReasoningBudget, TokenRequest
+from ...core.errors import RequestError, Unsupported
+from . import backend
+from .backend import Prompt, SamplingParams, StructuredOutputs
+from .config import ReasoningDelimiters
+
+_EMPTY_SALTS = ("", "\n")
+"""What the pipeline makes of no salt of the server's and none of the client's."""
+
+_SEED_MASK = (1 << 63) - 1
+"""vLLM's seeds are 64-bit numbers of which -1 means none; here every number is a seed."""
+
+
+def build_sampling_params(
+    request: TokenRequest, eos: int | None, delimiters: ReasoningDelimiters | None
+) -> SamplingParams:
+    """eos: the one token that vLLM's grammars end with. marks: None where the engine limits no thoughts.
+
+    Ends are the stop ids of the request alone: which tokens end an answer the pipeline knows. Raises RequestError
+    naming the field.
+    """
+    sampling, stop_ids = request.sampling, request.stop_token_ids
+    structured = None
+    if request.grammar is not None:
+        structured = _build_structured_outputs(request.grammar)
+        stop_ids = stop_ids if eos is None else stop_ids | {eos}
+    try:
+        return backend.sampling.SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            seed=None if sampling.seed is None else sampling.seed & _SEED_MASK,
+            logit_bias=dict(sampling.logit_bias) or None,
+            allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
+            # vLLM's own field takes words and spells them; here they have been spelled.
+            _bad_words_token_ids=[list(word) for word in sampling.bad_words] or None,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_token_ids=sorted(stop_ids),
+            ignore_eos=True,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            structured_outputs=structured,
+            thinking_token_budget=None
+            if request.reasoning_budget is None
+            else _get_reasoning_budget(request.reasoning_budget, delimiters),
+            extra_args=_build_extra_args(request),
+            detokenize=False,
+            output_kind=backend.sampling.RequestOutputKind.DELTA,
+            skip_clone=True,
+        )
+    except backend.ClientError as error:
+        raise build_request_error(error) from error
+
+
+def build_prompt(request: TokenRequest) -> Prompt:
+    salt = None if request.cache_salt in _EMPTY_SALTS else request.cache_salt
+    return backend.inputs.tokens_input(list(request.prompt), cache_salt=salt)
+
+
+def build_request_error(error: Exception) -> RequestError:
+    """The field that vLLM names, where it names one. What it was set to stays out of the message."""
+    parameter: object = vars(error).get("parameter")
+    message = str(error.args[0]) if error.args else str(error)
+    return RequestError(message, param=parameter if isinstance(parameter, str) else None)
+
+
+def _build_structured_outputs(grammar: str) -> StructuredOutputs:
+    """vLLM asks llguidance, as the pipeline does, and so the same grammar allows the same tokens."""
+    if grammar.startswith("{"):
+        raise Unsupported(
+            "This model's engine does not take a grammar beside tools or reasoning.", param="response_format"
+        )
+    return backend.sampling.StructuredOutputsParams(grammar=grammar)
+
+
+def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimiters | None) -> int:
+    if delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids:
+        raise Unsupported("This model's engine limits no reasoning.", param="thinking_token_budget")
+    return budget.max_tokens
+
+
+def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
+    """Where vLLM's own server puts them."""
+    extras = dict(request.extras)
+    extra_args: dict[str, Any] = {}
+    if "vllm_xargs" in extras:
+        extra_args |= msgspec.json.decode(extras["vllm_xargs"], type=dict[str, Any])
+    if "kv_transfer_params" in extras:
+        extra_args["kv_transfer_params"] = msgspec.json.decode(extras["kv_transfer_params"])
+    return extra_args or None

@@ -1,0 +1,11 @@
+"""What a client sent that is no request."""
+
+from __future__ import annotations
+
+
+class BadRequest(Exception):
+    """words: for the client and the log; nothing in them comes from the request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message

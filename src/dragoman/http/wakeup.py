@@ -1,0 +1,29 @@
+"""Waking whoever waits, at no cost while nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Wakeup:
+    """As `asyncio.Event` without a memory: only those who wait when it rings are woken."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
+
+    async def wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters += (waiter,)
+        try:
+            await waiter
+        finally:
+            if waiter.cancelled():
+                self._waiters = tuple(other for other in self._waiters if other is not waiter)
+
+    def notify_all(self) -> None:
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,155 @@
+"""A served model around an engine of tokens, out of the directory that its tokenizer lies in. Knows no engine."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from ..constraints.grammar_compiler import Compiler
+from ..core.control import EngineControl, Trainable
+from ..core.engine import Embedder, PrefixCache, TokenEngine
+from ..core.metrics import StatsSource
+from ..core.request import Sampling
+from ..core.vision import ImageProcessor
+from ..engines.batching import BLOCK_SIZE, BatchingEngine, BlockFiles, EngineLimits, compute_fingerprint
+from ..pipeline.adapters import Adapters
+from ..pipeline.detokenizer import Vocabulary
+from ..pipeline.models import ServedModel, TokenBackend
+from ..pipeline.queue_limits import TokenBudget
+from ..prompts.render import Renderer
+from ..prompts.template import ChatTemplate, load_tokenizer_info
+from ..prompts.tokenizer import HfTokenizer, load_tokenizer
+from ..serving.clock import Clock
+from ..settings import Settings
+from .model_metadata import (
+    load_chat_template,
+    load_eos_ids,
+    load_generation_config,
+    resolve_formats,
+    resolve_served_names,
+)
+
+
+def build_engine_limits(settings: Settings) -> EngineLimits:
+    return EngineLimits(
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        num_kv_tokens=settings.kv_cache_tokens,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        max_num_waiting=settings.max_waiting,
+        step_timeout=settings.step_timeout,
+    )
+
+
+def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
+    """Where an engine keeps what it computed of prompts, if it shall. library: what computes, a distribution."""
+    if settings.kv_offloading_dir is None:
+        return None
+    files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
+    name = compute_fingerprint(files, library, version(library), settings.dtype, settings.device, str(BLOCK_SIZE))
+    return BlockFiles(Path(settings.kv_offloading_dir).expanduser() / name, settings.kv_offloading_bytes)
+
+
+def build_token_backend(
+    settings: Settings,
+    engine: TokenEngine,
+    tokenizer: HfTokenizer,
+    template: ChatTemplate | None,
+    eos: frozenset[int],
+    *,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+    vision: ImageProcessor | None = None,
+) -> TokenBackend:
+    """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    return TokenBackend(
+        engine=engine,
+        queue_budget=TokenBudget(settings.max_waiting_tokens),
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer),
+        compiler=Compiler(tokenizer, sorted(eos)),
+        eos=eos,
+        renderer=None if template is None else Renderer(template, tokenizer),
+        trust_templates=settings.trust_request_chat_template,
+        embedder=embedder,
+        cache=cache,
+        vision=vision,
+    )
+
+
+def build_batching_model(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: BatchingEngine,
+    *,
+    own_name: str,
+    embedder: Embedder | None = None,
+    vision: ImageProcessor | None = None,
+    adapters: Adapters | None = None,
+) -> ServedModel:
+    """directory, vision, adapters: as in `serve_engine`. embedder: makes vectors of its tokens."""
+    return build_token_model(
+        settings,
+        clock,
+        directory,
+        engine,
+        own_name=own_name,
+        max_model_len=engine.max_model_len,
+        embedder=embedder,
+        cache=engine,
+        control=engine.control,
+        trainable=engine.control,
+        vision=vision,
+        adapters=adapters,
+    )
+
+
+def build_token_model(
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    engine: TokenEngine,
+    *,
+    own_name: str,
+    max_model_len: int,
+    embedder: Embedder | None = None,
+    cache: PrefixCache | None = None,
+    monitored: StatsSource | None = None,
+    control: EngineControl | None = None,
+    trainable: Trainable | None = None,
+    vision: ImageProcessor | None = None,
+    adapters: Adapters | None = None,
+) -> ServedModel:
+    """directory: has tokenizer.json, and what else a model says of itself.
+
+    The rest is as in ServedModel and its backend; None for what an engine does not have.
+    """
+    tokenizer = load_tokenizer(directory)
+    template = load_chat_template(settings, directory)
+    reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
+    model_defaults = load_generation_config(directory)
+    if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
+        # Else a user could write what stands for an image.
+        raise ValueError(f"{vision.placeholder!r} is no control token of the tokenizer in {directory}")
+    backend = build_token_backend(
+        settings, engine, tokenizer, template, load_eos_ids(directory), embedder=embedder, cache=cache, vision=vision
+    )
+    name, aliases = resolve_served_names(settings, own_name)
+    return ServedModel(
+        name,
+        backend,
+        max_model_len,
+        int(clock.now()),
+        aliases,
+        sampling=settings.override_generation_config.merge_into(model_defaults.merge_into(Sampling())),
+        max_new_tokens=settings.override_generation_config.max_new_tokens or model_defaults.max_new_tokens,
+        reasoning=reasoning,
+        tools=tools,
+        stats_source=monitored,
+        control=control,
+        trainable=trainable,
+        adapters=adapters,
+        tokenizer_info=load_tokenizer_info(directory, template),
+    )

@@ -1,0 +1,1 @@
+"""Ports that refuse, reset or hang connections: the port itself, and the schedule of its outages."""

@@ -1,0 +1,149 @@
+"""When the ports of simulated servers stop listening and listen again, by an administrator's orders."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Protocol
+
+from ...core.errors import Conflict, RequestError
+from ...serving.port_faults.spec import PortCommand, PortState
+from .port import ClientAddress, ServerPort
+
+log = logging.getLogger("dragoman.ports")
+
+LISTEN_COMMAND = PortCommand("listening")
+
+
+class CancellableTimer(Protocol):
+    """One that can be stopped before its time."""
+
+    def cancel(self) -> None: ...
+
+
+CallLater = Callable[[float, Callable[[], None]], CancellableTimer]
+"""Calls something in so many seconds."""
+
+PlannedChange = tuple[float, PortCommand]
+"""In so many seconds."""
+
+
+def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
+    """What becomes of a port, and when: each order holds until it is over or the next begins, and the port listens
+    where none holds. Raises RequestError for two that begin together.
+    """
+    ordered = sorted(commands, key=lambda command: order.after)
+    planned: list[PlannedChange] = [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
+    for command, following in zip_longest(ordered, ordered[1:]):
+        if following is not None and following.after == command.after:
+            raise RequestError(f"Two orders begin after {command.after:g} seconds.", param="after")
+        planned.append((command.after, command))
+        end = None if command.seconds is None else command.after + command.seconds
+        if end is not None and (following is None or end < following.after):
+            planned.append((end, LISTEN_COMMAND))
+    return planned
+
+
+class PortSchedule:
+    """What was ordered of one port."""
+
+    def __init__(self, port: ServerPort, call_later: CallLater) -> None:
+        self.port, self._call_later = port, call_later
+        self._timers: list[CancellableTimer] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.changes: Sequence[PlannedChange] = [(0.0, LISTEN_COMMAND)]
+        self.num_applied = 1
+
+    @property
+    def state(self) -> PortState:
+        return PortState(self.port.port, self.port.state, len(self.changes) - self.num_applied)
+
+    async def apply(self, planned: Sequence[PlannedChange], client: ClientAddress | None) -> None:
+        """In place of what there was; the first at once, for whoever is on this connection. Raises Conflict."""
+        self.cancel()
+        self.changes, self.num_applied = planned, 1
+        # Before anything is awaited: another order may come meanwhile, and cancels them.
+        self._timers = [self._schedule(seconds / self.port.time_scale, command) for seconds, command in planned[1:]]
+        await self._change(planned[0][1], client)
+
+    def cancel(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _schedule(self, seconds: float, command: PortCommand) -> CancellableTimer:
+        def start() -> None:
+            self.num_applied += 1
+            task = asyncio.get_running_loop().create_task(self._change_or_log(command))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return self._call_later(seconds, start)
+
+    async def _change_or_log(self, command: PortCommand) -> None:
+        try:
+            await self._change(command, None)
+        except Conflict as error:
+            log.error("port %d stays closed: %s", self.port.port, error)
+
+    async def _change(self, command: PortCommand, client: ClientAddress | None) -> None:
+        await self.port.change_state(command.state, command.running or "cut", client)
+
+
+class ServerPorts:
+    """The ports of a process, in the order of its servers."""
+
+    def __init__(self, ports: Sequence[ServerPort], call_later: CallLater | None = None) -> None:
+        self.ports = tuple(ports)
+        self._schedules = [PortSchedule(port, call_later or _call_later_on_loop) for port in ports]
+
+    def states(self) -> Sequence[PortState]:
+        return [schedule.state for schedule in self._schedules]
+
+    async def apply(self, own_port: ServerPort, commands: Sequence[PortCommand], client: ClientAddress | None) -> None:
+        """asked: whose server took them. Raises RequestError."""
+        plans = self._plan(own_port, commands)
+        all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
+        if all(planned[-1][1].state != "listening" for planned in all_plans):
+            message = "No port would be left to order it from that one listens again; say for how many `seconds`."
+            raise RequestError(message, param="seconds")
+        for schedule in self._schedules:
+            if schedule.port in plans:
+                await schedule.apply(plans[schedule.port], client if schedule.port is own_port else None)
+
+    def close(self) -> None:
+        for schedule in self._schedules:
+            schedule.cancel()
+            schedule.port.close()
+
+    def _plan(self, own_port: ServerPort, commands: Sequence[PortCommand]) -> dict[ServerPort, list[PlannedChange]]:
+        """Raises RequestError."""
+        ports_by_number = {port.port: port for port in self.ports}
+        commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
+        for command in commands:
+            port = own_port if command.port is None else ports_by_number.get(command.port)
+            if port is None:
+                port_list = ", ".join(map(str, ports_by_number))
+                raise RequestError(
+                    f"No server of this process is on port {command.port}; there are {port_list}.", param="port"
+                )
+            commands_by_port.setdefault(port, []).append(command)
+        return {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}
+
+
+def _call_later_on_loop(seconds: float, call: Callable[[], None]) -> CancellableTimer:
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class ServerPortController:
+    """The doors, as the server behind one of them has them. See `serving.listening.Listening`."""
+
+    def __init__(self, own_port: ServerPort, server_ports: ServerPorts) -> None:
+        self._own_port, self._server_ports = own_port, server_ports
+
+    def states(self) -> Sequence[PortState]:
+        return self._server_ports.states()
+
+    async def apply(self, commands: Sequence[PortCommand], client: ClientAddress | None) -> None:
+        await self._server_ports.apply(self._own_port, commands, client)

@@ -1,0 +1,136 @@
+"""A call's arguments, from the JSON text that the model writes to the text that the call carries.
+
+For a function that is the JSON as it was written; for a custom tool it is the one string inside it. Knows no events.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .json_text import ObjectReader, ReadStatus, StringDecoder
+
+
+class ArgumentDecoder(Protocol):
+    """Reads the raw text of one JSON value, in any pieces; the texts it returns, joined, are what the call carries."""
+
+    def decode(self, raw: str) -> str: ...
+
+    def flush(self) -> str:
+        """The value is over, or will not go on."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing that may follow changes the text."""
+        ...
+
+    @property
+    def is_transparent(self) -> bool:
+        """Plain text that goes on with a string passes as it is."""
+        ...
+
+
+class FunctionArgumentDecoder:
+    """An object passes as it is written. A string is taken for JSON that was quoted once too often; null is {}."""
+
+    def __init__(self) -> None:
+        self._string_decoder: StringDecoder | None = None
+        self._scalar: list[str] | None = None
+        self._has_begun = False
+
+    def decode(self, raw: str) -> str:
+        if not self._has_begun and raw:
+            self._has_begun = True
+            if raw[0] == '"':
+                self._string_decoder = StringDecoder()
+            elif raw[0] not in "{[":
+                self._scalar = []
+        if self._string_decoder is not None:
+            return self._string_decoder.decode(raw)
+        if self._scalar is not None:
+            self._scalar.append(raw)
+            return ""
+        return raw
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+    @property
+    def is_transparent(self) -> bool:
+        return (
+            self._has_begun and self._scalar is None and (self._string_decoder is None or self._string_decoder.is_plain)
+        )
+
+    def flush(self) -> str:
+        if self._string_decoder is not None:
+            return self._string_decoder.flush()
+        if self._scalar is None:
+            return "" if self._has_begun else "{}"
+        scalar, self._scalar = "".join(self._scalar), []
+        return "{}" if scalar == "null" else scalar
+
+
+class CustomInputDecoder:
+    """The string under `input`, decoded as it comes; a bare string is the input itself.
+
+    If there is no such string, what was written passes as it is, so that nothing is lost.
+    """
+
+    def __init__(self) -> None:
+        self._object_reader: ObjectReader | None = None
+        self._string_decoder: StringDecoder | None = None
+        self._pending: list[str] = []
+        self._is_complete = False
+
+    def decode(self, raw: str) -> str:
+        if self._object_reader is None and self._string_decoder is None and raw:
+            if raw[0] == '"':
+                self._string_decoder = StringDecoder()
+            else:
+                self._object_reader = ObjectReader()
+        if self._string_decoder is None:
+            self._pending.append(raw)
+        if self._object_reader is not None:
+            return "" if self._is_complete else self._decode_object(self._object_reader, raw)
+        return self._string_decoder.decode(raw) if self._string_decoder is not None else ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_complete and self._string_decoder is not None
+
+    @property
+    def is_transparent(self) -> bool:
+        return self._string_decoder is not None and not self._is_complete and self._string_decoder.is_plain
+
+    def _decode_object(self, reader: ObjectReader, raw: str) -> str:
+        pos, decoded = 0, ""
+        while True:
+            start, (pos, status) = pos, reader.read(raw, pos)
+            if self._string_decoder is not None:
+                decoded += self._string_decoder.decode(raw[start:pos])
+            match status:
+                case ReadStatus.VALUE if reader.key == "input" and raw[pos] == '"':
+                    self._string_decoder = StringDecoder()
+                    self._pending.clear()
+                case ReadStatus.END if self._string_decoder is not None:
+                    self._is_complete = True
+                    return decoded + self._string_decoder.flush()
+                case ReadStatus.MORE:
+                    return decoded
+                case ReadStatus.CLOSE | ReadStatus.INVALID:
+                    self._is_complete = True
+                    return decoded
+                case _:
+                    pass
+
+    def flush(self) -> str:
+        pending, self._pending = "".join(self._pending), []
+        if pending or self._is_complete or self._string_decoder is None:
+            return pending
+        self._is_complete = True
+        return self._string_decoder.flush()
+
+
+def build_argument_decoder(*, is_custom: bool) -> ArgumentDecoder:
+    return CustomInputDecoder() if is_custom else FunctionArgumentDecoder()

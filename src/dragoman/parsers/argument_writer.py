@@ -1,0 +1,96 @@
+"""Arguments that a model writes one by one, as the text that the call carries. Knows no syntax of any model.
+
+For a function that is one JSON object; for a custom tool it is the string under `input`, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .json_values import encode
+
+
+def escape_json(text: str) -> str:
+    """The text as it stands within a JSON string."""
+    return encode(text)[1:-1]
+
+
+class ArgumentWriter(Protocol):
+    """Each method returns what it adds to the text of the call."""
+
+    def begin_argument(self, name: str) -> str:
+        """The argument that begins."""
+        ...
+
+    def begin_string(self) -> str:
+        """It is a string."""
+        ...
+
+    def write_text(self, text: str) -> str:
+        """The next of its string."""
+        ...
+
+    def end_string(self) -> str: ...
+
+    def write_json(self, text: str) -> str:
+        """The next of its JSON."""
+        ...
+
+    def finish(self) -> str:
+        """There are no more arguments."""
+        ...
+
+
+class ObjectArgumentWriter:
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def begin_argument(self, name: str) -> str:
+        separator = ", " if self._has_begun else "{"
+        self._has_begun = True
+        return f"{separator}{encode(name)}: "
+
+    def begin_string(self) -> str:
+        return '"'
+
+    def write_text(self, text: str) -> str:
+        return escape_json(text)
+
+    def end_string(self) -> str:
+        return '"'
+
+    def write_json(self, text: str) -> str:
+        return text
+
+    def finish(self) -> str:
+        return "}" if self._has_begun else "{}"
+
+
+class CustomInputWriter:
+    def __init__(self) -> None:
+        self._in_input = False
+        self._has_input = False
+
+    def begin_argument(self, name: str) -> str:
+        self._in_input = name == "input" and not self._has_input
+        self._has_input = self._has_input or self._in_input
+        return ""
+
+    def begin_string(self) -> str:
+        return ""
+
+    def write_text(self, text: str) -> str:
+        return text if self._in_input else ""
+
+    def end_string(self) -> str:
+        return ""
+
+    def write_json(self, text: str) -> str:
+        return text if self._in_input else ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def build_argument_writer(*, is_custom: bool) -> ArgumentWriter:
+    return CustomInputWriter() if is_custom else ObjectArgumentWriter()

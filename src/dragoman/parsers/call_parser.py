@@ -1,0 +1,297 @@
+"""A tool call as it is read, and the part of a parser that turns it into events. Knows JSON, but no marks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from ..core.events import Event, TextDelta, Token, ToolCallDelta, ToolCallStart
+from ..core.message import CustomTool, Tool
+from ..core.syntax import ParseContext
+from .argument_decoder import ArgumentDecoder, build_argument_decoder
+from .base import TextParser
+from .json_text import ObjectReader, ReadStatus, ValueReader, decode_string, skip_whitespace
+
+
+class CallReader(Protocol):
+    """Reads one call. Once it has begun, its name is known and declared and its arguments stream."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    @property
+    def is_undeclared(self) -> bool:
+        """It calls what is no tool, and is only text."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """The arguments are all there."""
+        ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_custom(self) -> bool: ...
+
+    @property
+    def id(self) -> str | None:
+        """The one that the model has given it."""
+        ...
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read on: MORE, CLOSE behind its end, or BAD at the character that cannot be part of a call."""
+        ...
+
+    def is_plain_continuation(self, text: str) -> bool:
+        """Whether this text only goes on with a string in the arguments, and is that part of them as it stands."""
+        ...
+
+    @property
+    def end_marker(self) -> str:
+        """The mark of the frame that has ended it, if it was that."""
+        ...
+
+    def take_arguments(self) -> str:
+        """What has come of the arguments since this was last asked."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more will come, although the call is not whole."""
+        ...
+
+
+class JsonCallReader:
+    """What has been read of a call that is one JSON object: its name, and its arguments as they come.
+
+    name_keys, argument_keys: where to find them. first_keys: an object that begins with another key is no call.
+    """
+
+    id: str | None = None
+    end_marker = ""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        name_keys: Collection[str],
+        argument_keys: Collection[str],
+        first_keys: Collection[str] | None = None,
+    ) -> None:
+        self._first_keys = first_keys
+        self._name_keys = name_keys
+        self._argument_keys = argument_keys
+        self._tools = tools
+        self._object_reader = ObjectReader()
+        self._name: list[str] | None = None
+        self._raw: list[str] = []
+        self._decoder: ArgumentDecoder | None = None
+        self._chunks: list[str] = []
+        self._role = ""
+        self.name = ""
+        self.has_begun = False
+        """The name is known and declared."""
+        self.is_custom = False
+        self.is_undeclared = False
+        self.is_complete = False
+        """The arguments are all there."""
+        self._has_arguments = False
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is no JSON or no name."""
+        while True:
+            start, role = pos, self._role
+            pos, status = self._object_reader.read(text, pos)
+            if role:
+                self._append_raw(role, text[start:pos])
+            match status:
+                case ReadStatus.VALUE:
+                    self._role = self._find_role()
+                case ReadStatus.END:
+                    self._role = ""
+                    if not self._finish_value(role):
+                        return pos, ReadStatus.INVALID
+                case ReadStatus.CLOSE:
+                    self._finish_object()
+                    return pos, status
+                case ReadStatus.INVALID:
+                    self.finish()
+                    return pos, status
+                case ReadStatus.MORE:
+                    return pos, status
+                case ReadStatus.KEY:
+                    if self._first_keys is not None and self._object_reader.key not in self._first_keys:
+                        return pos, ReadStatus.INVALID
+                    self._first_keys = None
+
+    def is_plain_continuation(self, text: str) -> bool:
+        decoder = self._decoder
+        return (
+            self._role == "arguments"
+            and decoder is not None
+            and decoder.is_transparent
+            and self._object_reader.is_plain_continuation(text)
+        )
+
+    def _find_role(self) -> str:
+        """What the value that begins is to the call; of each kind only the first one counts."""
+        key = self._object_reader.key
+        if key in self._name_keys and not self._name:
+            self._name = []
+            return "name"
+        if key in self._argument_keys and not self._has_arguments:
+            self._has_arguments = True
+            return "arguments"
+        return ""
+
+    def _append_raw(self, role: str, raw: str) -> None:
+        if role == "name" and self._name is not None:
+            self._name.append(raw)
+        elif self._decoder is not None:
+            self._chunks.append(self._decoder.decode(raw))
+        elif not self.is_undeclared:
+            self._raw.append(raw)
+
+    def _finish_value(self, role: str) -> bool:
+        """A value is over; False if it was to be the name and is none."""
+        if role == "name":
+            name = decode_string("".join(self._name or ()))
+            if name is None:
+                return False
+            self._set_name(name)
+        elif role == "arguments":
+            self.is_complete = True
+            if self._decoder is not None:
+                self._chunks.append(self._decoder.flush())
+        return True
+
+    def _set_name(self, name: str) -> None:
+        self.name = name
+        self.has_begun = name in self._tools
+        self.is_undeclared = not self.has_begun
+        if self.has_begun:
+            self.is_custom = isinstance(self._tools[name], CustomTool)
+            self._decoder = build_argument_decoder(is_custom=self.is_custom)
+            self._chunks.append(self._decoder.decode("".join(self._raw)))
+            if self.is_complete:
+                self._chunks.append(self._decoder.flush())
+        self._raw.clear()
+
+    def _finish_object(self) -> None:
+        if self._decoder is not None and not self.is_complete:
+            self.is_complete = True
+            self._chunks.append(self._decoder.flush())
+
+    def take_arguments(self) -> str:
+        """What has come of the arguments since this was last asked."""
+        arguments = "".join(self._chunks)
+        self._chunks.clear()
+        return arguments
+
+    def finish(self) -> None:
+        """Nothing more will come, although the object is not closed."""
+        if self._decoder is not None and self._has_arguments and not self.is_complete:
+            self._chunks.append(self._decoder.flush())
+            self.is_complete = self._decoder.is_complete
+
+
+class ArgumentsReader:
+    """A call whose name stood before it, so that its JSON is the arguments alone. tool: None if it is not declared."""
+
+    end_marker = ""
+
+    def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
+        self.name = name
+        self.id = id
+        self.is_custom = isinstance(tool, CustomTool)
+        self.has_begun = tool is not None
+        self.is_undeclared = tool is None
+        self.is_complete = False
+        self._decoder = build_argument_decoder(is_custom=self.is_custom)
+        self._value_reader: ValueReader | None = None
+        self._chunks: list[str] = []
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if self._value_reader is None:
+            pos = skip_whitespace(text, pos)
+            if pos == len(text):
+                return pos, ReadStatus.MORE
+            self._value_reader = ValueReader()
+        start = pos
+        pos, status = self._value_reader.read(text, pos)
+        self._chunks.append(self._decoder.decode(text[start:pos]))
+        if status is ReadStatus.END:
+            self.is_complete = True
+            self._chunks.append(self._decoder.flush())
+            return pos, ReadStatus.CLOSE
+        if status is ReadStatus.INVALID:
+            self.finish()
+        return pos, status
+
+    def is_plain_continuation(self, text: str) -> bool:
+        return (
+            self._value_reader is not None
+            and not self.is_complete
+            and self._decoder.is_transparent
+            and self._value_reader.is_plain_continuation(text)
+        )
+
+    def take_arguments(self) -> str:
+        arguments = "".join(self._chunks)
+        self._chunks.clear()
+        return arguments
+
+    def finish(self) -> None:
+        if self._value_reader is not None and not self.is_complete:
+            self._chunks.append(self._decoder.flush())
+            self.is_complete = self._decoder.is_complete
+
+
+class CallParser(TextParser):
+    """A parser that reads calls. What of a call turns out to be none is released as text."""
+
+    def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
+        super().__init__(single_tokens)
+        self._tools = {tool.name: tool for tool in context.tools}
+        self._new_id = context.new_id
+        self._call: CallReader = JsonCallReader(self._tools, (), ())
+        self._has_started = False
+
+    def _read_call(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Read on in the call, and release what is understood of it: the buffer begins with the call."""
+        call = self._call
+        pos, status = call.read(text, pos)
+        n = self._count_consumed(text, pos)
+        if call.has_begun:
+            self._stream_arguments(call, n)
+        elif call.is_undeclared or status is not ReadStatus.MORE:
+            self._emit_buffered(TextDelta, n)
+        if status is not ReadStatus.MORE:
+            self._has_started = False
+        return pos, status
+
+    def _call_fast_path(self, event: TextDelta) -> Event | None:
+        """What the delta becomes if it only goes on with a string in the arguments; nothing is held then."""
+        if self._has_started and self._call.is_plain_continuation(event.text):
+            return ToolCallDelta(event.choice, event.text, event.tokens)
+        return None
+
+    def _stream_arguments(self, call: CallReader, n: int) -> None:
+        if self._has_started:
+            self._drop(n)
+        else:
+            self._has_started = True
+            self._emit_buffered(self._build_start, n)
+        arguments = call.take_arguments()
+        if arguments:
+            self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens()))
+
+    def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
+        id = self._call.id or self._new_id()
+        return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
+
+    def _end_call(self) -> None:
+        """The answer ends within the call."""
+        self._call.finish()
+        self._stream_arguments(self._call, len(self._buffer))
+        self._has_started = False

@@ -1,0 +1,371 @@
+"""Tool calls between marks: one parser for every family of models whose calls stand in the text of the answer.
+
+A frame says which marks stand around calls, a syntax how one call is written between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from ..core.events import Event, FinishReason, TextDelta, Token, ToolCallDelta, ToolCallStart
+from ..core.message import Tool
+from ..core.syntax import LiteralText, ParseContext, Parser, SyntaxPiece
+from .base import PrefixMatcher, PrefixResult
+from .call_parser import CallParser, CallReader
+from .json_text import ReadStatus
+from .multi_pattern import AhoCorasick
+
+
+class CallTemplate(Struct, frozen=True):
+    """The texts around calls as the template writes them, where calls are enforced.
+
+    before, after: around all calls of an answer. open, close: around each. between: two of them.
+    """
+
+    prefix: str = ""
+    call_prefix: str = ""
+    call_suffix: str = ""
+    separator: str = ""
+    suffix: str = ""
+
+
+class Delimiters(Struct, frozen=True):
+    """opens: each begins a section of calls, which `end` closes. call, call_end: around each call; "" where there is
+    no such mark. listed: calls stand in a list, `[`, `,` and `]`. extra: what else may stand between two of them.
+
+    leading: calls may also begin an answer without a mark. lead: what of the template's stands before the first mark
+    and is no text. short_ids: ids of calls are nine letters and digits, as some templates demand.
+    """
+
+    section_starts: tuple[str, ...] = ()
+    section_end: str = ""
+    call_start: str = ""
+    call_end: str = ""
+    is_list: bool = False
+    fillers: tuple[str, ...] = ()
+    leading: bool = False
+    leading_text: str = ""
+    has_short_ids: bool = False
+
+    @property
+    def call_openers(self) -> tuple[str, ...]:
+        """What begins calls in a text."""
+        return tuple(filter(None, (*self.section_starts, self.call_start)))
+
+    @property
+    def inner_markers(self) -> tuple[str, ...]:
+        """What may stand before, between and behind the calls of a section."""
+        brackets = ("[", ",", "]") if self.is_list else ()
+        markers = (*self.call_openers, self.call_end, self.section_end, *brackets, *self.fillers)
+        return tuple(dict.fromkeys(filter(None, markers)))
+
+    @property
+    def closers(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.call_end, self.section_end)))
+
+
+class CallSyntax(Protocol):
+    """How a call is written between the marks of its frame."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that mean something in it."""
+        ...
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        """Those of them that end a call."""
+        ...
+
+    def can_begin_with(self, char: str) -> bool:
+        """Whether a call without a mark may begin so."""
+        ...
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
+        """For one call. char: where no mark precedes it, what it begins with."""
+        ...
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        """See ToolFormat.call."""
+        ...
+
+
+class CallSyntaxSpec(Protocol):
+    """A shape as data. outer: marks of the frame that may end a call too."""
+
+    def compile(self, outer_markers: tuple[str, ...]) -> CallSyntax: ...
+
+
+class DelimitedCallFormat:
+    """added: texts of the vocabulary's added tokens; a mark among them begins calls only as that one token."""
+
+    def __init__(
+        self, delimiters: Delimiters, spec: CallSyntaxSpec, template: CallTemplate, added_tokens: Collection[str] = ()
+    ) -> None:
+        self.delimiters = delimiters
+        self.template = template
+        self.call_syntax = spec.compile((*delimiters.call_openers, *delimiters.closers))
+        self.single_tokens = frozenset(delimiters.call_openers) & frozenset(added_tokens)
+        prefixed_starts = (
+            [delimiters.leading_text + marker for marker in delimiters.call_openers] if delimiters.leading_text else []
+        )
+        self.start_patterns = (
+            AhoCorasick([*delimiters.call_openers, *prefixed_starts]) if delimiters.call_openers else None
+        )
+        end_markers = (*self.call_syntax.end_markers, *delimiters.closers)
+        self.end_patterns = AhoCorasick([*end_markers, *("\n" + end for end in end_markers)]) if end_markers else None
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        delimiters = self.delimiters
+        return tuple(
+            dict.fromkeys(
+                (*delimiters.call_openers, *delimiters.closers, *delimiters.fillers, *self.call_syntax.markers)
+            )
+        )
+
+    @property
+    def call_openers(self) -> tuple[str, ...]:
+        """The markers that begin a call and nothing else: without them there can be none."""
+        return self.delimiters.call_openers
+
+    @property
+    def section_delimiters(self) -> tuple[str, str]:
+        return self.template.prefix, self.template.suffix
+
+    @property
+    def call_separator(self) -> str:
+        return self.template.separator
+
+    @property
+    def has_unmarked_calls(self) -> bool:
+        return self.delimiters.leading and not self.template.prefix
+
+    def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        pieces = self.call_syntax.build_pieces(tool)
+        return _merge_verbatim(
+            (LiteralText(self.template.call_prefix), *pieces, LiteralText(self.template.call_suffix))
+        )
+
+    def create_parser(self, context: ParseContext) -> Parser:
+        return DelimitedCallParser(self, context)
+
+
+def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
+    """Texts beside each other are one; none is empty."""
+    merged: list[SyntaxPiece] = []
+    for piece in pieces:
+        match piece, merged[-1] if merged else None:
+            case LiteralText(text), LiteralText(previous):
+                merged[-1] = LiteralText(previous + text)
+            case LiteralText(""), _:
+                pass
+            case _:
+                merged.append(piece)
+    return tuple(merged)
+
+
+class DelimitedCallParser(CallParser):
+    """Expecting marks (before the first call, and around each), in text, in a call, in a call that is malformed.
+
+    Until its name is known a call is held, with the marks before it; from then on its arguments stream. What turns
+    out not to be a call of a declared tool is text, exactly as it was written.
+    """
+
+    def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:
+        super().__init__(context, format.single_tokens)
+        self._format = format
+        self._delimiters = format.delimiters
+        self._state: Callable[[DelimitedCallParser, str, int], int] = DelimitedCallParser._parse_marker
+        self._prefix_matcher = PrefixMatcher(format.delimiters.call_openers)
+        self._in_section = False  # of a section, where more marks may stand
+        self._follows_call = False  # the last thing was a call, so that white space and marks behind it are no text
+        self._marker_length = 0  # characters of the buffer that are marks
+        self._search_state = 0
+        if self._delimiters.leading:
+            self._expect_marker(in_section=True)
+
+    def _fast_path(self, event: TextDelta) -> Event | None:
+        start_patterns = self._format.start_patterns
+        if self._state is DelimitedCallParser._parse_text and not self._search_state:
+            return event if start_patterns is None or not start_patterns.can_start_in(event.text) else None
+        return self._call_fast_path(event) if self._state is DelimitedCallParser._parse_call else None
+
+    def _step(self, text: str, pos: int) -> int:
+        return self._state(self, text, pos)
+
+    def _expect_marker(self, *, in_section: bool) -> None:
+        self._in_section = in_section
+        self._prefix_matcher = PrefixMatcher(
+            self._delimiters.inner_markers if in_section else self._delimiters.call_openers
+        )
+        self._state = DelimitedCallParser._parse_marker
+
+    def _parse_marker(self, text: str, pos: int) -> int:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.INCOMPLETE:
+            return pos
+        if result is PrefixResult.MATCHED and self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos):
+            self._marker_length = self._count_consumed(text, pos)
+            return self._handle_marker(self._prefix_matcher.marker, pos)
+        if result is PrefixResult.NO_MATCH and self._can_begin_call(text[pos]):
+            return self._begin_call(pos, text[pos])
+        return self._end_calls(text, pos)
+
+    def _can_begin_call(self, char: str) -> bool:
+        """Whether a call that no mark precedes begins here: one of a list needs the list."""
+        if not self._in_section or self._delimiters.call_start or self._prefix_matcher.matched:
+            return False
+        return bool(
+            self._marker_length or self._follows_call or not self._delimiters.is_list
+        ) and self._format.call_syntax.can_begin_with(char)
+
+    def _handle_marker(self, marker: str, pos: int) -> int:
+        """A mark of the frame has been read."""
+        delimiters = self._delimiters
+        if marker == delimiters.call_start:
+            return self._begin_call(pos)
+        is_standalone = not (delimiters.section_starts or delimiters.is_list or delimiters.leading)
+        section_end = delimiters.section_end or ("]" if delimiters.is_list else "")
+        if marker == section_end or (marker == delimiters.call_end and is_standalone):
+            self._end_section()
+        else:
+            self._expect_marker(in_section=True)
+        return pos
+
+    def _end_section(self) -> None:
+        """The section has ended."""
+        if self._follows_call:
+            self._drop(self._marker_length)
+        else:
+            self._emit_buffered(TextDelta, self._marker_length)
+        self._marker_length = 0
+        if self._follows_call:
+            self._expect_marker(in_section=False)
+        else:
+            self._switch_to_text()
+
+    def _end_calls(self, text: str, pos: int) -> int:
+        """No mark and no call stands here: what the marks have not used up is text."""
+        resume_pos = self._rewind(text, pos) + self._marker_length
+        if self._follows_call:
+            self._drop(self._marker_length)
+        else:
+            self._emit_buffered(TextDelta, self._marker_length)
+        self._switch_to_text()
+        return resume_pos
+
+    def _switch_to_text(self) -> None:
+        self._state = DelimitedCallParser._parse_text
+        self._search_state = self._marker_length = 0
+        self._follows_call = self._in_section = False
+
+    def _parse_text(self, text: str, pos: int) -> int:
+        start_patterns = self._format.start_patterns
+        if start_patterns is None:
+            self._emit_buffered(TextDelta, len(self._buffer))
+            return len(text)
+        end, self._search_state = start_patterns.search(text, pos, self._search_state)
+        if end < 0:
+            self._emit_buffered(TextDelta, len(self._buffer) - start_patterns.pending_lengths[self._search_state])
+            return len(text)
+        size = start_patterns.match_lengths[self._search_state]
+        start = self._count_consumed(text, end) - size
+        marker = start_patterns.match_texts[self._search_state].removeprefix(self._delimiters.leading_text)
+        if not self._buffer.is_marker(marker, len(text) - end):
+            return end
+        self._emit_buffered(TextDelta, start)
+        self._search_state = 0
+        self._marker_length = size
+        return self._handle_marker(marker, end)
+
+    def _begin_call(self, pos: int, char: str = "") -> int:
+        self._call = self._format.call_syntax.build_reader(self._tools, char)
+        self._state = DelimitedCallParser._parse_call
+        self._in_section = True
+        return pos
+
+    def _parse_call(self, text: str, pos: int) -> int:
+        call = self._call
+        pos, status = self._read_call(text, pos)
+        if status is ReadStatus.MORE:
+            return pos
+        if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
+            self._finish_call(call)
+        elif call.has_begun:
+            self._state, self._search_state = DelimitedCallParser._parse_malformed_call, 0
+        elif status is ReadStatus.CLOSE and not self._delimiters.call_start:
+            self._follows_call = False
+            self._marker_length = 0
+            self._expect_marker(in_section=True)
+        else:
+            self._switch_to_text()
+        return pos
+
+    def _finish_call(self, call: CallReader) -> None:
+        delimiters = self._delimiters
+        self._follows_call, self._marker_length = True, 0
+        if call.end_marker:
+            self._handle_marker(call.end_marker, 0)
+        else:
+            self._expect_marker(
+                in_section=bool(
+                    delimiters.section_starts or delimiters.is_list or delimiters.leading or delimiters.call_end
+                )
+            )
+
+    def _parse_malformed_call(self, text: str, pos: int) -> int:
+        """The arguments are what is there, up to a closing mark."""
+        end_patterns = self._format.end_patterns
+        if end_patterns is None:
+            self._emit_buffered(ToolCallDelta, len(self._buffer))
+            return len(text)
+        end, self._search_state = end_patterns.search(text, pos, self._search_state)
+        if end < 0:
+            self._emit_buffered(ToolCallDelta, len(self._buffer) - end_patterns.pending_lengths[self._search_state])
+            return len(text)
+        size = end_patterns.match_lengths[self._search_state]
+        start = self._count_consumed(text, end) - size
+        marker = end_patterns.match_texts[self._search_state].removeprefix("\n")
+        self._emit_buffered(ToolCallDelta, start)
+        self._drop(size)
+        self._follows_call, self._marker_length = True, 0
+        if marker in self._delimiters.closers:
+            self._handle_marker(marker, end)
+        else:
+            self._expect_marker(in_section=True)
+        return end
+
+    def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:
+        start = super()._build_start(choice, text, tokens)
+        if self._delimiters.has_short_ids and isinstance(start, ToolCallStart) and self._call.id is None:
+            return ToolCallStart(choice, _shorten_id(start.id), start.name, tokens, start.custom)
+        return start
+
+    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
+        buffered_length = len(self._buffer)
+        if self._state is DelimitedCallParser._parse_call and self._call.has_begun:
+            self._end_call()
+        elif self._state is DelimitedCallParser._parse_malformed_call:
+            self._emit_buffered(ToolCallDelta, buffered_length)
+        elif (
+            self._state is DelimitedCallParser._parse_marker
+            and self._follows_call
+            and (self._in_section or not self._prefix_matcher.matched)
+        ):
+            self._drop(buffered_length)
+        else:
+            self._emit_buffered(TextDelta, buffered_length)
+
+    def _interrupt(self) -> None:
+        if self._buffer or self._state not in (DelimitedCallParser._parse_marker, DelimitedCallParser._parse_text):
+            self._finish(None)
+            self._switch_to_text()
+
+
+def _shorten_id(id: str) -> str:
+    """Nine letters and digits of an id, its last ones, where it differs most."""
+    return "".join(char for char in id if char.isascii() and char.isalnum())[-9:].rjust(9, "0")

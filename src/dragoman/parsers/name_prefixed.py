@@ -1,0 +1,162 @@
+"""Calls whose name stands before the JSON of their arguments: `name<separator>{"x": 1}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from ..core.message import Tool
+from ..core.syntax import FreeText, JsonValue, LiteralText, SyntaxPiece
+from .base import PrefixMatcher, PrefixResult
+from .call_names import NameReader, check_name
+from .call_parser import ArgumentsReader, CallReader
+from .json_text import ReadStatus
+from .tool_parameters import build_arguments_schema
+
+
+class NamePrefixedSyntax(Struct, frozen=True):
+    """separators: between name and arguments, each a text or "" for nothing at all; the first is the one that is
+    written where calls are enforced, between `padding`.
+
+    prefix: stands before every name. call_id: the mark behind the name that precedes an id.
+    numbered: the name is written `functions.NAME:3`, and that is the call's id too.
+    """
+
+    separators: tuple[str, ...]
+    name_prefix: str = ""
+    padding: tuple[str, str] = ("", "")
+    id_marker: str = ""
+    is_numbered: bool = False
+
+    def compile(self, outer_markers: tuple[str, ...]) -> NamePrefixedSyntax:  # noqa: ARG002
+        return self
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return tuple(marker for marker in (*self.separators, self.id_marker) if marker)
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return ()
+
+    def can_begin_with(self, char: str) -> bool:
+        return self.name_prefix.startswith(char) if self.name_prefix else char.isalnum() or char == "_"
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
+        return NamePrefixedReader(self, tools)
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        separator, name = self.separators[0].join(self.padding), check_name(tool.name)
+        if self.is_numbered:
+            header = LiteralText(f"{self.name_prefix}functions.{name}:"), FreeText(separator, pattern="[0-9]{1,2}")
+        else:
+            header = (LiteralText(f"{self.name_prefix}{name}{separator}"),)
+        return *header, JsonValue(build_arguments_schema(tool))
+
+
+class NamePrefixedReader:
+    """Prefix, name, perhaps an id, separator, and then the arguments, which `HeadedCall` reads."""
+
+    end_marker = ""
+
+    def __init__(self, syntax: NamePrefixedSyntax, tools: Mapping[str, Tool]) -> None:
+        self._syntax = syntax
+        self._tools = tools
+        self._name_reader = NameReader()
+        self._id_reader = NameReader()
+        self._arguments_reader: ArgumentsReader | None = None
+        self._prefix_matcher = PrefixMatcher((syntax.name_prefix,))
+        self._state: Callable[[NamePrefixedReader, str, int], tuple[int, ReadStatus]] = (
+            NamePrefixedReader._parse_prefix if syntax.name_prefix else NamePrefixedReader._parse_name
+        )
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        status = ReadStatus.MORE
+        while pos < len(text) and status is ReadStatus.MORE:
+            if self._arguments_reader is not None:
+                return self._arguments_reader.read(text, pos)
+            pos, status = self._state(self, text, pos)
+        return pos, status
+
+    def _parse_prefix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.MATCHED:
+            self._state = NamePrefixedReader._parse_name
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, is_complete = self._name_reader.read(text, pos)
+        if not is_complete:
+            return pos, ReadStatus.MORE
+        if not self._name_reader.name:
+            return pos, ReadStatus.INVALID
+        self._state = NamePrefixedReader._parse_separator
+        self._prefix_matcher = PrefixMatcher(self._syntax.markers)
+        return pos, ReadStatus.MORE
+
+    def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        match result:
+            case PrefixResult.INCOMPLETE:
+                return pos, ReadStatus.MORE
+            case PrefixResult.MATCHED if self._prefix_matcher.marker == self._syntax.id_marker:
+                self._state = NamePrefixedReader._parse_id
+                return pos, ReadStatus.MORE
+            case PrefixResult.NO_MATCH if (
+                self._prefix_matcher.matched or "" not in self._syntax.separators or text[pos] != "{"
+            ):
+                return pos, ReadStatus.INVALID
+            case _:
+                self._begin_arguments()
+                return pos, ReadStatus.MORE
+
+    def _parse_id(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, is_complete = self._id_reader.read(text, pos)
+        if is_complete:
+            self._state = NamePrefixedReader._parse_separator
+            self._prefix_matcher = PrefixMatcher(self._syntax.markers)
+        return pos, ReadStatus.MORE
+
+    def _begin_arguments(self) -> None:
+        raw = name = self._name_reader.name
+        id = self._id_reader.name or None
+        if self._syntax.is_numbered:
+            prefix, colon, number = raw.rpartition(":")
+            if colon and number.isdecimal():
+                name, id = prefix.removeprefix("functions."), raw
+        self._arguments_reader = ArgumentsReader(name, self._tools.get(name), id)
+
+    def is_plain_continuation(self, text: str) -> bool:
+        return self._arguments_reader is not None and self._arguments_reader.is_plain_continuation(text)
+
+    def take_arguments(self) -> str:
+        return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
+
+    def finish(self) -> None:
+        if self._arguments_reader is not None:
+            self._arguments_reader.finish()
+
+    @property
+    def has_begun(self) -> bool:
+        return self._arguments_reader is not None and self._arguments_reader.has_begun
+
+    @property
+    def is_undeclared(self) -> bool:
+        return self._arguments_reader is not None and self._arguments_reader.is_undeclared
+
+    @property
+    def is_complete(self) -> bool:
+        return self._arguments_reader is not None and self._arguments_reader.is_complete
+
+    @property
+    def name(self) -> str:
+        return "" if self._arguments_reader is None else self._arguments_reader.name
+
+    @property
+    def is_custom(self) -> bool:
+        return self._arguments_reader is not None and self._arguments_reader.is_custom
+
+    @property
+    def id(self) -> str | None:
+        return None if self._arguments_reader is None else self._arguments_reader.id

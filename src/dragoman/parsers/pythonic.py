@@ -1,0 +1,221 @@
+"""Calls that look like code: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
+
+Every value becomes JSON as it is read: True, true, 'a' and (1, 2) are what they are in Python. Nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from ..core.message import CustomTool, Tool
+from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from .argument_writer import ArgumentWriter, build_argument_writer
+from .base import PrefixMatcher, PrefixResult
+from .call_names import ARGUMENT_NAME, NameReader, check_name
+from .call_parser import CallReader
+from .enforced_arguments import (
+    Schema,
+    build_free_text,
+    build_one_of,
+    check_free_of_markers,
+    expand_alternatives,
+    join_arguments,
+)
+from .json_text import ReadStatus
+from .json_values import encode
+from .pythonic_value import PythonicValueReader, StringSyntax
+from .tool_parameters import Parameter, read_enforceable_parameters
+
+
+class PythonicSyntax(Struct, frozen=True):
+    """open, close: around the arguments. assign: between an argument's name and its value.
+
+    prefix: stands before every name. mark: stands on both sides of a string that has no escapes, beside quotes;
+    where there is one, names in nested objects are bare and so may strings be.
+    """
+
+    open_bracket: str = "("
+    close_bracket: str = ")"
+    assign: str = "="
+    prefix: str = ""
+    string_marker: str = ""
+
+    def compile(self, outer_markers: tuple[str, ...]) -> CompiledPythonicSyntax:  # noqa: ARG002
+        return CompiledPythonicSyntax(self)
+
+
+class CompiledPythonicSyntax:
+    def __init__(self, syntax: PythonicSyntax) -> None:
+        self.syntax = syntax
+        self.string_syntax = StringSyntax(syntax.string_marker)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.syntax.string_marker,) if self.syntax.string_marker else ()
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return ()
+
+    def can_begin_with(self, char: str) -> bool:
+        return char.isalpha() or char == "_"
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
+        return PythonicReader(self, tools)
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        parameters, syntax = read_enforceable_parameters(tool), self.syntax
+        comma = LiteralText("," if syntax.string_marker else ", ")
+        arguments = join_arguments(
+            [(self._build_argument(parameter), parameter.required) for parameter in parameters.properties], comma
+        )
+        if parameters.allows_additional:
+            any_argument = FreeText(syntax.assign, pattern="[A-Za-z_][A-Za-z0-9_]*"), JsonValue(None, any=True)
+            arguments = (OptionalPieces((*any_argument, RepeatedPieces((comma, *any_argument)))),)
+        return (
+            LiteralText(syntax.prefix + check_name(tool.name) + syntax.open_bracket),
+            *arguments,
+            LiteralText(syntax.close_bracket),
+        )
+
+    def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
+        head = LiteralText(check_name(parameter.name, ARGUMENT_NAME) + self.syntax.assign)
+        return head, *build_one_of([self._build_value(schema) for schema in expand_alternatives(parameter.schema)])
+
+    def _build_value(self, schema: Schema) -> tuple[SyntaxPiece, ...]:
+        string_marker = self.syntax.string_marker
+        match schema:
+            case {"const": str() as constant} if string_marker:
+                return (LiteralText(string_marker + check_free_of_markers(constant, (string_marker,)) + string_marker),)
+            case {"type": "string"} if string_marker:
+                return LiteralText(string_marker), build_free_text(schema, string_marker)
+            case {"type": "boolean"} if not string_marker:
+                return build_one_of([(LiteralText("True"),), (LiteralText("False"),)])
+            case {"type": "null"} if not string_marker:
+                return (LiteralText("None"),)
+            case _:
+                return (JsonValue(encode(schema), any=True),)
+
+
+class PythonicReader:
+    """The name, and then arguments, each a name and a value."""
+
+    id: str | None = None
+    end_marker = ""
+
+    def __init__(self, compiled: CompiledPythonicSyntax, tools: Mapping[str, Tool]) -> None:
+        self._compiled = compiled
+        self._syntax = compiled.syntax
+        self._tools = tools
+        self._state: Callable[[PythonicReader, str, int], tuple[int, ReadStatus]] = (
+            PythonicReader._parse_prefix if compiled.syntax.prefix else PythonicReader._parse_name
+        )
+        self._prefix_matcher = PrefixMatcher((compiled.syntax.prefix,))
+        self._name = NameReader()
+        self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
+        self._value = PythonicValueReader(compiled.string_syntax)
+        self._chunks: list[str] = []
+        self.name = ""
+        self.has_begun = self.is_undeclared = self.is_complete = self.is_custom = False
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        status = ReadStatus.MORE
+        while pos < len(text) and status is ReadStatus.MORE:
+            pos, status = self._state(self, text, pos)
+        if status is ReadStatus.INVALID:
+            self.finish()
+        return pos, status
+
+    def _parse_prefix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.MATCHED:
+            self._state = PythonicReader._parse_name
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """A name, and the bracket right behind it."""
+        pos, is_complete = self._name.read(text, pos)
+        if not is_complete:
+            return pos, ReadStatus.MORE
+        if not self._name.name or text[pos] != self._syntax.open_bracket:
+            return pos, ReadStatus.INVALID
+        self.name = self._name.name
+        tool = self._tools.get(self.name)
+        self.has_begun, self.is_undeclared = tool is not None, tool is None
+        self.is_custom = isinstance(tool, CustomTool)
+        self._writer = build_argument_writer(is_custom=self.is_custom)
+        self._state = PythonicReader._parse_argument_start
+        return pos + 1, ReadStatus.MORE
+
+    def _parse_argument_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos].isspace():
+            return pos + 1, ReadStatus.MORE
+        if text[pos] == self._syntax.close_bracket:
+            return self._finish_call(pos)
+        self._name, self._state = NameReader(ARGUMENT_NAME), PythonicReader._parse_argument_name
+        return pos, ReadStatus.MORE
+
+    def _parse_argument_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, is_complete = self._name.read(text, pos)
+        if is_complete:
+            self._state = PythonicReader._parse_value_start
+        return pos, ReadStatus.INVALID if is_complete and not self._name.name else ReadStatus.MORE
+
+    def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos].isspace():
+            return pos + 1, ReadStatus.MORE
+        if text[pos] != self._syntax.assign:
+            return pos, ReadStatus.INVALID
+        self._append_text(self._writer.begin_argument(self._name.name))
+        self._value, self._state = PythonicValueReader(self._compiled.string_syntax), PythonicReader._parse_value
+        return pos + 1, ReadStatus.MORE
+
+    def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        value = self._value
+        was_text = value.is_string
+        pos, status = value.read(text, pos)
+        if value.is_string and not was_text:
+            self._append_text(self._writer.begin_string())
+        self._append_value()
+        if status is ReadStatus.END:
+            if value.is_string:
+                self._append_text(self._writer.end_string())
+            self._state = PythonicReader._parse_value_end
+        return pos, ReadStatus.INVALID if status is ReadStatus.INVALID else ReadStatus.MORE
+
+    def _parse_value_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos].isspace():
+            return pos + 1, ReadStatus.MORE
+        if text[pos] == self._syntax.close_bracket:
+            return self._finish_call(pos)
+        self._state = PythonicReader._parse_argument_start
+        return (pos + 1, ReadStatus.MORE) if text[pos] == "," else (pos, ReadStatus.INVALID)
+
+    def _finish_call(self, pos: int) -> tuple[int, ReadStatus]:
+        self.is_complete = True
+        self._append_text(self._writer.finish())
+        return pos + 1, ReadStatus.CLOSE
+
+    def _append_value(self) -> None:
+        chunk = self._value.take_output()
+        self._append_text(self._writer.write_text(chunk) if self._value.is_string else self._writer.write_json(chunk))
+
+    def _append_text(self, text: str) -> None:
+        if self.has_begun and text:
+            self._chunks.append(text)
+
+    def is_plain_continuation(self, text: str) -> bool:
+        in_value = self._state is PythonicReader._parse_value and self._value.is_plain_continuation(text)
+        return in_value and self._writer.write_text(text) == text
+
+    def take_arguments(self) -> str:
+        arguments = "".join(self._chunks)
+        self._chunks.clear()
+        return arguments
+
+    def finish(self) -> None:
+        if self._state is PythonicReader._parse_value:
+            self._value.flush()
+            self._append_value()

@@ -1,0 +1,385 @@
+"""Searching a stream for several patterns at once, reading each character once (Pike's machine).
+
+The leftmost match wins; of those that begin together the longest, among them the pattern named first. Within one
+pattern Python's `re` is followed: greedy and lazy mean the same. Knows no events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from .pattern import (
+    AlternationNode,
+    CaptureGroupNode,
+    CharClass,
+    ConcatenationNode,
+    EndAnchor,
+    Node,
+    RepetitionNode,
+    StartAnchor,
+    UnsupportedPattern,
+    find_literals,
+)
+
+MAX_INSTRUCTIONS = 5000
+
+EpsilonPath = tuple[int, tuple[int, ...]]
+"""An instruction that can be reached without reading, and the group borders passed on the way."""
+
+
+class CharOp(Struct, frozen=True):
+    """Read one character. any: every character will do."""
+
+    source: str
+    is_any: bool
+
+
+class SplitOp(Struct):
+    """Go on at each of these, the first one preferred."""
+
+    targets: list[int]
+
+
+class SaveOp(Struct, frozen=True):
+    """A border of a group: even numbers begin one, the next odd number ends it."""
+
+    slot: int
+
+
+class AssertOp(Struct, frozen=True):
+    """The beginning of the answer, or its end."""
+
+    is_start: bool
+
+
+class MatchOp(Struct, frozen=True):
+    pattern: int
+
+
+Instruction = CharOp | SplitOp | SaveOp | AssertOp | MatchOp
+ANY_CHAR = r"[\s\S]"
+
+
+class Program:
+    """Several patterns as one program. Immutable once made; searches over it are `Search`."""
+
+    def __init__(self, patterns: Sequence[Node]) -> None:
+        self.literals = tuple(text for node in patterns for text in find_literals(node))
+        """The fixed texts in the patterns."""
+        self.code: list[Instruction] = []
+        self.groups: list[str] = []
+        """The name of each group, by its number."""
+        self.entry_points = [self._compile_pattern(number, node) for number, node in enumerate(patterns)]
+        self.pattern_indices = self._list_pattern_indices()
+        self.char_matchers = [
+            re.compile(op.source, re.DOTALL).match if isinstance(op, CharOp) else None for op in self.code
+        ]
+        self.epsilon_paths = [tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))]
+        self.initial_paths = [tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points]
+        """From each start at the very beginning of an answer."""
+        self.first_chars = re.compile("|".join(self._find_first_sources()) or r"(?!)", re.DOTALL)
+        """Any character with which a match can begin."""
+        self._stable_patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
+
+    def _compile_pattern(self, number: int, node: Node) -> int:
+        start = len(self.code)
+        self._compile(node)
+        self.code.append(MatchOp(number))
+        return start
+
+    def _list_pattern_indices(self) -> list[int]:
+        """Which pattern each instruction belongs to."""
+        indices, number = list[int](), 0
+        for op in self.code:
+            indices.append(number)
+            number += isinstance(op, MatchOp)
+        return indices
+
+    def _compile(self, node: Node) -> None:
+        if len(self.code) > MAX_INSTRUCTIONS:
+            raise UnsupportedPattern("the pattern is too large")
+        match node:
+            case CharClass(source):
+                self.code.append(CharOp(source, source == ANY_CHAR))
+            case ConcatenationNode(items):
+                for item in items:
+                    self._compile(item)
+            case AlternationNode(options):
+                self._compile_alternation(options)
+            case RepetitionNode(item, min_count, max_count, is_lazy):
+                self._compile_repetition(item, min_count, max_count, is_lazy)
+            case CaptureGroupNode(name, item):
+                self._compile_group(name, item)
+            case StartAnchor() | EndAnchor():
+                self.code.append(AssertOp(isinstance(node, StartAnchor)))
+
+    def _compile_group(self, name: str | None, item: Node) -> None:
+        if name is None:
+            self._compile(item)
+            return
+        if name not in self.groups:  # a counted repetition compiles its groups more than once
+            self.groups.append(name)
+        slot = 2 * self.groups.index(name)
+        self.code.append(SaveOp(slot))
+        self._compile(item)
+        self.code.append(SaveOp(slot + 1))
+
+    def _compile_alternation(self, options: Sequence[Node]) -> None:
+        split = SplitOp([])
+        self.code.append(split)
+        exits: list[SplitOp] = []
+        for option in options:
+            split.targets.append(len(self.code))
+            self._compile(option)
+            exits.append(SplitOp([]))
+            self.code.append(exits[-1])
+        for exit_split in exits:
+            exit_split.targets.append(len(self.code))
+
+    def _compile_repetition(self, item: Node, min_count: int, max_count: int | None, is_lazy: bool) -> None:
+        for _ in range(min_count):
+            self._compile(item)
+        if max_count is None:
+            loop, split = len(self.code), SplitOp([])
+            self.code.append(split)
+            self._compile(item)
+            self.code.append(SplitOp([loop]))
+            self._add_branches(split, loop + 1, is_lazy)
+            return
+        splits: list[tuple[SplitOp, int]] = []
+        for _ in range(max_count - min_count):
+            splits.append((SplitOp([]), len(self.code) + 1))
+            self.code.append(splits[-1][0])
+            self._compile(item)
+        for split, body in splits:
+            self._add_branches(split, body, is_lazy)
+
+    def _add_branches(self, split: SplitOp, body: int, is_lazy: bool) -> None:
+        exit_index = len(self.code)
+        split.targets.extend([exit_index, body] if is_lazy else [body, exit_index])
+
+    def _follow_epsilon(self, start: int, *, at_start: bool) -> Iterator[EpsilonPath]:
+        """What can be reached without reading, best first; an end assertion is reached and waits."""
+        stack: list[EpsilonPath] = [(start, ())]
+        visited: set[int] = set()
+        while stack:
+            index, saves = stack.pop()
+            if index in visited:
+                continue
+            visited.add(index)
+            match self.code[index]:
+                case SplitOp(targets):
+                    stack.extend((target, saves) for target in reversed(targets))
+                case SaveOp(slot):
+                    stack.append((index + 1, (*saves, slot)))
+                case AssertOp(True):
+                    if at_start:
+                        stack.append((index + 1, saves))
+                case _:
+                    yield index, saves
+
+    def _find_first_sources(self) -> Iterator[str]:
+        for start in self.entry_points:
+            for target, _ in self.epsilon_paths[start]:
+                op = self.code[target]
+                if isinstance(op, CharOp):
+                    yield op.source
+
+    def find_stable_pattern(self, threads: Sequence[MatchThread]) -> re.Pattern[str] | None:
+        """Where these threads are the same again after any character that only `.` fits: what all others fit."""
+        positions = tuple(thread.instruction for thread in threads)
+        if positions not in self._stable_patterns:
+            self._stable_patterns[positions] = self._build_stable_pattern(positions)
+        return self._stable_patterns[positions]
+
+    def _build_stable_pattern(self, positions: tuple[int, ...]) -> re.Pattern[str] | None:
+        next_positions: list[int] = []
+        sources: list[str] = []
+        for index in positions:
+            op = self.code[index]
+            if isinstance(op, CharOp) and op.is_any:
+                if (index, ()) not in self.epsilon_paths[index + 1]:
+                    return None
+                reachable = [target for target, _ in self.epsilon_paths[index + 1]]
+                next_positions += [target for target in reachable if target not in next_positions]
+            elif isinstance(op, CharOp):
+                sources.append(op.source)
+        next_positions += [
+            target
+            for start in self.entry_points
+            for target, _ in self.epsilon_paths[start]
+            if target not in next_positions
+        ]
+        if tuple(next_positions) != positions or not sources:
+            return None
+        return re.compile("|".join(sources), re.DOTALL)
+
+
+class MatchThread(Struct, frozen=True, gc=False):
+    """One way of matching: the next instruction, where it began, and the position of each border, -1 if not passed."""
+
+    instruction: int
+    start: int
+    slot_positions: tuple[int, ...]
+
+
+class PatternMatch(Struct, frozen=True):
+    """Positions count from the beginning of the stream. captures: (name, start, end)."""
+
+    pattern: int
+    start: int
+    end: int
+    captures: tuple[tuple[str, int, int], ...]
+
+
+class PatternSearch:
+    """One search for the next match, from `position` on. first: this is the very beginning of the answer.
+
+    longest: how many characters a match may take; a try that has taken more is given up.
+    """
+
+    def __init__(self, program: Program, position: int, *, at_start: bool, max_length: int | None = None) -> None:
+        self._program = program
+        self._position = position
+        self._max_length = max_length
+        self._best: PatternMatch | None = None
+        self._threads: list[MatchThread] = []
+        """Empty while nothing is begun; the starts are then implied."""
+        if at_start:
+            self._add_starts(self._threads, set(), program.initial_paths)
+
+    @property
+    def pending(self) -> int:
+        """The text before this position belongs to no match any more."""
+        return min((thread.start for thread in self._threads), default=self._position)
+
+    def try_skip(self, text: str) -> bool:
+        """Whether this text can have no part in a match; it is then counted as read."""
+        if self._threads or self._best is not None or self._program.first_chars.search(text) is not None:
+            return False
+        self._position += len(text)
+        return True
+
+    def read(self, text: str, pos: int) -> PatternMatch | None:
+        """Read on from text[at:] until a match is certain; None if it is not by the end of the text."""
+        offset = self._position - pos
+        while pos < len(text):
+            if self._best is None:
+                pos = self._skip_ahead(text, pos)
+            elif not self._threads:
+                return self._best
+            self._position = offset + pos
+            if pos < len(text):
+                pos += 1
+                self._step(text[pos - 1])
+        return None if self._threads else self._best
+
+    def close(self) -> PatternMatch | None:
+        """The answer has ended: the match that is there now."""
+        if not self._threads and self._best is None:
+            self._add_starts(self._threads, set(), None)
+        visited: set[int] = set()
+        while self._threads:
+            threads, self._threads = self._threads, []
+            for thread in threads:
+                if isinstance(self._program.code[thread.instruction], AssertOp) and not self._is_beaten(thread):
+                    self._add_threads(
+                        self._threads, visited, thread, self._program.epsilon_paths[thread.instruction + 1]
+                    )
+        return self._best
+
+    def _skip_ahead(self, text: str, pos: int) -> int:
+        """Jump over characters that change nothing but the position."""
+        if not self._threads:
+            match = self._program.first_chars.search(text, pos)
+            return len(text) if match is None else match.start()
+        stable_pattern = self._program.find_stable_pattern(self._threads)
+        if stable_pattern is None:
+            return pos
+        match = stable_pattern.search(text, pos)
+        return max(pos, (len(text) if match is None else match.start()) - 1)
+
+    def _step(self, char: str) -> None:
+        """Read the character at the position."""
+        if not self._threads and self._best is None:
+            self._add_starts(self._threads, set(), None)
+        self._position += 1
+        next_threads: list[MatchThread] = []
+        visited: set[int] = set()
+        char_matchers, paths = self._program.char_matchers, self._program.epsilon_paths
+        for thread in self._threads:
+            char_matcher = char_matchers[thread.instruction]
+            if (
+                char_matcher is not None
+                and char_matcher(char)
+                and not self._is_beaten(thread)
+                and not self._is_too_long(thread)
+            ):
+                self._add_threads(next_threads, visited, thread, paths[thread.instruction + 1])
+        if self._best is None and next_threads:
+            self._add_starts(next_threads, visited, None)
+        self._threads = [thread for thread in next_threads if not self._is_beaten(thread)]
+
+    def _add_starts(
+        self, threads: list[MatchThread], visited: set[int], initial_paths: Sequence[Sequence[EpsilonPath]] | None
+    ) -> None:
+        empty_positions = (-1,) * (2 * len(self._program.groups))
+        for number, start in enumerate(self._program.entry_points):
+            paths = self._program.epsilon_paths[start] if initial_paths is None else initial_paths[number]
+            self._add_threads(threads, visited, MatchThread(start, self._position, empty_positions), paths)
+
+    def _add_threads(
+        self, threads: list[MatchThread], visited: set[int], thread: MatchThread, paths: Sequence[EpsilonPath]
+    ) -> None:
+        for target, slots in paths:
+            if target in visited:
+                continue
+            visited.add(target)
+            slot_positions = thread.slot_positions
+            for slot in slots:
+                slot_positions = (*slot_positions[:slot], self._position, *slot_positions[slot + 1 :])
+            op = self._program.code[target]
+            if isinstance(op, MatchOp):
+                self._record_match(op.pattern, thread.start, slot_positions)
+                # Whatever else this pattern could do is less preferred.
+                visited.update(
+                    index
+                    for index, pattern_index in enumerate(self._program.pattern_indices)
+                    if pattern_index == op.pattern
+                )
+                return
+            threads.append(MatchThread(target, thread.start, slot_positions))
+
+    def _record_match(self, pattern: int, start: int, slot_positions: Sequence[int]) -> None:
+        """Keep it if it is better than what was found before: earlier, by a preferred way, or longer."""
+        best = self._best
+        if best is None or start < best.start or best.pattern == pattern:
+            is_better = True
+        else:
+            is_better = start == best.start and (self._position, -pattern) > (best.end, -best.pattern)
+        if is_better:
+            pairs = zip(self._program.groups, slot_positions[::2], slot_positions[1::2], strict=True)
+            captures = tuple((name, begin, end) for name, begin, end in pairs if begin >= 0 and end >= 0)
+            self._best = PatternMatch(pattern, start, self._position, captures)
+
+    def _is_beaten(self, thread: MatchThread) -> bool:
+        """Whether this thread can no longer become the match."""
+        return self._best is not None and thread.start > self._best.start
+
+    def _is_too_long(self, thread: MatchThread) -> bool:
+        return self._max_length is not None and self._position - thread.start > self._max_length
+
+
+def find_matches(program: Program, text: str) -> Iterator[PatternMatch]:
+    """Every match in a whole text, one after the other, as `re.finditer`."""
+    pos = 0
+    while pos <= len(text):
+        search = PatternSearch(program, pos, at_start=pos == 0)
+        match = search.read(text, pos) or search.close()
+        if match is None:
+            return
+        yield match
+        pos = match.end + (match.end == match.start)

@@ -1,0 +1,117 @@
+"""What a tool declares about its parameters, one by one: for syntaxes that write arguments by name and not as JSON."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..core.errors import Unsupported
+from ..core.message import CustomTool, Tool
+from .enforced_arguments import check_size
+from .json_values import Json, decode, encode, find_schema_types, resolve
+
+_DEFINITIONS = ("$defs", "definitions")
+_COMBINING_KEYWORDS = (
+    *("allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
+    *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "enum", "const"),
+)
+"""What a schema may say of an object that is more than a list of its parameters."""
+
+
+class Parameter(Struct, frozen=True):
+    """types: JSON types that it may have, () for any. schema: complete in itself, with what it refers to."""
+
+    name: str
+    types: tuple[str, ...]
+    schema: dict[str, Json]
+    required: bool
+
+    @property
+    def schema_json(self) -> str:
+        return encode(self.schema)
+
+    @property
+    def is_string(self) -> bool:
+        """Nothing but a string, so that what is written needs no looking at."""
+        return self.types == ("string",)
+
+
+class ToolParameters(Struct, frozen=True):
+    """named: in the schema's order. open: there may be others."""
+
+    properties: tuple[Parameter, ...]
+    allows_additional: bool
+
+    def find_types(self, name: str) -> tuple[str, ...]:
+        return next((parameter.types for parameter in self.properties if parameter.name == name), ())
+
+
+def build_arguments_schema(tool: Tool) -> str | None:
+    """The JSON Schema of the arguments; None for any object."""
+    return _build_input_schema(tool) if isinstance(tool, CustomTool) else tool.parameters
+
+
+def _build_input_schema(tool: CustomTool) -> str:
+    """A custom tool takes its text under `input`. A pattern holds for all of it; a grammar no schema can say."""
+    input_schema: dict[str, Json] = {"type": "string"}
+    if tool.syntax == "regex" and tool.definition is not None:
+        input_schema["pattern"] = f"^(?:{tool.definition})$"
+    return encode(
+        {"type": "object", "properties": {"input": input_schema}, "required": ["input"], "additionalProperties": False}
+    )
+
+
+def read_parameters(tool: Tool) -> ToolParameters:
+    """Lenient: of what is no schema nothing is known."""
+    root = _load_schema(tool)
+    properties = root.get("properties")
+    required = root.get("required")
+    declared = properties if isinstance(properties, dict) else {}
+    required_names = required if isinstance(required, list) else []
+    defs = {key: root[key] for key in _DEFINITIONS if key in root}
+    return ToolParameters(
+        tuple(_build_parameter(name, schema, root, defs, name in required_names) for name, schema in declared.items()),
+        root.get("additionalProperties") is not False and not declared,
+    )
+
+
+def read_enforceable_parameters(tool: Tool) -> ToolParameters:
+    """As `parameters`. Raises Unsupported where writing them by name leaves out what the schema says of the whole."""
+    root = _load_schema(tool)
+    keyword = next((candidate for candidate in _COMBINING_KEYWORDS if candidate in root), None)
+    if keyword is not None:
+        raise Unsupported(f"{keyword!r} over all arguments cannot be enforced in the form in which this model calls.")
+    tool_parameters = read_parameters(tool)
+    check_size(
+        [parameter.schema for parameter in tool_parameters.properties],
+        {key: root[key] for key in _DEFINITIONS if key in root},
+    )
+    required = root.get("required")
+    missing = (
+        [name for name in required if name not in {parameter.name for parameter in tool_parameters.properties}]
+        if isinstance(required, list)
+        else []
+    )
+    if missing:
+        raise Unsupported(f"{missing[0]!r} is required, and not among the properties.")
+    return tool_parameters
+
+
+def _load_schema(tool: Tool) -> dict[str, Json]:
+    schema = build_arguments_schema(tool)
+    try:
+        root = None if schema is None else decode(schema)
+    except ValueError:
+        return {}
+    if isinstance(root, dict) and isinstance(reference := root.get("$ref"), str):
+        target = resolve(reference, root)
+        root = {**root, **target} if isinstance(target, dict) else root
+    return root if isinstance(root, dict) else {}
+
+
+def _build_parameter(
+    name: str, schema: Json, root: dict[str, Json], defs: dict[str, Json], required: bool
+) -> Parameter:
+    property_schema: dict[str, Json] = {"not": {}} if schema is False else {}
+    if isinstance(schema, dict):
+        property_schema = schema
+    return Parameter(name, find_schema_types(property_schema, root), {**defs, **property_schema}, required)

@@ -1,0 +1,344 @@
+"""Calls that write each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
+
+What stands between two tags is text; the tool's schema says what it means. A string streams as it comes, and so do an
+object and an array, which are JSON; anything else is read when it is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from msgspec import Struct
+
+from ..core.message import CustomTool, Tool
+from ..core.syntax import FreeText, JsonValue, LiteralText, OptionalPieces, RepeatedPieces, SyntaxPiece
+from .argument_writer import ArgumentWriter, build_argument_writer
+from .base import PrefixMatcher, PrefixResult
+from .call_names import NameReader, check_name
+from .call_parser import CallReader
+from .enforced_arguments import Schema, build_free_text, build_one_of, check_free_of_markers, expand_alternatives
+from .json_text import ReadStatus, ValueReader
+from .json_values import coerce, encode, guess, match_number
+from .multi_pattern import AhoCorasick, MarkerScanner
+from .tool_parameters import Parameter, ToolParameters, read_enforceable_parameters, read_parameters
+
+
+class XmlTagSyntax(Struct, frozen=True):
+    """head: behind the function's name; before it stands the frame's mark. end: closes the call.
+
+    key: before the name of an argument. key_ends: behind it, and whether the value is then text (None: the schema
+    decides). value: a tag of its own before the value. value_end: behind it.
+    lines, inner, pad: white space where calls are enforced: behind the head and every argument, between the two tags
+    of an argument, and on both sides of a value; a newline there is never part of a value that has a pad.
+    """
+
+    name_suffix: str
+    key_tag: str
+    key_end_tags: tuple[tuple[str, bool | None], ...]
+    value_end_tag: str
+    end_tag: str
+    value_tag: str = ""
+    line_break: str = "\n"
+    tag_separator: str = ""
+    value_padding: str = ""
+
+    def compile(self, outer_markers: tuple[str, ...]) -> CompiledXmlTagSyntax:
+        return CompiledXmlTagSyntax(self, outer_markers)
+
+
+class CompiledXmlTagSyntax:
+    """outer: marks that end a call although its own end was not written."""
+
+    def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
+        self.syntax = syntax
+        self.outer_markers = outer_markers
+        self.key_end_tags = dict(syntax.key_end_tags)
+        self.key_patterns = AhoCorasick(list(self.key_end_tags))
+        next_tags = ("\n" + syntax.key_tag, "\n" + syntax.end_tag)
+        self.value_patterns = AhoCorasick(
+            [syntax.value_end_tag, syntax.value_padding + syntax.value_end_tag, *next_tags]
+        )
+        self.forbidden_in_values = (*next_tags, syntax.value_end_tag)
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        syntax = self.syntax
+        texts = (
+            syntax.name_suffix,
+            syntax.key_tag,
+            *(text for text, _ in syntax.key_end_tags),
+            syntax.value_tag,
+            syntax.value_end_tag,
+            syntax.end_tag,
+        )
+        return tuple(filter(None, texts))
+
+    @property
+    def end_markers(self) -> tuple[str, ...]:
+        return (self.syntax.end_tag,)
+
+    def can_begin_with(self, char: str) -> bool:  # noqa: ARG002
+        return False
+
+    def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:  # noqa: ARG002
+        return XmlTagReader(self, tools)
+
+    def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
+        parameters, syntax = read_enforceable_parameters(tool), self.syntax
+        arguments = (self._build_argument(parameter) for parameter in parameters.properties)
+        known_arguments = (
+            piece
+            for pieces, parameter in zip(arguments, parameters.properties, strict=True)
+            for piece in (pieces if parameter.required else (OptionalPieces(pieces),))
+        )
+        additional_arguments = (RepeatedPieces(self._build_any_argument()),) if parameters.allows_additional else ()
+        return (
+            LiteralText(check_name(tool.name) + syntax.name_suffix + syntax.line_break),
+            *known_arguments,
+            *additional_arguments,
+            LiteralText(syntax.end_tag),
+        )
+
+    def _build_argument(self, parameter: Parameter) -> tuple[SyntaxPiece, ...]:
+        name = check_free_of_markers(parameter.name, [*self.key_end_tags, "\n"])
+        return LiteralText(self.syntax.key_tag + name), *build_one_of(
+            list(self._build_values(expand_alternatives(parameter.schema)))
+        )
+
+    def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
+        """How the key may end, and what may follow then."""
+        for ending, is_text in self.syntax.key_end_tags:
+            prefix, suffix = self._find_surroundings(ending)
+            for schema in schemas:
+                match schema:
+                    case {"const": str() as constant} if is_text is not False:
+                        yield (
+                            LiteralText(prefix + check_free_of_markers(constant, self.forbidden_in_values) + suffix),
+                        )
+                    case {"const": str()} | {"type": "string"} if is_text is False:
+                        pass
+                    case {"type": "string"}:
+                        yield LiteralText(prefix), build_free_text(schema, suffix, self.forbidden_in_values)
+                    case {"type": _} | {"const": _} if is_text is not True:
+                        yield LiteralText(prefix), JsonValue(encode(schema), any=True), LiteralText(suffix)
+                    case {"type": _} | {"const": _}:
+                        pass
+                    case _ if is_text is not False:
+                        yield LiteralText(prefix), FreeText(suffix, self.forbidden_in_values)
+                    case _:
+                        pass
+
+    def _build_any_argument(self) -> tuple[SyntaxPiece, ...]:
+        ending = next(text for text, is_text in self.syntax.key_end_tags if is_text is not False)
+        prefix, suffix = self._find_surroundings(ending)
+        key = FreeText(prefix, pattern="[A-Za-z_][A-Za-z0-9_]*")
+        return LiteralText(self.syntax.key_tag), key, FreeText(suffix, self.forbidden_in_values)
+
+    def _find_surroundings(self, ending: str) -> tuple[str, str]:
+        syntax = self.syntax
+        tag = syntax.tag_separator + syntax.value_tag if syntax.value_tag else ""
+        return ending + tag + syntax.value_padding, syntax.value_padding + syntax.value_end_tag + syntax.line_break
+
+
+class XmlTagReader:
+    """The name, and then arguments, each a key and a value."""
+
+    id: str | None = None
+
+    def __init__(self, compiled: CompiledXmlTagSyntax, tools: Mapping[str, Tool]) -> None:
+        self._compiled = compiled
+        self._syntax = compiled.syntax
+        self._tools = tools
+        self._state: Callable[[XmlTagReader, str, int], tuple[int, ReadStatus]] = XmlTagReader._parse_name
+        self._name_reader = NameReader()
+        self._prefix_matcher = PrefixMatcher(())
+        self._scanner = MarkerScanner(compiled.key_patterns)
+        self._key: list[str] = []
+        self._types: tuple[str, ...] = ()
+        self._value = ValueReader()
+        self._chunks: list[str] = []
+        self._parameters = ToolParameters((), allows_additional=True)
+        self._writer: ArgumentWriter = build_argument_writer(is_custom=False)
+        self._output: list[str] = []
+        self._may_skip_newline = False
+        self.name = self.end_marker = ""
+        self.has_begun = self.is_undeclared = self.is_complete = self.is_custom = False
+
+    def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        status = ReadStatus.MORE
+        while pos < len(text) and status is ReadStatus.MORE:
+            pos, status = self._state(self, text, pos)
+        if status is ReadStatus.INVALID:
+            self.finish()
+        return pos, status
+
+    def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, is_complete = self._name_reader.read(text, pos)
+        if is_complete:
+            self._state, self._prefix_matcher = (
+                XmlTagReader._parse_name_suffix,
+                PrefixMatcher((self._syntax.name_suffix,)),
+            )
+        return pos, ReadStatus.INVALID if is_complete and not self._name_reader.name else ReadStatus.MORE
+
+    def _parse_name_suffix(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        result = PrefixResult.MATCHED
+        if self._syntax.name_suffix:
+            pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.MATCHED:
+            self._begin_call()
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _begin_call(self) -> None:
+        self.name = self._name_reader.name
+        tool = self._tools.get(self.name)
+        self.is_undeclared = tool is None
+        self.has_begun = tool is not None
+        if tool is not None:
+            self.is_custom = isinstance(tool, CustomTool)
+            self._writer = build_argument_writer(is_custom=self.is_custom)
+            self._parameters = read_parameters(tool)
+        self._expect_argument()
+
+    def _expect_argument(self) -> None:
+        self._state = XmlTagReader._parse_tag
+        self._prefix_matcher = PrefixMatcher(
+            (self._syntax.key_tag, self._syntax.end_tag, *self._compiled.outer_markers)
+        )
+
+    def _parse_tag(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is not PrefixResult.MATCHED:
+            return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+        return pos, self._handle_tag(self._prefix_matcher.marker)
+
+    def _handle_tag(self, marker: str) -> ReadStatus:
+        """A tag between arguments: another one begins, or the call ends."""
+        if marker == self._syntax.key_tag:
+            self._state, self._scanner = XmlTagReader._parse_key, MarkerScanner(self._compiled.key_patterns)
+            self._key.clear()
+            return ReadStatus.MORE
+        self.is_complete = True
+        self.end_marker = "" if marker == self._syntax.end_tag else marker
+        self._append_text(self._writer.finish())
+        return ReadStatus.CLOSE
+
+    def _parse_key(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, key = self._scanner.read(text, pos)
+        self._key.append(key)
+        if not self._scanner.marker:
+            return pos, ReadStatus.MORE
+        key, is_text = "".join(self._key).strip(), self._compiled.key_end_tags[self._scanner.marker]
+        self._append_text(self._writer.begin_argument(key))
+        self._types = ("string",) if is_text else self._parameters.find_types(key)
+        if self._syntax.value_tag:
+            self._state, self._prefix_matcher = (
+                XmlTagReader._parse_value_start,
+                PrefixMatcher((self._syntax.value_tag,)),
+            )
+        else:
+            self._begin_value()
+        return pos, ReadStatus.MORE
+
+    def _parse_value_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, result = self._prefix_matcher.read(text, pos)
+        if result is PrefixResult.MATCHED:
+            self._begin_value()
+        return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
+
+    def _begin_value(self) -> None:
+        self._scanner = MarkerScanner(self._compiled.value_patterns)
+        self._may_skip_newline = bool(self._syntax.value_padding)
+        self._chunks.clear()
+        if self._types == ("string",):
+            self._state = XmlTagReader._parse_string
+            self._append_text(self._writer.begin_string())
+        elif self._types and not set(self._types) - {"object", "array"}:
+            self._state, self._value = XmlTagReader._parse_json_start, ValueReader()
+        else:
+            self._state = XmlTagReader._parse_value
+
+    def _parse_string(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if self._may_skip_newline:
+            self._may_skip_newline = False
+            if text[pos] == "\n":
+                return pos + 1, ReadStatus.MORE
+        pos, chunk = self._scanner.read(text, pos)
+        self._append_text(self._writer.write_text(chunk))
+        if self._scanner.marker:
+            self._append_text(self._writer.end_string())
+        return self._end_value(pos)
+
+    def _parse_json_start(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        if text[pos].isspace():
+            return pos + 1, ReadStatus.MORE
+        self._state = XmlTagReader._parse_json if text[pos] in "{[" else XmlTagReader._parse_value
+        return pos, ReadStatus.MORE
+
+    def _parse_json(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """Marks within the strings of JSON mean nothing."""
+        start = pos
+        pos, status = self._value.read(text, pos)
+        self._append_text(self._writer.write_json(text[start:pos]))
+        if status is not ReadStatus.MORE:
+            self._state = XmlTagReader._parse_json_end
+        return pos, ReadStatus.MORE
+
+    def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        """What is no JSON stays as it is."""
+        pos, rest = self._scanner.read(text, pos)
+        self._append_text(self._writer.write_json(rest))
+        return self._end_value(pos)
+
+    def _parse_value(self, text: str, pos: int) -> tuple[int, ReadStatus]:
+        pos, raw = self._scanner.read(text, pos)
+        self._chunks.append(raw)
+        if self._scanner.marker:
+            raw = "".join(self._chunks)
+            raw = raw.removeprefix("\n") if self._syntax.value_padding else raw
+            self._append_typed_value(raw)
+        return self._end_value(pos)
+
+    def _append_typed_value(self, raw: str) -> None:
+        """A whole value: of a type that the schema allows if it can be, else the string that it is."""
+        digits = match_number(raw, self._types)
+        value = coerce(raw, self._types) if self._types else guess(raw)
+        if digits is not None:
+            self._append_text(self._writer.write_json(digits))
+        elif isinstance(value, str):
+            self._append_text(self._writer.begin_string() + self._writer.write_text(value) + self._writer.end_string())
+        else:
+            self._append_text(self._writer.write_json(encode(value)))
+
+    def _end_value(self, pos: int) -> tuple[int, ReadStatus]:
+        if not self._scanner.marker:
+            return pos, ReadStatus.MORE
+        marker = self._scanner.marker.removeprefix("\n")
+        self._expect_argument()
+        return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
+
+    def _append_text(self, text: str) -> None:
+        if self.has_begun and text:
+            self._output.append(text)
+
+    def is_plain_continuation(self, text: str) -> bool:
+        return (
+            self._state is XmlTagReader._parse_string
+            and not self._may_skip_newline
+            and self._scanner.is_plain_continuation(text)
+            and self._writer.write_text(text) == text
+        )
+
+    def take_arguments(self) -> str:
+        arguments = "".join(self._output)
+        self._output.clear()
+        return arguments
+
+    def finish(self) -> None:
+        if self.is_complete:
+            return
+        pending = self._scanner.flush()
+        if self._state is XmlTagReader._parse_string:
+            self._append_text(self._writer.write_text(pending))
+        elif self._state in (XmlTagReader._parse_value, XmlTagReader._parse_json_end):
+            self._append_text(self._writer.write_json("".join(self._chunks) + pending))

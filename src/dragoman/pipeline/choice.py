@@ -1,0 +1,43 @@
+"""One choice on its way from raw text to canonical events: its parsers, then its stop strings."""
+
+from __future__ import annotations
+
+from ..core.events import ChoiceFinished, Event, ReasoningDelta, TextDelta, get_answer_tokens
+from ..core.syntax import Parser
+from .stops import StopStage
+
+
+class ChoicePipeline:
+    """Raw events of one choice in, canonical ones out. Counts what usage needs."""
+
+    __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
+
+    def __init__(self, parser: Parser | None, stops: StopStage | None) -> None:
+        self._parser, self._stops = parser, stops
+        self.has_finished = False
+        self.n_tokens = 0
+        self.n_reasoning_tokens = 0
+
+    @property
+    def has_matched_stop(self) -> bool:
+        """A stop string was found: the choice wants to be closed."""
+        return self._stops is not None and self._stops.matched is not None and not self.has_finished
+
+    def feed(self, event: Event) -> list[Event]:
+        events = [event] if self._parser is None else self._parser.feed(event)
+        if self._stops is not None:
+            events = [stopped_event for parsed_event in events for stopped_event in self._stops.feed(parsed_event)]
+        for emitted in events:
+            if type(emitted) is TextDelta:
+                self.n_tokens += len(emitted.tokens)
+            else:
+                self._count_event(emitted)
+        return events
+
+    def _count_event(self, event: Event) -> None:
+        tokens = len(get_answer_tokens(event))
+        self.n_tokens += tokens
+        if isinstance(event, ReasoningDelta):
+            self.n_reasoning_tokens += tokens
+        elif isinstance(event, ChoiceFinished):
+            self.has_finished = True

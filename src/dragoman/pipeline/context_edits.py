@@ -1,0 +1,121 @@
+"""Clears what is old in a conversation whose request allows it, once it is due, and counts what that saved.
+
+What is counted is counted as the prompt is: by rendering the conversation without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..core.events import AppliedEdit, ClearedKind
+from ..core.message import Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
+from ..core.request import ClearReasoning, ClearToolResults, Conversation, Edit, GenerateRequest
+from .admission import CallTerms
+from .models import TokenBackend
+from .prompt_encoding import EncodedPrompt, encode_prompt
+
+PLACEHOLDER = Text("[old tool result cleared]")
+
+
+async def build_edited_prompt(
+    backend: TokenBackend, request: GenerateRequest, terms: CallTerms
+) -> tuple[GenerateRequest, EncodedPrompt]:
+    """The request with what is left of its conversation, and its prompt. Edits follow one another.
+
+    One that would save nothing is not made. Raises what `prompt_of` does.
+    """
+    encoded = await encode_prompt(backend, request, terms)
+    prompt, applied_edits = request.prompt, encoded.applied_edits
+    if not isinstance(prompt, Conversation) or not prompt.edits:
+        return request, encoded
+    for edit in prompt.edits:
+        messages, count = _apply_edit(edit, prompt.messages)
+        if not count or not _is_due(edit, prompt.messages, len(encoded.ids)):
+            continue
+        edited_conversation = msgspec.structs.replace(prompt, messages=messages)
+        shorter_prompt = await encode_prompt(
+            backend, msgspec.structs.replace(request, prompt=edited_conversation), terms
+        )
+        saved_tokens = len(encoded.ids) - len(shorter_prompt.ids)
+        if saved_tokens < (edit.at_least if isinstance(edit, ClearToolResults) else 1):
+            continue
+        kind = ClearedKind.RESULTS if isinstance(edit, ClearToolResults) else ClearedKind.REASONING
+        prompt, encoded, applied_edits = (
+            edited_conversation,
+            shorter_prompt,
+            (*applied_edits, AppliedEdit(kind, count, saved_tokens)),
+        )
+    return msgspec.structs.replace(request, prompt=prompt), msgspec.structs.replace(
+        encoded, applied_edits=applied_edits
+    )
+
+
+def _is_due(edit: Edit, messages: Sequence[Message], prompt_tokens: int) -> bool:
+    if isinstance(edit, ClearReasoning):
+        return True
+    if edit.above_uses is not None:
+        return len(_find_result_ids(messages)) > edit.above_uses
+    return prompt_tokens > edit.above_tokens
+
+
+def _apply_edit(edit: Edit, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
+    """The messages as they would be, and how many results or turns are cleared in them."""
+    if isinstance(edit, ClearReasoning):
+        return _clear_reasoning(edit, messages)
+    return _clear_results(edit, messages)
+
+
+def _find_result_ids(messages: Sequence[Message]) -> list[str]:
+    """Ids of the calls that have a result, in the order of the results."""
+    parts = (part for message in messages for part in message.parts)
+    return list(dict.fromkeys(part.call_id for part in parts if isinstance(part, ToolResult)))
+
+
+def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
+    names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
+    results = _find_result_ids(messages)
+    old_ids = results[: max(0, len(results) - edit.keep)]
+    cleared_ids = {id for id in old_ids if names.get(id) not in edit.exclude}
+
+    def cleared(part: Part) -> Part:
+        match part:
+            case ToolResult(call_id) if call_id in cleared_ids:
+                return msgspec.structs.replace(part, content=(PLACEHOLDER,))
+            case ToolCall(id, name) if id in cleared_ids and (edit.inputs is None or name in edit.inputs):
+                return msgspec.structs.replace(part, arguments="" if part.custom else "{}", tokens=())
+            case _:
+                return part
+
+    return tuple(_replace_parts(message, [cleared(part) for part in message.parts]) for message in messages), len(
+        cleared_ids
+    )
+
+
+def _clear_reasoning(edit: ClearReasoning, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
+    """A turn of the assistant is all that it said, and its tools, until a user speaks again."""
+    turns: list[int] = []
+    turn = 0
+    for message in messages:
+        turn += message.role is Role.USER
+        turns.append(turn)
+    reasoning_turns = [turn for turn, message in zip(turns, messages, strict=True) if _has_reasoning(message)]
+    unique_turns = list(dict.fromkeys(reasoning_turns))
+    cleared_turns = set(unique_turns[: max(0, len(unique_turns) - edit.keep)])
+    edited_messages = tuple(
+        _replace_parts(message, [part for part in message.parts if not isinstance(part, Reasoning)])
+        if turn in cleared_turns
+        else message
+        for turn, message in zip(turns, messages, strict=True)
+    )
+    return edited_messages, len(cleared_turns)
+
+
+def _has_reasoning(message: Message) -> bool:
+    return any(isinstance(part, Reasoning) for part in message.parts)
+
+
+def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
+    """A message that has nothing left says nothing: without it the turns would not alternate any more."""
+    return msgspec.structs.replace(message, parts=tuple(parts) or (Text(""),))

@@ -1,0 +1,163 @@
+"""Token ids into text: the detokeniser, and what it makes of one choice as events.
+
+Used for every engine that makes tokens. Knows nothing of what the text means; that is the parsers' work.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+
+from msgspec import Struct
+
+from ..core.engine import Tokenizer, TokenLogprob
+from ..core.events import Alternative, ChoiceFinished, Event, FinishReason, TextDelta, Token, WeightSpan
+
+
+class VocabularyEntry(Struct, frozen=True, gc=False):
+    """What one id is. text: its characters where it holds whole ones, None where it needs its neighbours."""
+
+    token: Token
+    data: bytes
+    text: str | None
+
+
+class Vocabulary:
+    """What each id reads as, remembered: one a model, shared by all its choices."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._entries: dict[int, VocabularyEntry] = {}
+        self._deltas: dict[int, TextDelta] = {}
+
+    def find_entry(self, id: int) -> VocabularyEntry:
+        entry = self._entries.get(id)
+        if entry is None:
+            entry = self._entries[id] = self._build_entry(id)
+        return entry
+
+    def _build_entry(self, id: int) -> VocabularyEntry:
+        data = self._tokenizer.token_bytes(id)
+        text = data.decode("utf-8", "replace")
+        is_valid_utf8 = text.encode() == data
+        token = Token(id, text, raw=None if is_valid_utf8 else data, special=self._tokenizer.is_special(id))
+        return VocabularyEntry(token, data, text if is_valid_utf8 else None)
+
+    def find_delta(self, id: int) -> TextDelta | None:
+        """What the id says by itself, as an event of choice 0; None where it needs its neighbours or says nothing.
+
+        Events are values, so that one serves every answer: this is the way of nearly every token.
+        """
+        delta = self._deltas.get(id)
+        if delta is None:
+            entry = self.find_entry(id)
+            if not entry.text or entry.token.special:
+                return None
+            delta = self._deltas[id] = TextDelta(0, entry.text, (entry.token,))
+        return delta
+
+    def build_token(self, id: int, score: TokenLogprob | None = None) -> Token:
+        """The token as it is reported, with what the model thought of it."""
+        token = self.find_entry(id).token
+        if score is None:
+            return token
+        top = tuple(self._build_alternative(alternative_id, logprob) for alternative_id, logprob in score.top)
+        return Token(id, token.text, score.logprob, top, token.raw, score.rank, token.special)
+
+    def _build_alternative(self, id: int, logprob: float) -> Alternative:
+        token = self.find_entry(id).token
+        return Alternative(id, token.text, logprob, token.raw)
+
+
+class Detokenizer:
+    """Ids in, text out, never half a character.
+
+    The texts joined are `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
+    unless they are in `keep` or `skip_special` is False; text that only looks like one is text.
+    """
+
+    __slots__ = ("_build_vocabulary", "_pending_bytes", "_skips_special", "_visible_ids")
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, visible_ids: frozenset[int] = frozenset(), skips_special: bool = True
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._visible_ids = visible_ids
+        self._skips_special = skips_special
+        self._pending_bytes = b""
+
+    @property
+    def has_pending_bytes(self) -> bool:
+        """A character has begun and not ended."""
+        return bool(self._pending_bytes)
+
+    def feed(self, id: int) -> str:
+        """The text that this id releases; "" while a character is incomplete."""
+        entry = self._vocabulary.find_entry(id)
+        if entry.token.special and self._skips_special and id not in self._visible_ids:
+            return ""
+        if entry.text is not None and not self._pending_bytes:
+            return entry.text
+        data = self._pending_bytes + entry.data
+        text, used = utf_8_decode(data, "replace", False)
+        self._pending_bytes = data[used:]
+        return text
+
+    def flush(self) -> str:
+        """What stands for the bytes that never became a character."""
+        data, self._pending_bytes = self._pending_bytes, b""
+        return data.decode("utf-8", "replace")
+
+
+class TextAssembler:
+    """The tokens of one choice in, its events out; every token rides on exactly one of them.
+
+    A token rides on the event that releases the last of its text, one without text on the next event; what is then
+    left rides on ChoiceFinished.
+    """
+
+    __slots__ = ("_build_vocabulary", "_choice", "_detokenizer", "_pending_tokens")
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        choice: int,
+        *,
+        visible_ids: frozenset[int] = frozenset(),
+        skips_special: bool = True,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._choice = choice
+        self._detokenizer = Detokenizer(vocabulary, visible_ids=visible_ids, skips_special=skips_special)
+        # Tokens that no event carries yet.
+        self._pending_tokens: list[Token] = []
+
+    def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
+        """Take the next token; what it releases, if anything."""
+        if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.has_pending_bytes):
+            delta = self._vocabulary.find_delta(id)
+            if delta is not None:
+                return delta
+        self._pending_tokens.append(self._vocabulary.build_token(id, score))
+        return self._build_delta(self._detokenizer.feed(id))
+
+    def finish(
+        self,
+        reason: FinishReason,
+        stop: int | None = None,
+        kv_transfer_params: str | None = None,
+        weights: tuple[WeightSpan, ...] | None = None,
+    ) -> list[Event]:
+        """The end: what was held back, then ChoiceFinished with the tokens that released no text of their own.
+
+        stop: the stop token that was sampled. kv_transfer_params, weights: as in `events.ChoiceFinished`.
+        """
+        final_delta = self._build_delta(self._detokenizer.flush())
+        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        finished = ChoiceFinished(self._choice, reason, stop, tokens, kv_transfer_params, weights)
+        return [finished] if final_delta is None else [final_delta, finished]
+
+    def _build_delta(self, text: str) -> TextDelta | None:
+        if not text:
+            return None
+        tokens, self._pending_tokens = tuple(self._pending_tokens), []
+        return TextDelta(self._choice, text, tokens)

@@ -1,0 +1,80 @@
+"""Runs one prompt on an engine of events: its stream passes through the same parsers and stops as any other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from ..core.event_grammar import EventGrammar, ProtocolError
+from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Usage
+from .choice import ChoicePipeline
+from .prepare import EventJob
+
+
+class EventRun:
+    """The state of one prompt's answer. `batches` may be iterated once; closing it closes the engine's stream.
+
+    A foreign engine's stream is checked: an illegal one is that engine's failure (ProtocolError), never a
+    garbled answer.
+    """
+
+    def __init__(self, job: EventJob) -> None:
+        self._job = job
+        self._grammar = EventGrammar()
+        self._choices: list[ChoicePipeline] = []
+        self._started = Started(0)
+        self._was_stopped = False
+
+    async def stream_batches(self) -> AsyncGenerator[list[Event]]:
+        async with aclosing(self._job.engine.generate(self._job.request)) as events:
+            async for event in events:
+                self._grammar.feed(event)
+                canonical = self._handle_event(event)
+                if canonical:
+                    yield canonical
+                if isinstance(event, Finished):
+                    return
+                if self._was_stopped and all(choice.has_finished for choice in self._choices):
+                    # The last choice met a stop string here, so the engine's own end would come too late.
+                    yield [Finished(self._build_usage())]
+                    return
+            raise ProtocolError("the engine's stream ended without Finished")
+
+    def _handle_event(self, event: Event) -> list[Event]:
+        match event:
+            case Started():
+                self._started = event
+                self._choices = [self._job.build_choice(choice) for choice in range(event.choices)]
+                return [event]
+            case PromptTokens():
+                return [event]
+            case Finished(usage):
+                return [Finished(self._complete_usage(usage))]
+            case _:
+                return self._handle_choice_event(event.choice, event)
+
+    def _handle_choice_event(self, choice: int, event: Event) -> list[Event]:
+        pipeline = self._choices[choice]
+        if pipeline.has_finished:
+            return []
+        events = pipeline.feed(event)
+        if pipeline.has_matched_stop:
+            self._was_stopped = True
+            events += pipeline.feed(ChoiceFinished(choice, FinishReason.STOP))
+        return events
+
+    def _complete_usage(self, usage: Usage) -> Usage:
+        """The engine's own counts; reasoning is ours where our parser told it apart."""
+        if self._was_stopped:
+            return self._build_usage()
+        counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion
+        if self._job.parses_reasoning or (usage.reasoning is None and counts_tokens):
+            return msgspec.structs.replace(usage, reasoning=sum(choice.n_reasoning_tokens for choice in self._choices))
+        return usage
+
+    def _build_usage(self) -> Usage:
+        completion = sum(choice.n_tokens for choice in self._choices)
+        reasoning = sum(choice.n_reasoning_tokens for choice in self._choices)
+        return Usage(self._started.prompt_tokens, completion, self._started.cached_tokens, reasoning)

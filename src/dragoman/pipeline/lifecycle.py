@@ -1,0 +1,272 @@
+"""Models that come and go, and engines that die: who is here, who has to wait, who may be let go.
+
+Knows no HTTP, and time only as a clock that is handed in. `Models` decides; a `Place` is what one model's state is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import anyio.to_thread
+
+from ..core.engine import Encoder, Engine, TokenEngine
+from ..core.errors import DragomanError, EngineError, Overloaded
+from ..core.events import Event
+from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
+
+log = logging.getLogger(__name__)
+
+MIN_BACKOFF, MAX_BACKOFF = 0.5, 60.0
+"""Seconds before an engine that died, or a model that could not be loaded, is tried again; doubled each time."""
+HEALTHY_AFTER = 60.0
+"""Seconds after which an engine that was started again counts as well."""
+FAILED_STOP_TIMEOUT = 10.0
+"""Seconds that an engine which died may take to clean up after itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model that is loaded when somebody asks for it.
+
+    load: blocking; makes the model, not started; raises DragomanError, OSError or ValueError. ttl: seconds without a
+    request after which it is let go; None is never. memory: bytes that it takes.
+    """
+
+    name: str
+    load: Callable[[], ServedModel]
+    created: int
+    aliases: tuple[str, ...] = ()
+    ttl: float | None = None
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """What is told of a model, also while it is not loaded. abilities: words for what its clients may ask of it."""
+
+    max_model_len: int
+    capabilities: tuple[str, ...]
+
+    @classmethod
+    def from_model(cls, model: ServedModel) -> ModelSummary:
+        capabilities = {feature.value for feature in model.capabilities.features}
+        match model.backend:
+            case EmbedderBackend():
+                capabilities |= {"embeddings"}
+            case ScorerBackend():
+                capabilities |= {"scoring"}
+            case TokenBackend(embedder=embedder):
+                capabilities |= {"generation"} if embedder is None else {"generation", "embeddings"}
+            case EventBackend():
+                capabilities |= {"generation"}
+        if model.reasoning is not None:
+            capabilities |= {"reasoning"}
+        return cls(model.max_model_len, tuple(sorted(capabilities)))
+
+
+class ModelState(StrEnum):
+    UNLOADED = "unloaded"
+    LOADED = "loaded"
+    DRAINING = "leaving"
+    """Nobody new is let in; those who are there finish."""
+    FAILED = "ill"
+    """Its engine died, or it could not be loaded. It is tried again later."""
+
+
+class ModelSlot:
+    """One model's place in this process. Used as a context it keeps the model from being let go."""
+
+    def __init__(self, spec: ModelSpec | ServedModel, clock: Callable[[], float]) -> None:
+        self.spec = spec if isinstance(spec, ModelSpec) else None
+        self.name, self.aliases, self.created = spec.name, spec.aliases, spec.created
+        self.model = spec if isinstance(spec, ServedModel) else None
+        self.state = ModelState.UNLOADED if self.spec else ModelState.LOADED
+        self._clock = clock
+        self._n_users = self._n_waiting = self._reserved = 0
+        self._changed = asyncio.Event()
+        self._n_failures = 0
+        self.last_used = self.started_at = self.retry_at = clock()
+        self.summary = None if self.model is None else ModelSummary.from_model(self.model)
+        """Known once it has been loaded."""
+
+    def __enter__(self) -> None:
+        if self.state is not ModelState.LOADED:
+            # It went between being found and being used.
+            raise Overloaded("The model has just been let go; try again.")
+        self._n_users += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._n_users -= 1
+        self.last_used = self._clock()
+        self._changed.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody uses it, or has waited for it and has not come back yet."""
+        return self._n_users > 0 or self._reserved > 0
+
+    async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:
+        """For its being loaded. From then until this returns it stays."""
+        self._n_waiting += 1
+        try:
+            # Who goes away does not take it away from the others who wait.
+            await asyncio.shield(load_task)
+        finally:
+            self._n_waiting -= 1
+            self._reserved = min(self._reserved, self._n_waiting)
+            self._changed.set()
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it takes now."""
+        return 0 if self.spec is None or self.model is None else self.spec.memory
+
+    @property
+    def has_expired(self) -> bool:
+        spec = self.spec
+        if spec is None or spec.ttl is None or self.is_busy or self.state is not ModelState.LOADED:
+            return False
+        return self._clock() - self.last_used >= spec.ttl
+
+    @property
+    def failed(self) -> bool:
+        """An engine of it will not become ready again by itself."""
+        is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING) and self.model is not None
+        return is_loaded and any(engine.health().failed for engine in self._find_engines())
+
+    @property
+    def retry_due(self) -> bool:
+        """It is time to try again."""
+        return self.state is ModelState.FAILED and self._clock() >= self.retry_at
+
+    def acquire_model(self) -> ServedModel:
+        """The model, for a request that has come. Raises Overloaded while it is ill or not here."""
+        if self.state is ModelState.FAILED:
+            retry_after = max(1.0, self.retry_at - self._clock())
+            raise Overloaded("The model's engine failed and is being started again.", retry_after=retry_after)
+        if self.model is None or self.state is not ModelState.LOADED:
+            raise Overloaded("The model is not loaded at present; try again.")
+        self.last_used = self._clock()
+        return self.model
+
+    async def load(self) -> None:
+        """Raises EngineError where that fails; it may be tried again after a pause."""
+        assert self.spec is not None
+        try:
+            model = await anyio.to_thread.run_sync(self.spec.load)
+            self.model = replace(model, usage_guard=self)
+            await self.start()
+        except (DragomanError, OSError, ValueError) as error:
+            log.exception("%s cannot be loaded", self.name)
+            await self._fail_and_stop()
+            raise EngineError(f"The model `{self.name}` could not be loaded; the server's log says why.") from error
+        self.summary = ModelSummary.from_model(model)
+        self._reserved = self._n_waiting
+        log.info("%s is loaded", self.name)
+
+    async def start(self) -> None:
+        for engine in self._find_engines():
+            await engine.start()
+        self.state = ModelState.LOADED
+        self.started_at = self.last_used = self._clock()
+
+    async def drain_and_unload(self) -> None:
+        """Waits for those who use it, then lets it go."""
+        await self._wait_until(lambda: not self._reserved)
+        self.state = ModelState.DRAINING
+        await self._wait_until(lambda: not self._n_users)
+        await self.stop()
+        self.model, self.state = None, ModelState.UNLOADED
+        log.info("%s is let go", self.name)
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop(self) -> None:
+        for engine in self._find_engines():
+            await engine.stop()
+
+    async def stop_failed(self) -> None:
+        """Ends what its dead engine was doing: those who wait for it get their error now."""
+        log.error("%s: its engine died", self.name)
+        await self._fail_and_stop()
+
+    async def _fail_and_stop(self) -> None:
+        self._mark_failed()
+        try:
+            async with asyncio.timeout(FAILED_STOP_TIMEOUT):
+                await self.stop()
+        except Exception:
+            log.exception("%s: its engine could not be stopped", self.name)
+
+    async def restart(self) -> None:
+        """Tries again. What was being loaded when it fell ill is loaded by the next request."""
+        if self.model is None or (self.summary is None and self.spec is not None):
+            self.model, self.state = None, ModelState.UNLOADED
+            return
+        try:
+            await self.start()
+        except Exception:
+            log.exception("%s: its engine could not be started again", self.name)
+            await self._fail_and_stop()
+        else:
+            log.info("%s: its engine was started again", self.name)
+
+    def _mark_failed(self) -> None:
+        now = self._clock()
+        if self.state is ModelState.LOADED and now - self.started_at >= HEALTHY_AFTER:
+            self._n_failures = 0
+        self.retry_at = now + min(MAX_BACKOFF, MIN_BACKOFF * 2**self._n_failures)
+        self._n_failures = min(self._n_failures + 1, 32)
+        self.state = ModelState.FAILED
+
+    def _find_engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
+        return () if self.model is None else self.model.engines
+
+
+class Lease(AsyncGenerator[list[Event]]):
+    """The same batches; from now on until they are over, closed or forgotten their model stays.
+
+    A generator would hold nothing before its first step, and nothing ever if it is dropped before that.
+    """
+
+    def __init__(self, usage_guard: AbstractContextManager[None], batches: AsyncGenerator[list[Event]]) -> None:
+        self._usage_guard: AbstractContextManager[None] | None = usage_guard
+        self._batches = batches
+        usage_guard.__enter__()
+
+    async def asend(self, value: None) -> list[Event]:
+        return await self._advance(self._batches.asend(value))
+
+    async def athrow(self, *exception: Any) -> list[Event]:  # noqa: ANN401 - as the generator protocol has it
+        return await self._advance(self._batches.athrow(*exception))
+
+    async def aclose(self) -> None:
+        """Also when it is over already, which the inherited one takes for a generator that goes on."""
+        try:
+            await self._batches.aclose()
+        finally:
+            self._release()
+
+    async def _advance(self, step: Awaitable[list[Event]]) -> list[Event]:
+        try:
+            return await step
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        usage_guard, self._usage_guard = self._usage_guard, None
+        if usage_guard is not None:
+            usage_guard.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        self._release()

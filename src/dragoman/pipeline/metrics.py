@@ -1,0 +1,132 @@
+"""Counts what a model's requests become, for engines that do not count for themselves. Knows no HTTP.
+
+Once a batch of events and not once a token: it sees when something was said, and how many tokens that had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+
+from ..core.events import ChoiceFinished, Event, FinishReason, Started, TextDelta, get_answer_tokens
+from ..core.metrics import EngineStats
+from .models import Models, ServedModel
+
+Clock = Callable[[], float]
+"""Seconds; never goes back."""
+
+
+class ModelMetrics:
+    """The counters of all served models."""
+
+    def __init__(self, models: Models, clock: Clock) -> None:
+        self._models, self._clock = models, clock
+        self._stats_by_model: dict[str, EngineStats] = {}
+
+    def start_request(self, model: ServedModel) -> RequestMetrics | None:
+        """For one prompt that comes now; None where the engine counts it."""
+        return None if model.stats_source is not None else RequestMetrics(self._find_stats(model), self._clock)
+
+    def _find_stats(self, model: ServedModel) -> EngineStats:
+        """They outlive the model where that is let go and comes back."""
+        return self._stats_by_model.setdefault(model.name, EngineStats())
+
+    def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
+        """Every model with the counters of its cores, as of now."""
+        for model in self._models:
+            if model.stats_source is not None:
+                yield model, model.stats_source.stats()
+                continue
+            stats, health = self._find_stats(model), model.backend.engine.health()
+            stats.running, stats.waiting = health.running, health.waiting
+            yield model, [stats]
+
+
+class RequestMetrics:
+    """One prompt's answer, as a context around its batches: how it is left tells how it ended."""
+
+    __slots__ = (
+        "_arrival_time",
+        "_clock",
+        "_find_stats",
+        "_first_token_time",
+        "_last_token_time",
+        "_open_choices",
+        "_tokens",
+    )
+
+    def __init__(self, stats: EngineStats, clock: Clock) -> None:
+        self._stats, self._clock = stats, clock
+        self._arrival_time = self._last_token_time = clock()
+        self._first_token_time: float | None = None
+        self._tokens = 0
+        self._open_choices = 1
+        """Choices that have not ended."""
+
+    def observe_batch(self, events: list[Event]) -> None:
+        count = 0
+        for event in events:
+            if type(event) is TextDelta:  # nearly always
+                count += len(event.tokens)
+            else:
+                count += len(get_answer_tokens(event))
+                self._observe_event(event)
+        if count:
+            self._observe_tokens(count, self._clock())
+
+    def _observe_tokens(self, count: int, now: float) -> None:
+        stats = self._stats
+        self._tokens += count
+        stats.generation_tokens += count
+        if self._first_token_time is None:
+            self._first_token_time = now
+            stats.ttft.observe(now - self._arrival_time)
+            count -= 1
+        if count:
+            stats.inter_token.observe((now - self._last_token_time) / count, count)
+        self._last_token_time = now
+
+    def _observe_event(self, event: Event) -> None:
+        stats = self._stats
+        match event:
+            case Started(prompt_tokens, cached_tokens, choices):
+                stats.prompt_tokens += prompt_tokens
+                stats.prompt_tokens_cached += cached_tokens or 0
+                stats.request_prompt_tokens.observe(prompt_tokens)
+                stats.request_choices.observe(choices)
+                stats.queue.observe(self._clock() - self._arrival_time)
+                self._open_choices = choices
+            case ChoiceFinished(_, reason):
+                self._open_choices -= 1
+                stats.record_finish(reason)
+            case _:
+                pass
+
+    def __enter__(self) -> RequestMetrics:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        stats, now = self._stats, self._clock()
+        if kind is not None and self._open_choices:
+            is_aborted = issubclass(kind, GeneratorExit | asyncio.CancelledError)
+            stats.record_finish(FinishReason.ABORT if is_aborted else None)
+        stats.latency.observe(now - self._arrival_time)
+        stats.request_generation_tokens.observe(self._tokens)
+        if self._first_token_time is not None:
+            stats.prefill.observe(self._first_token_time - self._arrival_time)
+            stats.decode.observe(self._last_token_time - self._first_token_time)
+            stats.inference.observe(self._last_token_time - self._arrival_time)
+            if self._tokens > 1:
+                stats.per_output_token.observe((self._last_token_time - self._first_token_time) / (self._tokens - 1))
+
+
+async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics) -> AsyncGenerator[list[Event]]:
+    """The same batches. Closing it closes them."""
+    observe = metrics.observe_batch
+    with metrics:
+        async with aclosing(batches):
+            async for batch in batches:
+                observe(batch)
+                yield batch

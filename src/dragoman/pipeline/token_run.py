@@ -1,0 +1,236 @@
+"""Runs one prompt on an engine of tokens: n sequences in, one stream of canonical events out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from ..core.engine import (
+    Ended,
+    Failed,
+    PromptLogprobs,
+    Rejected,
+    Sampled,
+    Scheduled,
+    TokenLogprob,
+    TokenOutput,
+    WeightVersionSet,
+)
+from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFull
+from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
+from .detokenizer import TextAssembler
+from .output_queue import OutputQueue
+from .prepare import TokenJob
+
+
+class TokenRun:
+    """The state of one prompt's answer. `batches` may be iterated once; closing it aborts every sequence.
+
+    Of the job nothing is kept for longer than it is needed: many of these wait for their tokens at the same time.
+    """
+
+    __slots__ = (
+        "_build_engine",
+        "_cached_tokens",
+        "_choices_by_id",
+        "_failure",
+        "_find_eos",
+        "_generates_nothing",
+        "_has_started",
+        "_job",
+        "_n_unfinished",
+        "_pending_outputs",
+        "_prompt_tokens",
+        "_queue",
+        "_queue_budget",
+        "_queue_was_full",
+        "_read_choices",
+    )
+
+    def __init__(self, job: TokenJob) -> None:
+        self._job: TokenJob | None = job
+        self._engine, self._queue_budget, self._eos = job.engine, job.queue_budget, job.eos
+        self._generates_nothing = job.generates_nothing
+        self._prompt_tokens = len(job.prompt)
+        self._queue: OutputQueue[TokenOutput] = OutputQueue()
+        self._choices = tuple(_Choice(job, number) for number in range(len(job.requests)))
+        # By the ids of their sequences, where there are several.
+        self._choices_by_id = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
+        self._failure: DragomanError | None = None
+        self._has_started = self._queue_was_full = False
+        self._cached_tokens: int | None = None
+        self._n_unfinished = len(job.requests)
+        # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
+        self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
+
+    async def stream_batches(self) -> AsyncGenerator[list[Event]]:
+        self._queue_budget.acquire(self._prompt_tokens)
+        try:
+            self._submit_all()
+            while self._n_unfinished:
+                await self._queue.wait_for_items()
+                batch = self._handle_outputs(self._queue.take_all())
+                if batch:
+                    yield batch
+                # What was said is not kept until the next is.
+                del batch
+                if self._failure is not None:
+                    raise self._failure
+            yield [Finished(self._build_usage())]
+        finally:
+            for choice in self._choices:
+                if not choice.pipeline.has_finished:
+                    self._engine.abort(choice.id)
+            self._release_budget()
+
+    def _submit_all(self) -> None:
+        """Raises what the engine refuses them with."""
+        job, deliver = self._job, self._queue.put
+        assert job is not None
+        try:
+            for request in job.requests:
+                self._engine.add(request, deliver)
+        except QueueFull:
+            self._queue_was_full = True
+            raise
+
+    def _release_budget(self) -> None:
+        """Room for others: in the queue where this has not begun, in the engine otherwise."""
+        if self._has_started:
+            self._queue_budget.mark_free()
+        else:
+            self._queue_budget.release(self._prompt_tokens)
+        if self._queue_was_full:
+            self._queue_budget.mark_full()
+
+    def _find_choice(self, id: str) -> _Choice:
+        return self._choices[0] if self._choices_by_id is None else self._choices_by_id[id]
+
+    def _handle_outputs(self, outputs: list[TokenOutput]) -> list[Event]:
+        if len(outputs) == 1:  # nearly always
+            return self._handle_output(outputs[0])
+        return [event for output in outputs for event in self._handle_output(output)]
+
+    def _handle_output(self, output: TokenOutput) -> list[Event]:
+        if type(output) is Sampled and self._pending_outputs is None:  # nearly always
+            return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
+        match output:
+            case Scheduled(_, cached):
+                return self._handle_scheduled(cached)
+            case PromptLogprobs(_, scores):
+                pending, self._pending_outputs = self._pending_outputs or [], None
+                return [
+                    *self._build_prompt_events(scores),
+                    *(event for pending_output in pending for event in self._handle_output(pending_output)),
+                ]
+            case Failed(_, message, is_cut):
+                # What was said before it goes out first, also where both came together.
+                self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
+            case Rejected(_, error):
+                self._failure = error
+            case Ended() if self._pending_outputs is None:
+                return self._handle_ended(output)
+            case WeightVersionSet(id, version) if self._pending_outputs is None:
+                self._find_choice(id).record_weight_change(version)
+            case WeightVersionSet() | Sampled() | Ended():
+                assert self._pending_outputs is not None
+                self._pending_outputs.append(output)
+        return []
+
+    def _handle_scheduled(self, cached: int) -> list[Event]:
+        if self._has_started:
+            return []
+        self._has_started = True
+        self._cached_tokens = cached
+        self._queue_budget.release(self._prompt_tokens)
+        edited = () if self._job is None else self._job.applied_edits
+        events: list[Event] = [Started(self._prompt_tokens, cached, len(self._choices), edited=edited)]
+        if self._pending_outputs is None:
+            events += self._build_prompt_events(None)
+            if self._generates_nothing:
+                events += self._finish_empty()
+        return events
+
+    def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
+        """The prompt, if it is wanted. The job has served its turn then."""
+        job, self._job = self._job, None
+        if job is None or not job.returns_prompt:
+            return []
+        scored_ids = zip(job.prompt, scores or [None] * len(job.prompt), strict=True)
+        tokens: list[Token] = [job.vocabulary.build_token(id, score) for id, score in scored_ids]
+        return [PromptTokens(0, job.prompt_text, tuple(tokens))]
+
+    def _finish_empty(self) -> list[Event]:
+        """max_tokens is 0: the prompt was all that was wanted."""
+        events: list[Event] = []
+        for choice in self._choices:
+            self._engine.abort(choice.id)
+            events += self._finish_choice(choice, FinishReason.LENGTH, None)
+        return events
+
+    def _handle_token(self, choice: _Choice, token: int, score: TokenLogprob | None) -> list[Event]:
+        pipeline = choice.pipeline
+        if pipeline.has_finished:
+            return []
+        if self._generates_nothing:
+            # Its scores have come, else it would have been closed when it was scheduled.
+            return self._finish_empty()
+        choice.n_sampled += 1
+        delta = choice.assembler.feed(token, score)
+        if delta is None:
+            return []
+        events = pipeline.feed(delta)
+        if pipeline.has_matched_stop:
+            self._engine.abort(choice.id)
+            events += self._finish_choice(choice, FinishReason.STOP, None)
+        return events
+
+    def _handle_ended(self, end: Ended) -> list[Event]:
+        choice = self._find_choice(end.id)
+        if choice.pipeline.has_finished:
+            return []
+        stop = None if end.stop in self._eos else end.stop
+        return self._finish_choice(choice, end.reason, stop, end.kv_transfer_params)
+
+    def _finish_choice(
+        self, choice: _Choice, reason: FinishReason, stop: int | None, kv_transfer_params: str | None = None
+    ) -> list[Event]:
+        self._n_unfinished -= 1
+        final_events = choice.assembler.finish(reason, stop, kv_transfer_params, choice.build_weight_spans())
+        return [event for raw_event in final_events for event in choice.pipeline.feed(raw_event)]
+
+    def _build_usage(self) -> Usage:
+        pipelines = [choice.pipeline for choice in self._choices]
+        completion = sum(pipeline.n_tokens for pipeline in pipelines)
+        return Usage(
+            self._prompt_tokens,
+            completion,
+            self._cached_tokens,
+            sum(pipeline.n_reasoning_tokens for pipeline in pipelines),
+        )
+
+
+class _Choice:
+    """One sequence on its way to events. sampled: how many tokens it has had."""
+
+    __slots__ = ("_weight_changes", "assembler", "id", "n_sampled", "pipeline")
+
+    def __init__(self, job: TokenJob, number: int) -> None:
+        self.id = job.requests[number].id
+        self.assembler = TextAssembler(
+            job.vocabulary, number, visible_ids=job.visible_control_ids, skips_special=job.skips_special
+        )
+        self.pipeline = job.choice_pipelines[number]
+        self.n_sampled = 0
+        self._weight_changes: tuple[tuple[str, int], ...] = ()
+
+    def record_weight_change(self, version: str) -> None:
+        """Which ones sample from the next token on."""
+        self._weight_changes += ((version, self.n_sampled),)
+
+    def build_weight_spans(self) -> tuple[WeightSpan, ...] | None:
+        """Which ones sampled its tokens; None where the engine does not tell."""
+        if not self._weight_changes:
+            return None
+        ends = [*(start for _, start in self._weight_changes[1:]), self.n_sampled]
+        spans = zip(self._weight_changes, ends, strict=True)
+        return tuple(WeightSpan(version, start, end) for (version, start), end in spans)

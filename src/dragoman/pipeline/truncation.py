@@ -1,0 +1,87 @@
+"""Leaves out the oldest of a conversation that does not fit its model, in whole turns, and counts what it left out.
+
+What its request has cleared before that is gone already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..core.message import Message, Role, ToolCall, ToolResult
+from ..core.request import Conversation, GenerateRequest
+from .admission import CallTerms
+from .context_edits import build_edited_prompt
+from .models import TokenBackend
+from .prompt_encoding import EncodedPrompt, encode_prompt
+
+RESERVED_FRACTION = 8
+"""One in so many tokens of the context is kept free for the answer, once turns have to go: else the next one would
+have to go too, and no cached prefix would ever last."""
+
+
+async def build_fitting_prompt(
+    backend: TokenBackend, request: GenerateRequest, terms: CallTerms, limit: int
+) -> EncodedPrompt:
+    """The prompt; where it does not fit and the request allows it, that of fewer messages.
+
+    If all that may go does not suffice it still does not fit. Raises what `prompt_of` does.
+    """
+    request, encoded = await build_edited_prompt(backend, request, terms)
+    prompt = request.prompt
+    if not isinstance(prompt, Conversation) or not prompt.drop_oldest:
+        return encoded
+    max_tokens = request.limits.max_tokens
+    if len(encoded.ids) + max(1, min(max_tokens or 1, limit // 2)) <= limit:
+        return encoded
+    prompt_limit = limit - max(1, min(limit // RESERVED_FRACTION if max_tokens is None else max_tokens, limit // 2))
+    turns = find_droppable_turns(prompt.messages)
+
+    async def without(count: int) -> EncodedPrompt:
+        dropped = {index for turn in turns[:count] for index in turn}
+        shorter_prompt = await encode_prompt(backend, _drop_messages(request, prompt, dropped), terms)
+        return msgspec.structs.replace(shorter_prompt, n_dropped=len(dropped), applied_edits=encoded.applied_edits)
+
+    low, high = 1, len(turns)
+    while low < high:
+        middle = (low + high) // 2
+        if len((await without(middle)).ids) <= prompt_limit:
+            high = middle
+        else:
+            low = middle + 1
+    return await without(high) if turns else encoded
+
+
+def build_dropped_warning(dropped: int, limit: int) -> str:
+    return f"truncation: the {dropped} oldest messages were left out to fit the context of {limit} tokens"
+
+
+def _drop_messages(request: GenerateRequest, prompt: Conversation, dropped: set[int]) -> GenerateRequest:
+    messages = tuple(message for index, message in enumerate(prompt.messages) if index not in dropped)
+    return msgspec.structs.replace(request, prompt=msgspec.structs.replace(prompt, messages=messages))
+
+
+def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
+    """Indices of the messages of each turn, in the order in which they may go.
+
+    A question and all that was said to it go together; after the last question, which stays, calls go together with
+    their results. What the system said stays, and so does the last turn.
+    """
+    last_question = max((index for index, message in enumerate(messages) if message.role is Role.USER), default=-1)
+    turns: list[list[int]] = []
+    turn_of_call: dict[str, list[int]] = {}
+    for index, message in enumerate(messages):
+        if message.role in (Role.SYSTEM, Role.DEVELOPER):
+            continue
+        turn = turns[-1] if turns and index < last_question and message.role is not Role.USER else None
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                turn = turn_of_call.get(part.call_id, turn)
+        if turn is None:
+            turn = list[int]()
+            turns.append(turn)
+        turn.append(index)
+        turn_of_call |= {part.id: turn for part in message.parts if isinstance(part, ToolCall)}
+    last_index = max((turn[-1] for turn in turns), default=-1)
+    return [turn for turn in turns if last_question not in turn and last_index not in turn]

@@ -1,0 +1,111 @@
+"""What a chat template reads and what it can render, found out by reading its syntax tree and by trying it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import Any
+
+from jinja2 import nodes
+from msgspec import Struct
+
+from ..core.errors import RequestError
+
+_NEEDLE = "Qqneedleqq"
+_USER: dict[str, Any] = {"role": "user", "content": "Hello"}
+
+RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
+"""Render messages and tools; raises RequestError."""
+
+
+class TemplateFeatures(Struct, frozen=True):
+    """What a template wants.
+
+    strings, parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`. null_content: a
+    message of tool calls only has content None. developer: knows that role. tools: shows tools.
+    variables: names it reads beside messages. fields: names of members and keys it reads anywhere.
+    literals: the pieces of text it writes or compares with. splits: what it cuts strings at.
+    replaces: it takes pieces out of strings.
+    """
+
+    accepts_strings: bool
+    accepts_parts: bool
+    accepts_null_content: bool
+    supports_developer: bool
+    supports_tools: bool
+    variables: frozenset[str]
+    fields: frozenset[str]
+    literals: frozenset[str]
+    split_separators: frozenset[str]
+    replaces_text: bool
+
+    @property
+    def supports_thinking(self) -> bool:
+        return bool(self.variables & {"enable_thinking", "thinking"})
+
+    @property
+    def supports_reasoning_effort(self) -> bool:
+        return "reasoning_effort" in self.variables
+
+    @property
+    def supports_reasoning(self) -> bool:
+        """Messages may carry their reasoning apart from their content."""
+        return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
+
+
+def detect_features(tree: nodes.Template, variables: Set[str], render: RenderProbe) -> TemplateFeatures:
+    """variables: names that the template reads, but for those that every template has."""
+    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+    fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
+    constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    literals = {node.data for node in tree.find_all(nodes.TemplateData)}
+    fields |= constants  # `message.get("reasoning_content")`, `"reasoning" in message`
+    return TemplateFeatures(
+        accepts_strings=_shows_needle(render, [{"role": "user", "content": _NEEDLE}]),
+        accepts_parts=_shows_needle(render, [{"role": "user", "content": [{"type": "text", "text": _NEEDLE}]}]),
+        accepts_null_content=_accepts_null_content(render),
+        supports_developer="developer" in constants
+        and _shows_needle(render, [{"role": "developer", "content": _NEEDLE}, _USER]),
+        supports_tools=_shows_needle(render, [_USER], [_build_tool()]),
+        variables=frozenset(variables),
+        fields=frozenset(fields),
+        literals=frozenset(constants | literals),
+        split_separators=frozenset(_find_split_separators(tree)),
+        replaces_text=any(node.name == "replace" for node in tree.find_all(nodes.Filter)) or "replace" in fields,
+    )
+
+
+def _find_split_separators(tree: nodes.Template) -> set[str]:
+    separators = set[str]()
+    for call in tree.find_all(nodes.Call):
+        separator = call.args[0] if call.args else None
+        if isinstance(call.node, nodes.Getattr) and call.node.attr == "split" and isinstance(separator, nodes.Const):
+            separators.add(str(separator.value))
+    return separators
+
+
+def _shows_needle(
+    render: RenderProbe, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
+) -> bool:
+    """The needle is rendered, and not as Python would print what it is in."""
+    try:
+        text = render(messages, tools)
+    except RequestError:
+        return False
+    return _NEEDLE in text and not any(quote + "text" + quote + ":" in text for quote in "'\"")
+
+
+def _accepts_null_content(render: RenderProbe) -> bool:
+    call = {"id": "call00000", "type": "function", "function": {"name": _NEEDLE, "arguments": {"a": 1}}}
+    assistant: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "content": "1", "tool_call_id": "call00000", "name": _NEEDLE}
+    try:
+        text = render([_USER, assistant, result], [_build_tool()])
+    except RequestError:
+        return False
+    return "None" not in text
+
+
+def _build_tool() -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {"a": {"type": "integer", "description": "A number."}}}
+    function = {"name": _NEEDLE, "description": "A tool.", "parameters": parameters}
+    return {"type": "function", "function": function}

@@ -1,0 +1,149 @@
+"""The file of a recording: a line of JSON for each exchange. Bytes and times; no sockets, no clock.
+
+    {"dragoman_recording": 1, "upstream": "https://api.example.com"}
+    {"at": 0.52, "method": "POST", "path": "/v1/chat/completions", "query": "", "headers": [["content-type", ...]],
+     "body": "{...}", "status": 200, "answer_headers": [...], "head_at": 0.31, "pieces": [[0.33, "data: {...}"], ...],
+     "end_at": 0.97, "ended": "complete"}
+
+`at` is in seconds since the recording began, the others since the request was there. What is not UTF-8 is written as
+{"base64": "..."}. Secrets are never here: only headers of a list of harmless ones are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from msgspec import Struct
+
+VERSION = 1
+RECORDED_REQUEST_HEADERS = frozenset(
+    {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
+     "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
+)  # fmt: skip
+"""Headers of a request that are kept. A list of what may be written, not of what may not: keys have many names."""
+REDACTED_HEADER_WORDS = (
+    "set-cookie",
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "api-key",
+    "apikey",
+    "organization",
+    "project",
+)
+"""Headers of an answer that have any of these in their name are not kept."""
+SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
+"""Parameters of a query that have any of these in their name lose their value."""
+
+
+class CassetteError(ValueError):
+    """No recording, or one of another version; the message names the line."""
+
+
+class Base64Data(Struct, frozen=True):
+    base64: bytes
+
+
+Data = str | Base64Data
+HeaderList = list[tuple[str, str]]
+
+
+def encode_data(raw: bytes) -> Data:
+    """As text where it is text."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return Base64Data(raw)
+
+
+def decode_data(data: Data) -> bytes:
+    return data.encode() if isinstance(data, str) else data.base64
+
+
+class RecordedChunk(Struct, frozen=True, array_like=True):
+    """What came at once."""
+
+    at: float
+    data: Data
+
+
+class RecordedExchange(Struct, frozen=True, kw_only=True):
+    """ended: complete; cut by the upstream, in the middle; or left by the client."""
+
+    at: float
+    method: str
+    path: str
+    query: str = ""
+    headers: HeaderList = []
+    body: Data = ""
+    status: int
+    answer_headers: HeaderList = []
+    head_at: float
+    pieces: list[RecordedChunk] = []
+    end_at: float
+    ended: Literal["complete", "cut", "left"] = "complete"
+
+
+class CassetteHeader(Struct, frozen=True):
+    """The first line, and that of every run that was appended."""
+
+    dragoman_recording: int
+    upstream: str
+
+
+def filter_request_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
+    """Of a request."""
+    return [(name, value) for name, value in raw if name.lower() in RECORDED_REQUEST_HEADERS]
+
+
+def filter_response_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
+    return [(name, value) for name, value in raw if not any(word in name.lower() for word in REDACTED_HEADER_WORDS)]
+
+
+def redact_query(query: str) -> str:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return urlencode(
+        [(name, "" if any(word in name.lower() for word in SECRET_QUERY_WORDS) else value) for name, value in pairs]
+    )
+
+
+def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
+    """What two requests share that are the same question: where it goes, and the body as JSON has it."""
+    parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
+    try:
+        canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
+    except (msgspec.MsgspecError, UnicodeError):
+        canonical_body = body
+    return blake2b("\n".join(parts).encode() + b"\n" + canonical_body, digest_size=16).digest()
+
+
+def encode_line(line: RecordedExchange | CassetteHeader) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
+    """Raises TapeError."""
+    exchanges: list[RecordedExchange] = []
+    has_header = False
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            if b'"dragoman_recording"' in line[:40]:
+                version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
+                if version != VERSION:
+                    raise CassetteError(f"line {number}: a recording of version {version}; this reads {VERSION}")
+                has_header = True
+                continue
+            exchange = msgspec.json.decode(line, type=RecordedExchange)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise CassetteError(f"line {number}: {error}") from None
+        if not has_header:
+            raise CassetteError(f"line {number}: this is no recording: it does not begin as one")
+        exchanges.append(exchange)
+    return exchanges

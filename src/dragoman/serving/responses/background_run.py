@@ -1,0 +1,120 @@
+"""One response that is made without its client: it is stored event by event as it comes, see `background`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, suppress
+
+from ...core.errors import DragomanError
+from ...core.events import Event, Finished, Started
+from ...core.reply import ReplyBuilder
+from ...dialects.responses.stored import RUNNING_STATUSES
+from ...store import Change, CommitConflict, Key, Put, Replace, StoreUnavailable
+from ..streaming import log, wrap_unexpected_error
+from .background import BackgroundRuns, build_event_append
+from .turn import ResponseStore, ResponseTurn
+
+
+async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
+    """The object of the response, which is stored and runs now. Raises RateLimited."""
+    response_store, writer = turn.response_store, turn.writer
+    assert response_store is not None, "the reader refuses a background response that is not to be stored"
+    key = response_store.key(turn)
+    stored = turn.build_stored(writer.render_queued())
+    parent, run = response_store.parent(turn), response_store.store.run
+    put = Put(key, turn.header.created, stored.encode(), state="queued", parent=parent, run=run)
+    await background.start(put, writer.render_queued_events(), _BackgroundRun(background, key, turn, response_store)())
+    return bytes(stored.object)
+
+
+class _BackgroundRun:
+    """One response that is being made. Events are stored together as they come while others are being stored."""
+
+    def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
+        self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
+        self._pending: list[bytes] = []
+        self._is_start_pending = False
+        self._store_task: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        try:
+            await self._generate()
+        except CommitConflict:
+            """Somebody has cancelled or deleted it, and told so already."""
+        except DragomanError as error:
+            await self._fail(error)
+        except Exception as error:
+            await self._fail(wrap_unexpected_error(error))
+        finally:
+            if self._store_task is not None:
+                self._store_task.cancel()
+                await asyncio.gather(self._store_task, return_exceptions=True)
+
+    async def _generate(self) -> None:
+        writer, fold = self._turn.writer, ReplyBuilder()
+        async with aclosing(self._turn.admitted.run.batches) as batches:
+            async for batch in batches:
+                for event in batch:
+                    fold.feed(event)
+                *earlier, last = batch
+                self._append_events(earlier)
+                if isinstance(last, Finished):
+                    reply = fold.build()
+                    self._turn.record_sampled_ids(reply)
+                    response_object = writer.render_full(reply)
+                    await self._finish(response_object, writer.feed(last))
+                    return
+                self._append_events([last])
+                self._schedule_store()
+
+    def _append_events(self, events: list[Event]) -> None:
+        self._is_start_pending |= any(isinstance(event, Started) for event in events)
+        self._pending += (chunk for event in events if (chunk := self._turn.writer.feed(event)))
+
+    async def _fail(self, error: DragomanError) -> None:
+        """What can still be told is told; then it is ended as anybody would end it."""
+        try:
+            with suppress(StoreUnavailable, CommitConflict):
+                await self._wait_for_store()
+                await self._store()
+            await self._background.finalize(self._key, error)
+        except StoreUnavailable as store_error:
+            log.warning("the end of background response %s could not be stored: %s", self._key.id, store_error)
+            self._background.mark_unfinalized(self._key)
+
+    def _schedule_store(self) -> None:
+        store_task = self._store_task
+        if store_task is not None and store_task.done():
+            store_task.result()
+            store_task = None
+        if store_task is None:
+            self._store_task = asyncio.create_task(self._store())
+
+    async def _store(self) -> None:
+        while self._pending:
+            events, self._pending = b"".join(self._pending), []
+            changes: list[Change] = [build_event_append(self._key, events)]
+            if self._is_start_pending:
+                self._is_start_pending = False
+                running = self._turn.build_stored(self._turn.writer.render_in_progress()).encode()
+                run = self._response_store.store.run
+                changes.insert(0, Replace(self._key, "in_progress", running, run=run, states=RUNNING_STATUSES))
+            await self._response_store.commit(*changes)
+            self._background.notify(self._key)
+
+    async def _finish(self, response_object: bytes, last: bytes) -> None:
+        """The response, its last events and what its conversation gets of it are stored together or not at all."""
+        await self._wait_for_store()
+        stored = self._turn.build_stored(response_object)
+        state = stored.summarize().status
+        events = b"".join((*self._pending, last))
+        await self._response_store.commit(
+            build_event_append(self._key, events),
+            Replace(self._key, state, stored.encode(), states=RUNNING_STATUSES),
+            *self._response_store.build_conversation_changes(stored, state),
+        )
+        self._background.notify(self._key)
+
+    async def _wait_for_store(self) -> None:
+        if self._store_task is not None:
+            await self._store_task

@@ -1,0 +1,208 @@
+"""Routes for administrators of engines that can be steered: pause, sleep, replies and failures on order, adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from ...core.control import EngineControl, PauseMode, Scriptable
+from ...core.errors import NotFound, RequestError, Unsupported
+from ...pipeline.adapters import Adapter
+from ...pipeline.models import ServedModel
+from ..auth import Access
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..streaming import Responder
+from .admin_body import decode_body
+
+
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+    """vLLM's names where it has them."""
+    admin = Access.ADMIN
+    return {
+        "/sleep": (admin, {"POST": sleep}),
+        "/wake_up": (admin, {"POST": wake_up}),
+        "/is_sleeping": (admin, {"GET": is_sleeping}),
+        "/pause": (admin, {"POST": pause}),
+        "/resume": (admin, {"POST": resume}),
+        "/is_paused": (admin, {"GET": is_paused}),
+        "/abort_requests": (admin, {"POST": abort}),
+        "/collective_rpc": (admin, {"POST": refuse_rpc}),
+        "/v1/load_lora_adapter": (admin, {"POST": load_adapter}),
+        "/v1/unload_lora_adapter": (admin, {"POST": unload_adapter}),
+        "/dragoman/reply": (admin, {"POST": enqueue_reply}),
+        "/dragoman/faults": (admin, {"GET": show_faults, "PUT": set_faults, "POST": set_faults}),
+    }
+
+
+def find_controls(http: HttpRequest) -> list[EngineControl]:
+    """Of all models, or of the one that the query names. Raises NotFound where there is none."""
+    controls = [model.control for model in _select_models(http) if model.control is not None]
+    if not controls:
+        raise NotFound("This server's engine cannot be steered.", code="unsupported_endpoint")
+    return controls
+
+
+def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
+    """As `controls_of`."""
+    scriptables = [model.scriptable for model in _select_models(http) if model.scriptable is not None]
+    if not scriptables:
+        raise NotFound("This server's engine cannot be told what to say.", code="unsupported_endpoint")
+    return scriptables
+
+
+def _select_models(http: HttpRequest) -> list[ServedModel]:
+    name = http.query.get("model")
+    return list(http.service.models) if name is None else [http.service.models.find_loaded(name)]
+
+
+def _parse_mode(http: HttpRequest) -> PauseMode:
+    match http.query.get("mode", "abort"):
+        case "abort" | "wait" | "keep" as mode:
+            return mode
+        case _:
+            raise RequestError("`mode` is `abort`, `wait` or `keep`.", param="mode")
+
+
+class _SleepResult(Struct, frozen=True):
+    status: str
+    level: int
+
+
+async def sleep(http: HttpRequest) -> JsonResponse | Responder:
+    """Level 0 merely pauses."""
+    level, mode = http.query.get("level", "1"), _parse_mode(http)
+    if level not in ("0", "1", "2"):
+        raise RequestError("`level` is 0, 1 or 2.", param="level")
+    for control in find_controls(http):
+        await control.sleep(int(level), mode)
+    return JsonResponse(msgspec.json.encode(_SleepResult("sleeping", int(level))))
+
+
+async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
+    """tags: vLLM's, for a part at a time. Here memory comes back when it is needed, so that all wakes with the last."""
+    tags = http.query.getlist("tags")
+    unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
+    if unknown_tags:
+        raise RequestError("`tags` are `weights`, `kv_cache` and `scheduling`.", param="tags")
+    if tags == ["weights"]:
+        return JsonResponse(b'{"status":"sleeping","tags":["weights"]}')
+    for control in find_controls(http):
+        await control.wake_up()
+    return JsonResponse(b'{"status":"awake","tags":%s}' % msgspec.json.encode(tags or None))
+
+
+class _Sleeping(Struct, frozen=True):
+    is_sleeping: bool
+
+
+async def is_sleeping(http: HttpRequest) -> JsonResponse | Responder:
+    """Also where it merely rests, as vLLM says it."""
+    is_any_asleep = any(control.sleep_level or control.is_paused for control in find_controls(http))
+    return JsonResponse(msgspec.json.encode(_Sleeping(is_any_asleep)))
+
+
+async def pause(http: HttpRequest) -> JsonResponse | Responder:
+    mode, clear_cache = _parse_mode(http), http.query.get("clear_cache", "true").lower() != "false"
+    for control in find_controls(http):
+        await control.pause(mode, clear_cache=clear_cache)
+    return JsonResponse(b'{"status":"paused"}')
+
+
+async def resume(http: HttpRequest) -> JsonResponse | Responder:
+    for control in find_controls(http):
+        await control.resume()
+    return JsonResponse(b'{"status":"resumed"}')
+
+
+class _Paused(Struct, frozen=True):
+    is_paused: bool
+
+
+async def is_paused(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode(_Paused(any(control.is_paused for control in find_controls(http)))))
+
+
+class _Abort(Struct, frozen=True):
+    request_ids: list[str] | None = None
+
+
+class _Aborted(Struct, frozen=True):
+    status: str
+    aborted: int
+
+
+async def abort(http: HttpRequest) -> JsonResponse | Responder:
+    """Whatever waits or runs ends now, with what it has said. aborted: sequences; a request may have several."""
+    if (await decode_body(http, _Abort)).request_ids:
+        message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
+        raise Unsupported(message, param="request_ids")
+    count = sum([await control.abort_all() for control in find_controls(http)])
+    return JsonResponse(msgspec.json.encode(_Aborted("aborted", count)))
+
+
+async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
+    message = "No method is called by its name here; /pause, /sleep and /update_weights are routes."
+    raise Unsupported(message, param="method")
+
+
+async def enqueue_reply(http: HttpRequest) -> JsonResponse | Responder:
+    """The next request's reply; several calls queue up."""
+    reply = await decode_body(http, object)
+    for scriptable in _find_scriptables(http):
+        scriptable.enqueue_reply(reply)
+    return JsonResponse(b"", 204)
+
+
+async def set_faults(http: HttpRequest) -> JsonResponse | Responder:
+    faults = await decode_body(http, object)
+    for scriptable in _find_scriptables(http):
+        scriptable.set_faults(faults)
+    return await show_faults(http)
+
+
+async def show_faults(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(_find_scriptables(http)[0].get_faults().encode())
+
+
+class _Load(Struct, frozen=True):
+    """base_model_name, load_inplace, is_3d_lora_weight: known to vLLM; the first chooses among several models."""
+
+    lora_name: str
+    lora_path: str
+    base_model_name: str | None = None
+    load_inplace: bool = False
+    is_3d_lora_weight: bool = False
+
+
+class _Unload(Struct, frozen=True):
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
+    request = await decode_body(http, _Load)
+    if not request.lora_name or not request.lora_path:
+        raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
+    models = http.service.models
+    base = (
+        _find_adaptable_model(http) if request.base_model_name is None else models.find_loaded(request.base_model_name)
+    )
+    await models.load_adapter(base, Adapter(request.lora_name, request.lora_path), replace=request.load_inplace)
+    return _render_text(f"Success: LoRA adapter '{request.lora_name}' added successfully.")
+
+
+async def unload_adapter(http: HttpRequest) -> JsonResponse | Responder:
+    request = await decode_body(http, _Unload)
+    http.service.models.unload_adapter(request.lora_name)
+    return _render_text(f"Success: LoRA adapter '{request.lora_name}' removed successfully.")
+
+
+def _find_adaptable_model(http: HttpRequest) -> ServedModel:
+    models = list(http.service.models)
+    return next((model for model in models if model.adapters is not None), models[0])
+
+
+def _render_text(text: str) -> JsonResponse:
+    return JsonResponse(text.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))

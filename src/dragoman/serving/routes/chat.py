@@ -1,0 +1,133 @@
+"""Chat completions, and those that are stored: listed, read, given other metadata, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+from msgspec import Raw
+
+from ...core.errors import NotFound, RequestError
+from ...core.reply import Reply
+from ...dialects.base import Header, Writer
+from ...dialects.body import abbreviate
+from ...dialects.chat import read_chat_call
+from ...dialects.chat.stored import StoredChat, StoredChatFields, read_stored_chat, read_update, render_deleted_chat
+from ...dialects.pagination import PageQuery, paginate, read_page_query, render_page, unknown_cursor_error
+from ...store import CommitConflict, Delete, Key, Put, Record, Replace, Store
+from ..endpoint import HttpRequest, JsonResponse
+from ..generate import admit_call, build_header, build_responder, read_call
+from ..persistence import persist_before_finish
+from ..streaming import Responder
+
+CHAT_KIND = "chat_completion"
+
+
+async def create(http: HttpRequest) -> JsonResponse | Responder:
+    """With `store: true` the completion is stored before its end is told, streamed or whole."""
+    chat_call, store = await read_call(http, read_chat_call), http.service.store
+    call, to_store = chat_call.call, chat_call.stored_fields
+    if to_store is not None and store is None:
+        call = msgspec.structs.replace(call, warnings=(*call.warnings, "store: the completion is not stored"))
+    admitted = await admit_call(http, call, build_header(http, call))
+    writer, batches = call.writer(admitted.header), admitted.run.batches
+    if to_store is not None and store is not None:
+        batches = persist_before_finish(batches, partial(_store_chat, http, store, to_store, writer, admitted.header))
+    return build_responder(http, writer, admitted, batches, stream=call.stream)
+
+
+async def _store_chat(
+    http: HttpRequest, store: Store, to_store: StoredChatFields, writer: Writer, header: Header, reply: Reply
+) -> None:
+    body = StoredChat(Raw(writer.render_full(reply)), to_store.messages, to_store.metadata, header.model).encode()
+    await store.commit(Put(Key(http.caller.owner, CHAT_KIND, header.id), header.created, body))
+
+
+async def list_all(http: HttpRequest) -> JsonResponse | Responder:
+    paging, store = read_page_query(http.query, descending=False), http.service.store
+    metadata = {name[9:-1]: value for name, value in http.query.items() if _is_metadata(name)}
+    chats = (
+        [] if store is None else await _find_chats(store, http.caller.owner, paging, http.query.get("model"), metadata)
+    )
+    rows = [(record.key.id, chat.render_object()) for record, chat in chats[: paging.limit]]
+    return JsonResponse(render_page(rows, has_more=len(chats) > paging.limit))
+
+
+async def show(http: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(read_stored_chat((await _load_record(http)).body).render_object())
+
+
+async def list_messages(http: HttpRequest) -> JsonResponse | Responder:
+    paging = read_page_query(http.query, descending=False)
+    record = await _load_record(http)
+    return JsonResponse(paginate(read_stored_chat(record.body).list_messages(record.key.id), paging))
+
+
+async def update(http: HttpRequest) -> JsonResponse | Responder:
+    metadata = read_update(await http.read_json())
+    record = await _load_record(http)
+    chat = msgspec.structs.replace(read_stored_chat(record.body), metadata=metadata)
+    try:
+        # All else in it never changes, so that of two updates the later one holds.
+        await _require_store(http).commit(Replace(record.key, record.state, chat.encode()))
+    except CommitConflict:
+        raise _build_not_found_error(record.key.id) from None
+    return JsonResponse(chat.render_object())
+
+
+async def delete(http: HttpRequest) -> JsonResponse | Responder:
+    id = http.path_params["id"]
+    try:
+        await _require_store(http).commit(Delete(Key(http.caller.owner, CHAT_KIND, id)))
+    except CommitConflict:
+        raise _build_not_found_error(id) from None
+    return JsonResponse(render_deleted_chat(id))
+
+
+async def _find_chats(
+    store: Store, owner: str, paging: PageQuery, model: str | None, metadata: Mapping[str, str]
+) -> list[tuple[Record, StoredChat]]:
+    """One more than was asked for, if there is one."""
+    position: int | None = None
+    if paging.after is not None:
+        cursor = await store.get(Key(owner, CHAT_KIND, paging.after))
+        if cursor is None:
+            raise unknown_cursor_error(paging.after)
+        position = cursor.position
+    chats: list[tuple[Record, StoredChat]] = []
+    while len(chats) <= paging.limit:
+        records = await store.page(owner, CHAT_KIND, after=position, limit=100, descending=paging.descending)
+        for record in records:
+            chat = read_stored_chat(record.body)
+            if model in (None, chat.model) and chat.matches(metadata):
+                chats.append((record, chat))
+        if len(records) < 100:
+            break
+        position = records[-1].position
+    return chats
+
+
+def _is_metadata(name: str) -> bool:
+    """Raises RequestError where it only looks so."""
+    if name == "metadata":
+        raise RequestError("Write a filter as `metadata[KEY]=VALUE`.", param="metadata")
+    return name.startswith("metadata[") and name.endswith("]")
+
+
+def _require_store(http: HttpRequest) -> Store:
+    if http.service.store is None:
+        raise _build_not_found_error(http.path_params["id"])
+    return http.service.store
+
+
+async def _load_record(http: HttpRequest) -> Record:
+    id = http.path_params["id"]
+    record = await _require_store(http).get(Key(http.caller.owner, CHAT_KIND, id))
+    if record is None:
+        raise _build_not_found_error(id)
+    return record
+
+
+def _build_not_found_error(id: str) -> NotFound:
+    return NotFound(f"Chat completion with id {abbreviate(id)} not found.")

@@ -1,0 +1,119 @@
+"""Handlers of the routes that read texts and generate none: vectors and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import anyio.to_thread
+
+from ...core.errors import NotFound
+from ...dialects.base import Header
+from ...dialects.embeddings import read_embeddings, render_embeddings
+from ...dialects.scoring import read_rerank, read_score, render_rerank, render_scores
+from ...pipeline.embedding import embed
+from ...pipeline.models import ServedModel
+from ...pipeline.scoring import score_pairs
+from ..auth import Access
+from ..disconnect import cancel_on_disconnect
+from ..endpoint import Handler, HttpRequest, JsonResponse
+from ..generate import WarningSource, collect_warnings, read_call
+from ..streaming import Responder
+
+LARGE_RESPONSE = 4096
+"""Numbers from which an answer is written in a thread, so that others do not wait for it."""
+
+
+class InputCall(WarningSource, Protocol):
+    """What the readers of all these routes make."""
+
+    @property
+    def model(self) -> str: ...
+
+
+async def create_embeddings(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_embeddings)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        result = await cancel_on_disconnect(
+            http.on_disconnect, embed(model, call.texts, call.dimensions, call.normalize)
+        )
+    header, profile = build_header(http, "embd-", model), http.service.options.profile
+
+    def write() -> bytes:
+        return render_embeddings(result, header, profile, as_base64=call.base64)
+
+    return JsonResponse(
+        await _run_in_thread_if_large(write, result.dimensions * len(result.vectors)), warnings=warnings
+    )
+
+
+async def rerank(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_rerank)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+    documents = call.texts.documents if call.return_documents else None
+    header = build_header(http, "rerank-", model)
+
+    def write() -> bytes:
+        return render_rerank(result, header, documents, call.top_n)
+
+    characters = 0 if documents is None else sum(map(len, documents))
+    return JsonResponse(await _run_in_thread_if_large(write, characters // 16), warnings=warnings)
+
+
+async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
+    call = await read_call(http, read_score)
+    model, warnings = await find_model(http, call)
+    with model.keep_loaded():
+        result = await cancel_on_disconnect(http.on_disconnect, score_pairs(model, call.texts))
+    profile = http.service.options.profile
+    return JsonResponse(render_scores(result, build_header(http, "score-", model), profile), warnings=warnings)
+
+
+def build_unsupported_handler(reason: str) -> Handler:
+    """Of a route that clients know and nothing here can serve: an invented answer would be worse than none."""
+
+    async def raise_not_found(_: HttpRequest) -> JsonResponse | Responder:
+        raise NotFound(reason, code="unsupported_endpoint")
+
+    return raise_not_found
+
+
+def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
+    """Every route that reads texts, as `app.routes` has them."""
+    rerank_handlers, score_handlers = {"POST": rerank}, {"POST": score_texts}
+    table: Mapping[str, Mapping[str, Handler]] = {
+        "/v1/embeddings": {"POST": create_embeddings},
+        "/rerank": rerank_handlers,
+        "/v1/rerank": rerank_handlers,
+        "/v2/rerank": rerank_handlers,
+        "/score": score_handlers,
+        "/v1/score": score_handlers,
+        "/v1/moderations": {
+            "POST": build_unsupported_handler("Nothing here moderates: no engine of this server judges texts.")
+        },
+        "/classify": {
+            "POST": build_unsupported_handler("Nothing here classifies: no engine of this server has labels.")
+        },
+        "/pooling": {
+            "POST": build_unsupported_handler("Tokens' own vectors are not given; /v1/embeddings gives those of texts.")
+        },
+    }
+    return {path: (Access.USER, handlers) for path, handlers in table.items()}
+
+
+async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, tuple[str, ...]]:
+    """The model, and all that is ignored. Raises RequestError under `strict` where anything is."""
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    return await http.service.models.load_and_find(call.model), warnings
+
+
+def build_header(http: HttpRequest, prefix: str, model: ServedModel) -> Header:
+    service = http.service
+    return Header(service.ids.new(prefix), int(service.clock.now()), model.name, service.fingerprint)
+
+
+async def _run_in_thread_if_large(write: Callable[[], bytes], numbers: int) -> bytes:
+    return write() if numbers <= LARGE_RESPONSE else await anyio.to_thread.run_sync(write)

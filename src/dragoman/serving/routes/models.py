@@ -1,0 +1,152 @@
+"""Handlers of the routes that generate nothing: models, tokenising, health."""
+
+from __future__ import annotations
+
+import anyio.to_thread
+import msgspec
+
+from ... import __version__
+from ...core.errors import RequestError, Unsupported
+from ...core.request import GenerateRequest
+from ...dialects.anthropic import read_count_tokens, render_count_tokens
+from ...dialects.models import ModelCard, render_model, render_model_list
+from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
+from ...pipeline.context_edits import build_edited_prompt
+from ...pipeline.models import ModelSlot, ServedModel, TokenBackend, is_name_pattern
+from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
+from ..context import build_owner_files
+from ..endpoint import HttpRequest, JsonResponse
+from ..generate import build_reader_options, build_terms, collect_warnings, reject_unknown_fields
+from ..streaming import Responder
+from .messages import expand_thread
+
+
+async def list_models(http: HttpRequest) -> JsonResponse | Responder:
+    """Patterns are no names that a client could ask for."""
+    slots = http.service.models.slots
+    names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
+    slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
+    names += [(slot, adapter.name) for slot, adapters in slot_adapters for adapter in adapters or ()]
+    cards = [_build_card(slot, name) for slot, name in names]
+    return JsonResponse(render_model_list(cards, http.service.options.profile))
+
+
+async def show_model(http: HttpRequest) -> JsonResponse | Responder:
+    name = http.path_params["model"]
+    return JsonResponse(
+        render_model(_build_card(http.service.models.find_slot(name), name), http.service.options.profile)
+    )
+
+
+def _build_card(slot: ModelSlot, name: str) -> ModelCard:
+    """What one that is not loaded can do is known once it has been."""
+    model, model_traits = slot.model, slot.summary
+    return ModelCard(
+        id=name,
+        created=slot.created,
+        owned_by="dragoman" if model is None else model.owned_by,
+        root=slot.name if model is None else _find_root(model, name),
+        parent=None if name == slot.name else slot.name,
+        max_model_len=None if model_traits is None else model_traits.max_model_len,
+        state=slot.state.value,
+        aliases=slot.aliases,
+        capabilities=None if model_traits is None else model_traits.capabilities,
+    )
+
+
+def _find_root(model: ServedModel, name: str) -> str:
+    """Of an adapter: where it lies."""
+    path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
+    return path or model.root or model.name
+
+
+async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
+    call = read_tokenize(await http.read_json(), http.service.reader_options)
+    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    model = await http.service.models.load_and_find(call.model)
+    prompt = call.prompt
+    if isinstance(prompt, str):
+        tokenizer = model.tokenizer
+        if tokenizer is None:
+            raise _build_no_tokenizer_error()
+        encode = tokenizer.encode
+        ids = await anyio.to_thread.run_sync(
+            lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
+        )
+    elif isinstance(model.backend, TokenBackend):
+        conversation = await http.service.media.resolve_conversation(build_owner_files(http), model, prompt)
+        rendered = (await render_conversation(model.backend, conversation, build_terms(http, http.id)))[0].ids
+        ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
+    else:
+        raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
+    strings = [_decode_token(model, id) for id in ids] if call.return_token_strs else None
+    return JsonResponse(render_tokenize(ids, model.max_model_len, strings))
+
+
+async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
+    """Exactly what the prompt of the same call would be."""
+    body, _ = await expand_thread(http, await http.read_json())
+    call = read_count_tokens(body, build_reader_options(http))
+    warnings = collect_warnings(call, strict=http.service.options.strict)
+    model = await http.service.models.load_and_find(call.model)
+    if not isinstance(model.backend, TokenBackend):
+        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    conversation = await http.service.media.resolve_conversation(build_owner_files(http), model, call.conversation)
+    request = GenerateRequest(model.name, conversation, add_special_tokens=False)
+    _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
+    original = len(prompted.ids) + sum(edit.tokens for edit in prompted.applied_edits)
+    return JsonResponse(
+        render_count_tokens(len(prompted.ids), original if call.reports_edits else None), warnings=warnings
+    )
+
+
+async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
+    call = read_detokenize(await http.read_json(), http.service.reader_options)
+    reject_unknown_fields(call.unknown, strict=http.service.options.strict)
+    tokenizer = (await http.service.models.load_and_find(call.model)).tokenizer
+    if tokenizer is None:
+        raise _build_no_tokenizer_error()
+    invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
+    if invalid_id is not None:
+        raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
+    return JsonResponse(render_detokenize(await anyio.to_thread.run_sync(tokenizer.decode, call.tokens)))
+
+
+def _decode_token(model: ServedModel, id: int) -> str:
+    assert model.tokenizer is not None
+    return model.tokenizer.token_bytes(id).decode("utf-8", "replace")
+
+
+def _build_no_tokenizer_error() -> Unsupported:
+    return Unsupported("This model's engine does not lend its tokenizer.", param="model")
+
+
+async def check_health(http: HttpRequest) -> JsonResponse | Responder:
+    """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
+    if http.service.models.is_closed:
+        return JsonResponse(msgspec.json.encode({"reason": "the server is stopping"}), 503)
+    for model in http.service.models:
+        for engine in model.engines:
+            state = engine.health()
+            if not state.ready:
+                return JsonResponse(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
+    return JsonResponse(b"")
+
+
+INDEX_TEXT = f"""\
+Dragoman {__version__}, an inference API server.
+
+OpenAI's clients      base_url = this address, followed by /v1
+Anthropic's clients   base_url = this address
+its models            GET /v1/models
+its state             GET /health
+"""
+"""For whoever opens the address in a browser."""
+
+
+async def show_index(_: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(INDEX_TEXT.encode(), content_type=(b"content-type", b"text/plain; charset=utf-8"))
+
+
+async def show_version(_: HttpRequest) -> JsonResponse | Responder:
+    return JsonResponse(msgspec.json.encode({"version": __version__}))

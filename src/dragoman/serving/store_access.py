@@ -1,0 +1,74 @@
+"""What every route over the store asks of it: that there is one, and lists in pages. Knows no kind of record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..core.errors import Unsupported
+from ..dialects.anthropic.batches import CursorQuery
+from ..dialects.body import abbreviate, invalid_value
+from ..dialects.pagination import PageQuery, render_page, unknown_cursor_error
+from ..store import Key, Record, Store
+from .context import RequestContext
+
+_BATCH_SIZE = 100
+
+
+def require_store(context: RequestContext) -> Store:
+    """Raises Unsupported on a server that keeps nothing."""
+    if context.service.store is None:
+        raise Unsupported("This server keeps nothing (--store none), and this needs something kept.")
+    return context.service.store
+
+
+async def list_records(
+    store: Store, owner: str, kind: str, paging: PageQuery, matches: Callable[[Record], bool] = lambda _: True
+) -> bytes:
+    """The page of those that match, as OpenAI has lists; a record's body is its object. Raises RequestError."""
+    position: int | None = None
+    if paging.after is not None:
+        cursor = await store.get(Key(owner, kind, paging.after))
+        if cursor is None:
+            raise unknown_cursor_error(paging.after)
+        position = cursor.position
+    records = await _find_records(store, owner, kind, position, paging.limit, paging.descending, matches)
+    rows = [(record.key.id, record.body) for record in records[: paging.limit]]
+    return render_page(rows, has_more=len(records) > paging.limit)
+
+
+async def list_newest_first(
+    store: Store, owner: str, kind: str, listing: CursorQuery, matches: Callable[[Record], bool] = lambda _: True
+) -> tuple[list[Record], bool]:
+    """The page of those that match, as Anthropic has lists, and whether there are more. Raises RequestError."""
+    position: int | None = None
+    if (id := listing.after or listing.before) is not None:
+        cursor = await store.get(Key(owner, kind, id))
+        if cursor is None:
+            raise invalid_value(
+                "after_id" if listing.after else "before_id", f"there is no {abbreviate(id)} in this list"
+            )
+        position = cursor.position
+    descending = listing.before is None
+    records = await _find_records(store, owner, kind, position, listing.limit, descending, matches)
+    rows = records[: listing.limit]
+    return rows if descending else rows[::-1], len(records) > listing.limit
+
+
+async def _find_records(
+    store: Store,
+    owner: str,
+    kind: str,
+    position: int | None,
+    limit: int,
+    descending: bool,
+    matches: Callable[[Record], bool],
+) -> list[Record]:
+    """More than `limit` where there are more."""
+    records: list[Record] = []
+    while len(records) <= limit:
+        batch = await store.page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)
+        records += filter(matches, batch)
+        if len(batch) < _BATCH_SIZE:
+            break
+        position = batch[-1].position
+    return records

@@ -1,0 +1,283 @@
+"""The one path that every generation takes to its client, streamed or whole, whatever the dialect.
+
+    admitted -> [wait] -> Started: headers -> events -> terminal event
+                  |           whole: nothing is sent before Finished
+                  +-> an error before the headers is an HTTP status; after them the dialect's own terminal event
+
+Cancelling is closing the generator of events: a client that leaves, in whatever state, does just that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from msgspec import Struct
+from starlette.types import Send
+
+from ..core.errors import ConnectionDropped, DragomanError, EngineError
+from ..core.events import Event
+from ..core.reply import ReplyBuilder
+from ..dialects.base import Writer
+from ..http.disconnect import OnDisconnect
+from .keepalive import StreamMonitor
+
+log = logging.getLogger(__name__)
+
+EventBatches = AsyncGenerator[list[Event]]
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class ResponseOutcome(Struct, frozen=True):
+    """What became of an answer, for those who count. status 499 is a client that left before its headers. length: bytes
+    of a body that was sent as a whole.
+    """
+
+    status: int = 499
+    length: int = 0
+    error: DragomanError | None = None
+    cancelled: bool = False
+
+
+def wrap_unexpected_error(error: Exception) -> EngineError:
+    """A bug of ours or of an engine's: the log gets all of it, the client a plain word, and never a false end."""
+    log.error("answering failed", exc_info=error)
+    return EngineError("The server failed while it was answering; its log says why.", code="internal_error")
+
+
+class StreamFraming(Protocol):
+    """What a stream says besides its events; every `Writer` is one."""
+
+    @property
+    def end(self) -> bytes: ...
+
+    @property
+    def keepalive(self) -> bytes: ...
+
+    def render_error(self, error: DragomanError) -> bytes: ...
+
+
+class ResponseStart(Struct, frozen=True):
+    """What an answer needs until its headers are out, and not for longer.
+
+    wait: seconds that a stream's headers wait for the first event. refuse: renders an error that comes before them:
+    (status, headers, body).
+    """
+
+    headers: RawHeaders
+    max_wait: float
+    render_error: Callable[[DragomanError], tuple[int, RawHeaders, bytes]]
+
+
+class Responder(ABC):
+    """Sends one answer, once, in the task of its request. source: what it is made of; closed in the end."""
+
+    __slots__ = (
+        "_count_tokens",
+        "_error",
+        "_framing",
+        "_is_cancelled",
+        "_is_stream",
+        "_is_writing",
+        "_keepalive_task",
+        "_map_status",
+        "_monitor",
+        "_require_source",
+        "_response_start",
+        "_send",
+        "_task",
+        "_ticks",
+        "_timer",
+    )
+
+    def __init__(
+        self,
+        source: AsyncGenerator[object],
+        framing: StreamFraming,
+        response_start: ResponseStart,
+        monitor: StreamMonitor,
+        *,
+        stream: bool,
+    ) -> None:
+        self._source, self._framing, self._is_stream = source, framing, stream
+        self._response_start: ResponseStart | None = response_start
+        self._monitor = monitor
+        self._ticks, self._is_writing = 0, False
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._keepalive_task: asyncio.Task[None] | None = None
+        self._status, self._length, self._is_cancelled = 499, 0, False
+        self._error: DragomanError | None = None
+
+    @abstractmethod
+    def _produce(self) -> Awaitable[None]:
+        """Write the whole answer, up to its end. Raises what ends it in another way."""
+
+    async def __call__(self, on_disconnect: OnDisconnect, send: Send) -> ResponseOutcome:
+        """watch: tells that the client has left, which cancels what is being done for it here."""
+        self._send, self._task = send, asyncio.current_task()
+        on_disconnect(self._abort)
+        if self._is_stream and self._response_start is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._response_start.max_wait, self._send_keepalive)
+        try:
+            try:
+                await self._produce()
+            except Exception as error:
+                # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
+                with suppress(DragomanError, OSError):
+                    await self._fail(error if isinstance(error, DragomanError) else wrap_unexpected_error(error))
+        except asyncio.CancelledError:
+            # Only a cancellation of our own ends here, as with asyncio.timeout.
+            if not self._is_cancelled or self._task is None or self._task.uncancel():
+                raise
+        finally:
+            self._task = None
+            on_disconnect(None)
+            await self._cleanup()
+        return ResponseOutcome(self._status, self._length, self._error, self._is_cancelled)
+
+    def _abort(self) -> None:
+        """The client has left, or reads no more."""
+        if self._task is not None and not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    async def _cleanup(self) -> None:
+        """Nothing outlives its request."""
+        self._monitor.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._keepalive_task is not None:
+            self._keepalive_task.cancel()
+            await asyncio.gather(self._keepalive_task, return_exceptions=True)
+        await self._source.aclose()
+
+    async def _fail(self, error: DragomanError) -> None:
+        self._error = error
+        if self._response_start is not None:
+            await self._send_whole(*self._response_start.render_error(error))
+        elif isinstance(error, ConnectionDropped):
+            # The server closes a connection whose response is not complete.
+            self._is_cancelled = True
+        else:
+            await self._write(self._framing.render_error(error), more_body=False)
+
+    async def _send_headers(self) -> None:
+        assert self._response_start is not None
+        headers, self._response_start = self._response_start.headers, None
+        self._status = 200
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._monitor.add(self)
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
+        self._response_start = None
+        self._status, self._length = status, len(body)
+        length = (b"content-length", str(len(body)).encode())
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await self._write(body, more_body=False)
+
+    async def _write(self, body: bytes, *, more_body: bool = True) -> None:
+        self._ticks, self._is_writing = 0, True
+        await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
+        self._is_writing = False
+
+    def on_tick(self) -> None:
+        """Now and then: is a sign of life due, or has the client stopped reading?"""
+        self._ticks += 1
+        if not self._is_writing and self._ticks >= self._monitor.keepalive_ticks:
+            self._send_keepalive()
+        elif self._is_writing and self._ticks > self._monitor.stall_ticks:
+            self._abort()
+
+    def _send_keepalive(self) -> None:
+        if self._keepalive_task is None:
+            self._keepalive_task = asyncio.get_running_loop().create_task(self._write_keepalive())
+            self._keepalive_task.add_done_callback(self._on_keepalive_done)
+
+    def _on_keepalive_done(self, task: asyncio.Task[None]) -> None:
+        self._keepalive_task = None
+        if not task.cancelled():
+            # Whoever writes next meets the same error and tells of it.
+            task.exception()
+
+    async def _write_keepalive(self) -> None:
+        if self._response_start is not None:
+            await self._send_headers()
+        await self._write(self._framing.keepalive)
+
+
+class GenerationResponder(Responder):
+    """An answer that an engine is making, streamed or whole."""
+
+    __slots__ = ("_iterate_batches", "_writer")
+
+    def __init__(
+        self,
+        batches: EventBatches,
+        writer: Writer,
+        response_start: ResponseStart,
+        monitor: StreamMonitor,
+        *,
+        stream: bool,
+    ) -> None:
+        super().__init__(batches, writer, response_start, monitor, stream=stream)
+        self._batches, self._writer = batches, writer
+
+    def _produce(self) -> Awaitable[None]:
+        return self._stream() if self._is_stream else self._collect()
+
+    async def _stream(self) -> None:
+        """The hot path: a batch of events, nearly always one, becomes one write."""
+        writer, send = self._writer, self._send
+        async for batch in self._batches:
+            chunk = writer.feed(batch[0]) if len(batch) == 1 else b"".join([writer.feed(event) for event in batch])
+            if self._response_start is not None:
+                await self._send_headers()
+            if chunk:
+                # As `_write`, without the cost of one more coroutine a token.
+                self._looks, self._is_writing = 0, True
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                self._is_writing = False
+            # What was said is not kept until the next is.
+            del batch, chunk
+        await self._write(writer.end, more_body=False)
+
+    async def _collect(self) -> None:
+        fold = ReplyBuilder()
+        async for batch in self._batches:
+            for event in batch:
+                fold.feed(event)
+        assert self._response_start is not None
+        await self._send_whole(200, self._response_start.headers, self._writer.render_full(fold.build()))
+
+
+class ReplayResponder(Responder):
+    """A stream whose events are bytes already."""
+
+    __slots__ = ("_events",)
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes],
+        framing: StreamFraming,
+        response_start: ResponseStart,
+        monitor: StreamMonitor,
+    ) -> None:
+        super().__init__(events, framing, response_start, monitor, stream=True)
+        self._events = events
+
+    async def _produce(self) -> None:
+        async for chunk in self._events:
+            if self._response_start is not None:
+                await self._send_headers()
+            await self._write(chunk)
+        if self._response_start is not None:
+            await self._send_headers()
+        await self._write(self._framing.end, more_body=False)

@@ -1,0 +1,172 @@
+"""Compiling once, copying for each answer, and what may never come through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+
+from dragoman.constraints.grammar_compiler import Compiler, CompilerLimits
+from dragoman.constraints.lark import ConstraintGrammar, compose_grammar
+from dragoman.core.engine import Matcher, Tokenizer
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.core.request import ContextFreeGrammar, Regex, StringChoices
+from dragoman.prompts.tokenizer import HfTokenizer
+from tests.constraints.conftest import EOS
+from tests.constraints.walks import advance, allowed
+
+
+def choice(tokenizer: HfTokenizer, *options: str) -> ConstraintGrammar:
+    return compose_grammar(tokenizer.special_tokens, body=StringChoices(options))
+
+
+def test_answers_do_not_share_their_state(embedded: HfTokenizer, compiler: Compiler) -> None:
+    compiled = compiler.compile(choice(embedded, "yes", "no"))
+    first, second = compiled.build_matcher(), compiled.build_matcher()
+    assert advance(first, embedded.encode("yes", special=False))
+    assert first.finished
+    assert not second.finished
+    assert advance(second, embedded.encode("no", special=False))
+
+
+def test_the_same_grammar_is_compiled_once(embedded: HfTokenizer, compiler: Compiler) -> None:
+    grammar = choice(embedded, "once")
+    assert compiler.compile(grammar) is compiler.compile(grammar)
+
+
+def test_what_was_not_used_for_longest_is_dropped(embedded: HfTokenizer) -> None:
+    compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_grammars=4))
+    grammars = [choice(embedded, name) for name in "abc"]  # each is kept twice: whole, and as its only part
+    a, b = compiler.compile(grammars[0]), compiler.compile(grammars[1])
+    assert compiler.compile(grammars[0]) is a
+    compiler.compile(grammars[2])
+    assert compiler.compile(grammars[0]) is a
+    assert compiler.compile(grammars[1]) is not b
+
+
+def test_what_is_kept_is_bounded_by_size(embedded: HfTokenizer) -> None:
+    compiler = Compiler(embedded, [embedded.special_tokens[EOS]], limits=CompilerLimits(max_cached_chars=100))
+    grammar = choice(embedded, "x" * 200)
+    assert compiler.compile(grammar) is not compiler.compile(grammar)
+
+
+def test_many_threads_may_compile_and_match(embedded: HfTokenizer, compiler: Compiler) -> None:
+    def answer(number: int) -> bool:
+        matcher = compiler.compile(choice(embedded, f"answer {number % 3}", "none")).build_matcher()
+        ids = embedded.encode(f"answer {number % 3}", special=False)
+        return all(id in allowed(matcher, embedded.vocab_size) and matcher.advance(id) for id in ids)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(answer, range(40)))
+
+
+def test_a_token_that_does_not_fit_is_told_and_changes_nothing_for_others(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    compiled = compiler.compile(choice(embedded, "yes"))
+    matcher = compiled.build_matcher()
+    assert not matcher.advance(embedded.encode("no", special=False)[0])
+    assert not matcher.finished
+    with pytest.raises(RequestError):
+        matcher.mask()
+    assert advance(compiled.build_matcher(), embedded.encode("yes", special=False))
+
+
+def test_an_id_beyond_the_vocabulary_is_told(embedded: HfTokenizer, compiler: Compiler) -> None:
+    assert not compiler.compile(choice(embedded, "yes")).build_matcher().advance(10**6)
+
+
+def test_a_grammar_that_leads_nowhere_ends_in_an_error_and_not_in_the_end(
+    embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    grammar = compose_grammar(embedded.special_tokens, body=ContextFreeGrammar('start: "a" dead\ndead: dead'))
+    matcher = compiler.compile(grammar).build_matcher()
+    assert matcher.advance(embedded.encode("a", special=False)[0])
+    with pytest.raises(RequestError, match="any further"):
+        matcher.mask()
+
+
+def test_every_end_token_ends(embedded: HfTokenizer) -> None:
+    ends = [embedded.special_tokens[EOS], embedded.special_tokens["<|endoftext|>"]]
+    matcher = Compiler(embedded, ends).compile(choice(embedded, "a")).build_matcher()
+    assert matcher.advance(embedded.encode("a", special=False)[0])
+    assert sorted(allowed(matcher, embedded.vocab_size)) == sorted(ends)
+    assert matcher.advance(ends[1])
+
+
+def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> None:
+    size = embedded.vocab_size + 300
+    compiler = Compiler(embedded, [embedded.special_tokens[EOS]], vocab_size=size)
+    matcher = compiler.compile(compose_grammar(embedded.special_tokens, body=Regex("(?s:.*)"))).build_matcher()
+    assert len(matcher.mask()) * 8 >= size
+    assert max(allowed(matcher, size)) < embedded.vocab_size
+
+
+def test_a_compiler_needs_an_end_token(embedded: HfTokenizer) -> None:
+    with pytest.raises(ValueError, match="ends an answer"):
+        Compiler(embedded, [])
+
+
+class Broken:
+    """A tokenizer whose encoding fails, behind the back of llguidance."""
+
+    vocab_size = 4
+    special_tokens: Mapping[str, int] = {"<end>": 3}
+    longest_token = 5
+
+    def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
+        raise RuntimeError("broken")
+
+    def token_bytes(self, id: int) -> bytes:
+        return (b"a", b"b", b"ab", b"<end>")[id]
+
+    def is_special(self, id: int) -> bool:
+        return id == 3
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return ""
+
+
+def test_a_panic_becomes_an_engine_error() -> None:
+    tokenizer: Tokenizer = Broken()
+    with pytest.raises(EngineError, match="grammar engine failed"):
+        Compiler(tokenizer, [3]).compile(ConstraintGrammar('start: "abab"'))
+
+
+def test_forced_text_takes_its_canonical_tokens(embedded: HfTokenizer, compiler: Compiler) -> None:
+    answer = "The weather in London is fine."
+    matcher = compiler.compile(choice(embedded, answer)).build_matcher()
+    written: list[int] = []
+    while not matcher.finished:
+        choices = allowed(matcher, embedded.vocab_size)
+        written.append(choices[0])
+        assert matcher.advance(choices[0])
+    assert written == embedded.encode(answer, special=False)
+
+
+def test_nothing_is_printed_and_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+    code = "import sys, dragoman.constraints.lark, dragoman.constraints.grammar_compiler; print('llguidance' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_bad_grammar_prints_nothing(
+    capfd: pytest.CaptureFixture[str], embedded: HfTokenizer, compiler: Compiler
+) -> None:
+    for body in (Regex("("), ContextFreeGrammar("start: x"), ContextFreeGrammar("start: a\na: start")):
+        with pytest.raises(RequestError):
+            compiler.compile(compose_grammar(embedded.special_tokens, body=body))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_masks_of_one_answer_differ_from_step_to_step(embedded: HfTokenizer, compiler: Compiler) -> None:
+    matcher: Matcher = compiler.compile(choice(embedded, "The weather", "A dog")).build_matcher()
+    masks = [matcher.mask()]
+    for id in embedded.encode("The weather", special=False):
+        assert matcher.advance(id)
+        masks.append(matcher.mask())
+    assert all(before != after for before, after in pairwise(masks))

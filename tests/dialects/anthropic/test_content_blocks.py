@@ -1,0 +1,288 @@
+"""What becomes of messages and their content blocks."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pytest
+
+from dragoman.core.message import (
+    File,
+    Image,
+    InlineMedia,
+    Message,
+    Part,
+    Reasoning,
+    RemoteMedia,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    UploadedMedia,
+)
+
+from ... import pictures
+from .. import asking
+from .asking import HELLO, Json, conversation, messages, parts, told, turns
+
+PIXEL = base64.b64encode(pictures.PIXEL).decode()
+CALL: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"a": 1}}
+LOOK = ToolCall("toolu_1", "look", '{"a":1}')
+CODE = {"type": "code_execution_result", "stdout": "1", "encrypted_stdout": "zzz"}
+PLAIN = {"type": "base64", "media_type": "text/plain"}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": PIXEL}
+SEARCHED = {"type": "search_result", "title": "T", "source": "s"}
+
+
+def text(said: str, **more: object) -> Json:
+    return {"type": "text", "text": said, **more}
+
+
+def result(content: object, **more: object) -> Json:
+    return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
+
+
+def test_neighbours_of_one_role_are_one_turn():
+    said = turns(
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [text("b"), text("c")]},
+        {"role": "assistant", "content": "d"},
+        {"role": "assistant", "content": "e"},
+        {"role": "user", "content": "f"},
+    )
+    assert said == (
+        Message(Role.USER, (Text("a"), Text("b"), Text("c"))),
+        Message(Role.ASSISTANT, (Text("d"), Text("e"))),
+        Message(Role.USER, (Text("f"),)),
+    )
+
+
+def test_messages_of_the_system_stay_where_they_are():
+    said = turns({"role": "user", "content": "a"}, {"role": "system", "content": "b"}, system="c")
+    assert [(message.role, message.parts) for message in said] == [
+        (Role.SYSTEM, (Text("c"),)),
+        (Role.USER, (Text("a"),)),
+        (Role.SYSTEM, (Text("b"),)),
+    ]
+
+
+def test_a_message_of_the_system_may_hold_for_one_turn_only():
+    note = {"role": "system", "content": "note", "clear_at": "next_user_message"}
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    assert [message.role for message in turns(user, note)] == [Role.USER, Role.SYSTEM]
+    assert [message.role for message in turns(user, note, answer, user)] == [Role.USER, Role.ASSISTANT, Role.USER]
+
+
+def test_calls_and_results_become_what_they_are_in_every_dialect():
+    said = turns(
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [text("b"), CALL, {**CALL, "id": "toolu_2", "name": "find"}]},
+        {"role": "user", "content": [result("c"), {**result("d"), "tool_use_id": "toolu_2"}, text("e")]},
+    )
+    assert said[1:] == (
+        Message(Role.ASSISTANT, (Text("b"), LOOK, ToolCall("toolu_2", "find", '{"a":1}'))),
+        Message(Role.TOOL, (ToolResult("toolu_1", (Text("c"),)),), "look"),
+        Message(Role.TOOL, (ToolResult("toolu_2", (Text("d"),)),), "find"),
+        Message(Role.USER, (Text("e"),)),
+    )
+
+
+def test_the_same_conversation_is_the_same_in_chat():
+    here = turns(
+        {"role": "user", "content": [text("a"), {"type": "image", "source": {"type": "url", "url": "https://x/y"}}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, text("b"), CALL]},
+        {"role": "user", "content": [result("c")]},
+        {"role": "user", "content": "d"},
+        system="s",
+    )
+    image = {"type": "image_url", "image_url": "https://x/y"}
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": '{"a":1}'}}
+    there = asking.conversation(
+        messages=[
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [text("a"), image]},
+            {"role": "assistant", "reasoning_content": "Hm.", "content": "b", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "toolu_1", "content": "c"},
+            {"role": "user", "content": "d"},
+        ]
+    )
+    assert here == there.messages
+
+
+@pytest.mark.parametrize(
+    ("content", "meant"),
+    [
+        ("x", (Text("x"),)),
+        ("", ()),
+        (None, ()),
+        ([text("x"), text("y")], (Text("x"), Text("y"))),
+        ([{"type": "image", "source": {"type": "url", "url": "https://x/y"}}], (Image(RemoteMedia("https://x/y")),)),
+        ([{"type": "tool_reference", "tool_name": "look"}], (Text("look"),)),
+    ],
+)
+def test_the_content_of_a_result(content: object, meant: tuple[Part, ...]):
+    assert parts(result(content)) == (ToolResult("toolu_1", meant),)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_result_may_be_an_error():
+    assert parts(result("no", is_error=True)) == (ToolResult("toolu_1", (Text("no"),), is_error=True),)
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ({"type": "base64", "media_type": "image/png", "data": PIXEL}, InlineMedia(pictures.PIXEL, "image/png")),
+        ({"type": "url", "url": "https://x/y.png"}, RemoteMedia("https://x/y.png")),
+        ({"type": "url", "url": f"data:image/png;base64,{PIXEL}"}, InlineMedia(pictures.PIXEL, "image/png")),
+        ({"type": "file", "file_id": "file_1"}, UploadedMedia("file_1")),
+    ],
+)
+def test_images(source: Json, meant: InlineMedia | RemoteMedia | UploadedMedia):
+    assert parts({"type": "image", "source": source}) == (Image(meant),)
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ({"type": "text", "media_type": "text/plain", "data": "x"}, Text("x")),
+        ({**PLAIN, "data": base64.b64encode(b"x").decode()}, Text("x")),
+        (PDF, File(InlineMedia(pictures.PIXEL, "application/pdf"))),
+        ({"type": "url", "url": "https://x/y.pdf"}, File(RemoteMedia("https://x/y.pdf"))),
+        ({"type": "file", "file_id": "file_1"}, File(UploadedMedia("file_1"))),
+        ({"type": "content", "content": "x"}, Text("x")),
+        ({"type": "content", "content": [text("x")]}, Text("x")),
+    ],
+)
+def test_documents(source: Json, meant: Part):
+    assert parts({"type": "document", "source": source, "citations": {"enabled": False}}) == (meant,)
+
+
+def test_a_documents_title_and_context_go_before_it():
+    source = {"type": "text", "media_type": "text/plain", "data": "x"}
+    said = parts({"type": "document", "source": source, "title": "T", "context": "C"})
+    assert said == (Text("T"), Text("C"), Text("x"))
+
+
+def test_search_results():
+    block = {"type": "search_result", "title": "T", "source": "https://x", "content": [text("a"), text("b")]}
+    assert parts(block) == (Text("T\nhttps://x"), Text("a"), Text("b"))
+
+
+def test_citations_are_not_made_and_this_is_said():
+    document = {"type": "document", "source": {"type": "content", "content": "x"}, "citations": {"enabled": True}}
+    cited = [{"type": "char_location", "cited_text": "x"}]
+    assert messages(messages=[{"role": "user", "content": [document]}]).warnings == (
+        "citations: answers cite nothing here",
+    )
+    assert messages(messages=[*HELLO, {"role": "assistant", "content": [text("x", citations=cited)]}]).warnings == ()
+
+
+def test_thoughts_are_replayed_and_what_cannot_be_read_is_left_out():
+    said = turns(
+        {"role": "user", "content": "a"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                {"type": "thinking", "thinking": "", "signature": "withheld"},
+                {"type": "redacted_thinking", "data": "xyz"},
+                text("b"),
+            ],
+        },
+        {"role": "user", "content": "c"},
+    )
+    assert said[1].parts == (Reasoning("Hm."), Text("b"))
+
+
+def test_cache_control_may_stand_anywhere():
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    said = turns(
+        {"role": "user", "content": [text("a", cache_control=mark)]},
+        {"role": "assistant", "content": [{**CALL, "cache_control": mark}]},
+        {"role": "user", "content": [result([text("b", cache_control=mark)], cache_control=mark)]},
+        system=[text("s", cache_control=mark)],
+        tools=[{"name": "look", "input_schema": {}, "cache_control": mark}],
+        cache_control=mark,
+    )
+    assert [message.role for message in said] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.TOOL]
+
+
+def test_hosted_tools_of_another_server_are_replayed_as_far_as_they_can_be_read():
+    found = [{"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "zzz"}]
+    said = turns(
+        {"role": "user", "content": "a"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "q"}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": found},
+                text("b"),
+            ],
+        },
+        {"role": "user", "content": "c"},
+    )
+    assert said[1:4] == (
+        Message(Role.ASSISTANT, (ToolCall("srvtoolu_1", "web_search", '{"query":"q"}'),)),
+        Message(Role.TOOL, (ToolResult("srvtoolu_1", (Text("T\nhttps://x"),)),), "web_search"),
+        Message(Role.ASSISTANT, (Text("b"),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "meant"),
+    [
+        (CODE, '{"type":"code_execution_result","stdout":"1"}'),
+        ("plain", "plain"),
+        ([text("x")], "x"),
+    ],
+)
+def test_results_of_hosted_tools(content: object, meant: str):
+    block = {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": content}
+    last = {"role": "assistant", "content": [block]}
+    (message,) = turns(last)
+    assert message == Message(Role.TOOL, (ToolResult("srvtoolu_1", (Text(meant),)),))
+    assert conversation(messages=[last]).template.add_generation_prompt
+
+
+def test_a_summary_of_earlier_turns_is_text():
+    assert parts({"type": "compaction", "content": "In short: x."}, text("go on")) == (
+        Text("In short: x."),
+        Text("go on"),
+    )
+    assert parts({"type": "compaction", "content": None}, text("go on")) == (Text("go on"),)
+
+
+def test_arguments_that_were_no_json_are_again_what_the_model_wrote():
+    call = {**CALL, "input": {"a": 1, "INVALID_JSON": '{"a": 1, b}'}}
+    said = turns({"role": "assistant", "content": [call]}, {"role": "user", "content": [result("x")]})
+    assert said[0].parts == (ToolCall("toolu_1", "look", '{"a": 1, b}'),)
+
+
+def test_arguments_are_kept_as_they_were_written():
+    written = '{"n": 1.0, "big": 123456789012345678901234567890}'
+    said = turns({"role": "assistant", "content": [{**CALL, "input": msgspec.Raw(written.encode())}]}, *HELLO)
+    assert said[0].parts == (ToolCall("toolu_1", "look", written),)
+
+
+@pytest.mark.parametrize(
+    ("role", "block", "message"),
+    [
+        ("user", {"type": "video"}, "type: 'video'. Supported values are: 'text', "),
+        ("user", CALL, "type: 'tool_use'."),
+        ("assistant", result("x"), "type: 'tool_result'."),
+        ("user", {"type": "container_upload", "file_id": "f"}, "type: "),
+        ("assistant", {**CALL, "input": [1]}, "input: expected an object"),
+        ("assistant", {**CALL, "input": None}, "input: Field required"),
+        ("assistant", {**CALL, "id": None}, "id: Field required"),
+        ("user", {"type": "tool_result", "content": "x"}, "tool_use_id: Field required"),
+        ("user", result({"a": 1}), "content: expected a string or an array"),
+        ("user", {"type": "image"}, "source: Field required"),
+        ("user", {"type": "image", "source": "x"}, "source: expected an object"),
+        ("user", {"type": "image", "source": {"type": "url", "url": "file:///x"}}, "source.url: "),
+        ("user", {"type": "document", "source": {**PLAIN, "data": "/w=="}}, "source.data: expected text in UTF-8"),
+        ("user", {**SEARCHED, "content": {"a": 1}}, "content: expected an array of text blocks"),
+    ],
+)
+def test_blocks_that_cannot_be_read_name_their_field(role: str, block: Json, message: str):
+    assert told(messages=[{"role": role, "content": [block]}]).startswith("messages.0.content.0." + message)

@@ -1,0 +1,97 @@
+"""Thoughts that come back: whose they are, and what becomes of those that are nobody's."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dragoman.core.errors import RequestError
+from dragoman.core.message import Reasoning, Text
+from dragoman.core.request import Conversation
+from dragoman.dialects.anthropic import read_count_tokens, read_messages
+from dragoman.dialects.base import GenerationCall, ReaderOptions
+from dragoman.dialects.sealing import VerificationMode
+
+from ..wax import Wax
+
+
+def call(
+    block: dict[str, str], check: VerificationMode = VerificationMode.LENIENT, *, key: bool = True
+) -> GenerationCall:
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [block, {"type": "text", "text": "b"}]},
+        {"role": "user", "content": "c"},
+    ]
+    body = msgspec.json.encode({"model": "m", "max_tokens": 5, "messages": messages})
+    return read_messages(body, ReaderOptions(sealing_key=Wax(check) if key else None))
+
+
+def thought(asked: GenerationCall) -> str | None:
+    prompt = asked.requests[0].prompt
+    assert isinstance(prompt, Conversation)
+    *thoughts, text = prompt.messages[1].parts
+    assert text == Text("b")
+    assert all(isinstance(each, Reasoning) for each in thoughts)
+    return "".join(each.text for each in thoughts if isinstance(each, Reasoning)) or None
+
+
+def thinking(text: str, signature: str) -> dict[str, str]:
+    return {"type": "thinking", "thinking": text, "signature": signature}
+
+
+@pytest.mark.parametrize("check", VerificationMode)
+def test_a_thought_that_was_signed_here_is_believed(check: VerificationMode):
+    asked = call(thinking("hm", "HM"), check)
+    assert (thought(asked), asked.warnings) == ("hm", ())
+
+
+@pytest.mark.parametrize("check", VerificationMode)
+@pytest.mark.parametrize(
+    "block",
+    [thinking("", "reasoning:hm"), {"type": "redacted_thinking", "data": "reasoning:hm"}],
+    ids=("omitted", "redacted"),
+)
+def test_a_withheld_thought_comes_back_whole(block: dict[str, str], check: VerificationMode):
+    asked = call(block, check)
+    assert (thought(asked), asked.warnings) == ("hm", ())
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        thinking("hm", "foreign"),
+        thinking("changed", "HM"),
+        thinking("", "foreign"),
+        thinking("", "compaction:hm"),
+        {"type": "redacted_thinking", "data": "foreign"},
+    ],
+)
+def test_what_was_not_made_here_is_left_out_or_refused(block: dict[str, str]):
+    asked = call(block)
+    assert thought(asked) is None
+    assert len(asked.warnings) == 1
+    field = "data" if block["type"] == "redacted_thinking" else "signature"
+    with pytest.raises(RequestError, match=f"Invalid `{field}` in `{block['type']}` block") as refused:
+        call(block, VerificationMode.STRICT)
+    assert refused.value.param == f"messages[1].content[0].{field}"
+
+
+def test_nobodys_signature_is_looked_at_where_that_is_switched_off():
+    assert thought(call(thinking("hm", "foreign"), VerificationMode.OFF)) == "hm"
+    assert thought(call(thinking("hm", "foreign"), key=False)) == "hm"
+
+
+def test_a_thought_that_nobody_signed_is_believed_but_by_the_strict():
+    assert thought(call(thinking("hm", ""))) == "hm"
+    with pytest.raises(RequestError):
+        call(thinking("hm", ""), VerificationMode.STRICT)
+    assert thought(call(thinking("", ""), VerificationMode.STRICT)) is None
+
+
+def test_counting_believes_what_the_call_believes():
+    message = {"role": "assistant", "content": [thinking("hm", "foreign"), {"type": "text", "text": "b"}]}
+    body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "a"}, message]})
+    counted = read_count_tokens(body, ReaderOptions(sealing_key=Wax()))
+    assert counted.conversation.messages[1].parts == (Text("b"),)
+    assert counted.warnings

@@ -1,0 +1,133 @@
+"""What is asked of llama.cpp, and what is made of its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.core.engine import Ended, Sampled, Scheduled, TokenOutput, TokenRequest
+from dragoman.core.errors import EngineError
+from dragoman.core.events import FinishReason
+from dragoman.core.request import Sampling
+from dragoman.engines.llamacpp.completion_state import CompletionState
+from dragoman.engines.llamacpp.token_text import TokenText
+from dragoman.engines.llamacpp.wire import CompletionChunk, LlamaCppErrorBody, PromptProgress, ScoredToken, TopLogprob
+from tests.engines.harness import Only
+
+WORDS = [b"a", b"b", b"\xf0", b"\x9f", b"\x98", b"\x80", b"\xf0\x9f", b"\x98\x80", b"<end>", b"\x9f\x98"]
+END = 8
+
+
+def answer(**fields: object) -> CompletionState:
+    fields = {"id": "x", "prompt": (0, 1), "max_tokens": 9, "stop_token_ids": frozenset({END}), **fields}
+    request = TokenRequest(**fields)  # pyright: ignore[reportArgumentType]
+    return CompletionState(request, TokenText(WORDS), frozenset({END}), seed=7, context=64)
+
+
+def said(out: list[TokenOutput]) -> list[int]:
+    return [output.token for output in out if isinstance(output, Sampled)]
+
+
+def test_it_is_scheduled_when_the_prompt_begins_to_be_computed() -> None:
+    one = answer()
+    one.build_body(0, cached=False)
+    assert one.feed(CompletionChunk(prompt_progress=PromptProgress(cache=1))) == [Scheduled("x", 1)]
+    assert one.feed(CompletionChunk(prompt_progress=PromptProgress(cache=1))) == []
+    assert one.feed(CompletionChunk(content="a", tokens=(0,), tokens_predicted=1)) == [Sampled("x", 0)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason", "stop"),
+    [((0, END), FinishReason.STOP, END), ((0, 1, 0, 1, 0, 1, 0, 1, 0, 1), FinishReason.LENGTH, None)],
+)
+def test_it_ends_at_a_stop_token_or_at_its_length(
+    tokens: tuple[int, ...], reason: FinishReason, stop: int | None
+) -> None:
+    one = answer()
+    one.build_body(0, cached=False)
+    out = [
+        output
+        for n, token in enumerate(tokens)
+        for output in one.feed(CompletionChunk("?", (token,), tokens_predicted=n + 1))
+    ]
+    assert one.is_finished
+    assert out[-1] == Ended("x", reason, stop)
+
+
+def test_held_tokens_are_found_by_their_bytes() -> None:
+    one = answer()
+    one.build_body(0, cached=False)
+    assert said(one.feed(CompletionChunk("\U0001f600", (7,), tokens_predicted=2))) == [6, 7]
+    assert not one.is_stale
+
+
+def test_held_tokens_that_may_be_several_are_asked_for_by_themselves() -> None:
+    """f0 9f 98 may be (f0 9f, 98) or (f0, 9f 98)."""
+    one = answer()
+    one.build_body(0, cached=False)
+    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
+    assert said(one.feed(CompletionChunk("\U0001f600", (5,), tokens_predicted=4))) == []
+    assert one.is_stale
+    again = one.build_body(0, cached=True)
+    assert (again.prompt, again.n_predict, again.stream) == ((0, 1, 0), 3, False)
+    assert said(one.feed(CompletionChunk("\U0001f600", (6, 4, 5), True, 3, "limit"))) == [6, 4, 5]
+    rest = one.build_body(0, cached=True)
+    assert (rest.n_predict, rest.stream, len({7, again.seed, rest.seed})) == (5, True, 3)
+
+
+def test_what_was_cut_within_a_character_is_asked_for_by_itself() -> None:
+    one = answer(max_tokens=2)
+    one.build_body(0, cached=False)
+    one.feed(CompletionChunk("a", (0,), tokens_predicted=1))
+    assert one.feed(CompletionChunk("", (), True, 2, "limit")) == []
+    assert (one.is_finished, one.is_stale, one.build_body(0, cached=True).n_predict) == (False, True, 1)
+
+
+def test_a_token_that_the_grammar_refuses_is_not_said_but_another_is_asked_for() -> None:
+    one = answer(matcher=Only([[0], [1, 4]]), grammar="start: AB")
+    assert one.build_body(0, cached=False).grammar == "%llguidance {}\nstart: AB"
+    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=1))) == [0]
+    assert one.feed(CompletionChunk("a", (0,), tokens_predicted=2)) == []
+    masked = one.build_body(0, cached=True)
+    assert (masked.n_predict, masked.stream, masked.grammar) == (1, False, "")
+    assert [id for id, lift in masked.logit_bias if lift is not False and lift > 100] == [1, 4]
+    assert one.feed(CompletionChunk("b", (1,), True, 1, "limit"))[-1] == Ended("x", FinishReason.STOP)
+
+
+def test_an_end_that_nobody_asked_for_cannot_come() -> None:
+    assert answer(stop_token_ids=frozenset[int]()).build_body(0, cached=False).logit_bias == ((END, False),)
+    assert answer().build_body(0, cached=False).logit_bias == ()
+
+
+def test_an_end_cannot_come_too_early() -> None:
+    one = answer(min_tokens=1)
+    first = one.build_body(0, cached=False)
+    assert (first.logit_bias, first.n_predict) == (((END, False),), 1)
+    one.feed(CompletionChunk("a", (0,), tokens_predicted=1))
+    one.feed(CompletionChunk("", (), True, 1, "limit"))
+    assert not one.is_finished
+    assert one.build_body(0, cached=True).logit_bias == ()
+
+
+def test_bad_words_count_from_their_last_token() -> None:
+    one = answer(sampling=Sampling(bad_words=((0, 1), (3,))))
+    assert one.build_body(0, cached=False).logit_bias == ((3, False),)
+    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=1))) == [1]
+    assert said(one.feed(CompletionChunk("a", (0,), tokens_predicted=2))) == [0]
+    assert said(one.feed(CompletionChunk("b", (1,), tokens_predicted=3))) == []
+    assert (1, False) in one.build_body(0, cached=True).logit_bias
+
+
+def test_a_score_has_its_rank_where_it_is_among_the_best() -> None:
+    one = answer(logprobs=1)
+    assert one.build_body(0, cached=False).n_probs == 1
+    best = (TopLogprob(1, -0.1),)
+    scored = CompletionChunk("a", (0,), tokens_predicted=1, completion_probabilities=(ScoredToken(0, -2.0, best),))
+    out = one.feed(scored)[-1]
+    assert isinstance(out, Sampled)
+    assert out.logprobs is not None
+    assert (out.logprobs.logprob, out.logprobs.rank, out.logprobs.top) == (-2.0, None, ((1, -0.1),))
+
+
+def test_a_fault_is_an_error() -> None:
+    with pytest.raises(EngineError, match=r"llama.cpp: too much"):
+        answer().feed(CompletionChunk(error=LlamaCppErrorBody("too much")))

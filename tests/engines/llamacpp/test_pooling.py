@@ -1,0 +1,128 @@
+"""Vectors and scores of an encoder in a GGUF file, against those of the same one in numpy."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from dragoman.core.embeddings import EmbedRequest, ScoreRequest, TextInputs, TokenizedPair
+from dragoman.core.engine import Encoder
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.engines import encoder
+from dragoman.engines.encoder import BertEmbedder, BertScorer
+from dragoman.engines.llamacpp import LlamaCppEmbedder, LlamaCppScorer
+from dragoman.engines.llamacpp.pooling import check_numbers
+from dragoman.engines.llamacpp.wire import EmbeddingItem
+from dragoman.launch import build_models
+from dragoman.pipeline.models import EmbedderBackend, ScorerBackend, ServedModel
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+from tests.engines.encoder.directories import PLAIN, SCORER, SEP, WORDS
+from tests.engines.encoder.directories import write_encoder as write_directory
+
+pytest.importorskip("xllamacpp", reason="needs xllamacpp")
+pytest.importorskip("gguf", reason="needs gguf")
+
+from tests.engines.llamacpp.files import write_encoder
+
+pytestmark = pytest.mark.llamacpp
+
+RANDOM = np.random.default_rng(1)
+TEXTS = tuple(tuple(RANDOM.integers(5, len(WORDS), n).tolist()) for n in (3, 1, 20, 3, 7, 24, 2))
+PAIRS = tuple(
+    TokenizedPair((2, *first, SEP, *second, SEP), len(first) + 2) for first in TEXTS[:3] for second in TEXTS[:2]
+)
+
+
+def built(file: Path) -> ServedModel:
+    (model,) = build_models(Settings(model=str(file), dtype="float32", threads=1), SystemClock())
+    return model
+
+
+def vectors(packed: tuple[bytes, ...]) -> np.ndarray:
+    return np.array([np.frombuffer(vector, "<f4") for vector in packed])
+
+
+@pytest.mark.parametrize(("pooling", "mode"), [(1, "pooling_mode_mean_tokens"), (2, "pooling_mode_cls_token")])
+async def test_vectors_are_those_of_numpy(tmp_path: Path, pooling: int, mode: str) -> None:
+    ours = encoder.load(write_directory(tmp_path, pooling=mode))
+    model = built(write_encoder(tmp_path / "bert.gguf", pooling=pooling))
+    assert isinstance(model.backend, EmbedderBackend)
+    theirs = model.backend.engine
+    assert isinstance(ours, BertEmbedder)
+    assert isinstance(theirs, LlamaCppEmbedder)
+    request = EmbedRequest("m", TEXTS)
+    for engine in (ours, theirs):
+        await engine.start()
+    expected, found = await ours.embed(request), await theirs.embed(request)
+    crowd = await asyncio.gather(*(theirs.embed(EmbedRequest("m", TEXTS[::-1])) for _ in range(4)))
+    for engine in (ours, theirs):
+        await engine.stop()
+    assert np.allclose(vectors(found.vectors), vectors(expected.vectors), atol=2e-3)
+    assert (found.dimensions, found.prompt_tokens) == (expected.dimensions, expected.prompt_tokens)
+    assert {one.vectors for one in crowd} == {found.vectors[::-1]}
+    assert (theirs.embedding_info.pooling, theirs.embedding_info.max_tokens) == (
+        ours.embedding_info.pooling,
+        PLAIN.positions,
+    )
+
+
+async def test_scores_are_those_of_numpy_where_segments_do_not_count(tmp_path: Path) -> None:
+    """llama.cpp knows no second segment."""
+    ours = encoder.load(write_directory(tmp_path, SCORER))
+    model = built(write_encoder(tmp_path / "rank.gguf", SCORER, pooling=4))
+    assert isinstance(model.backend, ScorerBackend)
+    theirs = model.backend.engine
+    assert isinstance(ours, BertScorer)
+    assert isinstance(theirs, LlamaCppScorer)
+    one_segment = tuple(TokenizedPair(pair.ids, len(pair.ids)) for pair in PAIRS)
+    for engine in (ours, theirs):
+        await engine.start()
+    for activation in (None, False):
+        expected = await ours.score(ScoreRequest("m", one_segment, activation))
+        found = await theirs.score(ScoreRequest("m", PAIRS, activation))
+        assert found.scores == pytest.approx(expected.scores, abs=5e-3)
+    for engine in (ours, theirs):
+        await engine.stop()
+
+
+async def test_texts_are_read_as_the_files_own_vocabulary_has_them(tmp_path: Path) -> None:
+    model = built(write_encoder(tmp_path / "bert.gguf", pooling=1))
+    assert model.tokenizer is not None
+    text = "The cats sat on a Tokyo mat"
+    assert model.tokenizer.encode(text, special=False, add_special_tokens=True) == [
+        2,
+        *(WORDS.index(word) for word in ("the", "cat", "##s", "sat", "on", "a", "tokyo", "mat")),
+        3,
+    ]
+    assert TextInputs((text,)).add_special_tokens
+
+
+async def test_a_foreign_id_is_refused_and_a_stopped_engine_says_so(tmp_path: Path) -> None:
+    model = built(write_encoder(tmp_path / "bert.gguf", pooling=1))
+    assert isinstance(model.backend, EmbedderBackend)
+    engine = model.backend.engine
+    await engine.start()
+    with pytest.raises(RequestError, match="vocabulary"):
+        await engine.embed(EmbedRequest("m", ((5, 999),)))
+    assert ready(engine)
+    await engine.stop()
+    assert not ready(engine)
+    with pytest.raises(EngineError, match="not running"):
+        await engine.embed(EmbedRequest("m", TEXTS))
+
+
+def test_only_numbers_are_vectors() -> None:
+    told = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=EmbeddingItem)
+    assert told.embedding == ((0.5, None),)
+    check_numbers([np.array([0.5], np.float32)])
+    with pytest.raises(EngineError, match="no usable"):
+        check_numbers([np.array([0.5, np.nan], np.float32)])
+
+
+def ready(engine: Encoder) -> bool:
+    return engine.health().ready

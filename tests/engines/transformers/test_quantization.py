@@ -1,0 +1,72 @@
+"""Weights in fewer bits say in pages what the library makes of the same weights; what cannot be is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs torch (CPU)")
+pytest.importorskip("transformers", reason="needs transformers")
+
+import msgspec
+
+from dragoman.core.engine import TokenRequest
+from dragoman.core.errors import EngineError, Unsupported
+from dragoman.engines import transformers
+from dragoman.engines.batching import EngineLimits
+from dragoman.engines.transformers.engine import build_paged_model
+from dragoman.engines.transformers.model import TransformersOptions, load_network
+
+from ..harness import GREEDY, alone
+from .test_models import generated, network
+
+pytestmark = [
+    pytest.mark.torch,
+    # What these libraries have to say about each other.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+
+PROMPT = list(range(3, 43))
+
+
+def options(**more: Any) -> TransformersOptions:
+    return TransformersOptions(dtype="float32", device="cpu", **more)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    network("llama", hidden_size=64, intermediate_size=128, head_dim=16).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("method", ["torchao", "bitsandbytes"])
+def test_quantised_weights_are_served_as_the_library_computes_them(method: str, saved: Path) -> None:
+    pytest.importorskip("accelerate", reason="needs accelerate")
+    pytest.importorskip(method, reason=f"needs {method}")
+    expected = generated(load_network(saved, options(quantization=method)), PROMPT, 8)
+    whole = generated(load_network(saved, options()), PROMPT, 8)
+    model, _ = build_paged_model(load_network(saved, options(quantization=method)))
+    ask = TokenRequest(id="a", prompt=tuple(PROMPT), max_tokens=8, sampling=GREEDY, logprobs=0)
+    told, plain = alone(model, ask), alone(build_paged_model(load_network(saved, options()))[0], ask)
+    assert (told.tokens, plain.tokens) == (expected, whole)
+    assert [one.logprob for one in told.scores if one] != [one.logprob for one in plain.scores if one]
+    with pytest.raises(Unsupported, match="quantised"):
+        model.prepare_weights({})  # pyright: ignore[reportArgumentType] - it is not looked at
+
+
+def test_weights_are_not_quantised_twice(saved: Path) -> None:
+    path = saved / "config.json"
+    config = msgspec.json.decode(path.read_bytes())
+    path.write_bytes(msgspec.json.encode({**config, "quantization_config": {"quant_method": "gptq", "bits": 4}}))
+    with pytest.raises(EngineError, match="quantised already"):
+        load_network(saved, options(quantization="torchao"))
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "abacus", "cpu,cuda"])
+def test_a_device_that_is_not_there_is_told(device: str, saved: Path) -> None:
+    with pytest.raises(EngineError, match="cannot be used"):
+        transformers.load(saved, EngineLimits(), TransformersOptions(device=device))

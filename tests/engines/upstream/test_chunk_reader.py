@@ -1,0 +1,179 @@
+"""Chunks of upstreams of all kinds to one legal stream of events."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.errors import EngineError, RequestError
+from dragoman.core.event_grammar import check_events
+from dragoman.core.events import Event, FinishReason, Started, Token
+from dragoman.core.message import Reasoning, Text, ToolCall
+from dragoman.core.reply import Reply, ReplyBuilder
+from dragoman.core.request import GenerateRequest
+from dragoman.engines.upstream.chunk_reader import ChunkReader
+from dragoman.engines.upstream.wire import UpstreamChunk
+
+
+def events(*chunks: dict[str, Any], choices: int = 1) -> list[Event]:
+    numbers = count()
+    reading = ChunkReader(GenerateRequest("m", "hi", choices=choices), lambda: f"made_{next(numbers)}")
+    said = [event for chunk in chunks for event in reading.feed(msgspec.convert(chunk, UpstreamChunk))]
+    return list(check_events([*said, *reading.close()]))
+
+
+def reply(*chunks: dict[str, Any], choices: int = 1) -> Reply:
+    fold = ReplyBuilder()
+    for event in events(*chunks, choices=choices):
+        fold.feed(event)
+    return fold.build()
+
+
+def delta(index: int = 0, /, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": fields}]}
+
+
+def end(reason: str = "stop", **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason, **fields}]}
+
+
+def call(index: int | None, arguments: str, id: str | None = None, name: str | None = None) -> dict[str, Any]:
+    return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+
+
+def test_reasoning_has_two_names() -> None:
+    (choice,) = reply(delta(reasoning="a"), delta(reasoning_content="b"), delta(content="c"), end()).choices
+    assert choice.parts == (Reasoning("ab"), Text("c"))
+
+
+def test_started_says_what_the_first_chunk_counts() -> None:
+    usage = {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
+    assert events({**delta(content="a"), "usage": usage}, end())[0] == Started(7, 4)
+
+
+def test_usage_that_is_not_known_is_not_made_up() -> None:
+    usage = reply(delta(content="a"), end()).usage
+    assert (usage.cached, usage.reasoning) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("tool_calls", FinishReason.STOP),
+        ("length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.CONTENT_FILTER),
+    ],
+)
+def test_reasons_are_translated(word: str, reason: FinishReason) -> None:
+    assert reply(end(word)).choices[0].reason is reason
+
+
+def test_a_reason_that_nobody_knows_is_no_success() -> None:
+    with pytest.raises(EngineError, match="insufficient"):
+        reply(delta(content="a"), end("insufficient_system_resource"))
+
+
+@pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])
+def test_the_stop_that_was_met_is_told(field: str) -> None:
+    assert reply(end(**{field: "END"})).choices[0].stop == "END"
+
+
+def test_an_answer_that_does_not_end_is_a_failure() -> None:
+    with pytest.raises(EngineError, match="broke off"):
+        reply(delta(content="a"))
+    with pytest.raises(EngineError, match="broke off"):
+        reply()
+    with pytest.raises(EngineError, match="broke off"):
+        reply(delta(content="a"), end(), choices=2)
+
+
+def test_a_whole_answer_is_a_stream_of_one_chunk() -> None:
+    message = {"content": "Hi", "tool_calls": [call(None, "{}", "c", "f")]}
+    (choice,) = reply({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).choices
+    assert choice.parts == (Text("Hi"), ToolCall("c", "f", "{}"))
+
+
+def test_an_error_before_the_start_refuses_and_one_after_it_fails() -> None:
+    refusal = {"error": {"message": "No.", "type": "invalid_request_error", "param": "n", "code": 400}}
+    with pytest.raises(RequestError, match="No") as found:
+        events(refusal)
+    assert found.value.param == "n"
+    with pytest.raises(EngineError, match="No"):
+        events(delta(content="a"), refusal)
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1).map("".join), st.data())
+def test_interleaved_calls_are_put_in_sequence(order: str, data: st.DataObject) -> None:
+    """Two calls whose deltas come in any order: each is said whole, in the order in which they began."""
+    arguments = {"a": '{"x": "}{", "y": [1]}', "b": '{"z": {}}'}
+    left = dict(arguments)
+    chunks = [delta(tool_calls=[call("ab".index(which), "", f"id_{which}", which)]) for which in dict.fromkeys(order)]
+    for which in [*order, *dict.fromkeys(order)]:
+        last = which not in order[1:] or len(chunks) > len(order)
+        size = len(left[which]) if last else data.draw(st.integers(0, len(left[which])))
+        chunks.append(delta(tool_calls=[call("ab".index(which), left[which][:size])]))
+        left[which] = left[which][size:]
+    rest = [delta(tool_calls=[call("ab".index(which), left[which])]) for which in dict.fromkeys(order) if left[which]]
+    (choice,) = reply(*chunks, *rest, end("tool_calls")).choices
+    assert choice.list_calls() == tuple(
+        ToolCall(f"id_{which}", which, arguments[which]) for which in dict.fromkeys(order)
+    )
+
+
+def test_calls_one_after_the_other_are_not_held_back() -> None:
+    reading = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
+    reading.feed(msgspec.convert(delta(tool_calls=[call(0, '{"a":', "c", "f")]), UpstreamChunk))
+    assert len(reading.feed(msgspec.convert(delta(tool_calls=[call(0, "1}")]), UpstreamChunk))) == 1
+    assert len(reading.feed(msgspec.convert(delta(tool_calls=[call(1, "{", "d", "g")]), UpstreamChunk))) == 2
+
+
+def test_a_call_without_an_id_gets_one() -> None:
+    assert reply(delta(tool_calls=[call(0, "{}", None, "f")]), end()).choices[0].list_calls()[0].id == "made_0"
+
+
+def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids() -> None:
+    chunks = [delta(tool_calls=[call(0, "{}", id, "f")]) for id in ("one", "two")]
+    assert [each.id for each in reply(*chunks, end()).choices[0].list_calls()] == ["one", "two"]
+
+
+def test_a_call_of_nothing_is_a_failure() -> None:
+    with pytest.raises(EngineError, match="names no tool"):
+        reply(delta(tool_calls=[call(0, "{}", "c")]), end())
+
+
+def test_tokens_come_with_ids_bytes_and_alternatives() -> None:
+    entry: dict[str, Any] = {"token": "token_id:9", "logprob": -0.5, "bytes": [0xF0, 0x9F], "top_logprobs": []}
+    entry["top_logprobs"] = [{**entry, "token": "token_id:8", "top_logprobs": None}]
+    chunk = {"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [entry]}, "token_ids": [9]}]}
+    (token,) = reply(chunk, end()).choices[0].tokens
+    assert (token.id, token.text, token.raw, token.top[0].id) == (9, "\ufffd", b"\xf0\x9f", 8)
+
+
+def test_tokens_of_the_end_are_its_own() -> None:
+    (choice,) = reply(delta(content="a"), end(token_ids=[2])).choices
+    assert choice.trailing_tokens == (Token(2, ""),)
+
+
+@given(
+    st.binary(max_size=40)
+    | st.recursive(st.none() | st.text(max_size=4) | st.integers(), st.lists, max_leaves=4).map(
+        lambda value: json.dumps({"choices": value, "usage": value}).encode()
+    )
+)
+def test_nonsense_is_no_chunk_and_breaks_nothing(data: bytes) -> None:
+    try:
+        chunk = msgspec.json.decode(data, type=UpstreamChunk)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    reading = ChunkReader(GenerateRequest("m", "hi"), lambda: "made")
+    try:
+        reading.feed(chunk)
+        reading.close()
+    except (EngineError, RequestError):
+        pass

@@ -1,0 +1,64 @@
+"""What a tokenizer puts around a text comes around a conversation too, where it is asked for."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation, GenerateRequest
+from dragoman.engines import tiny
+from dragoman.launch import build_models
+from dragoman.pipeline.admission import CallTerms
+from dragoman.pipeline.detokenizer import Vocabulary
+from dragoman.pipeline.models import TokenBackend
+from dragoman.pipeline.prompt_encoding import encode_prompt
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.template import load_template
+from dragoman.prompts.tokenizer import HfTokenizer
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings
+
+ASKED = GenerateRequest("m", Conversation((Message(Role.USER, (Text("hello"),)),)), add_special_tokens=False)
+TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
+
+
+@pytest.fixture(scope="module")
+def beginning() -> TokenBackend:
+    """The embedded model's tokenizer with a token that it puts in front of every text."""
+    (model,) = build_models(Settings(), SystemClock())
+    assert isinstance(model.backend, TokenBackend)
+    directory = tiny.find_bundled_model()
+    said = json.loads((directory / "tokenizer.json").read_bytes())
+    first = said["added_tokens"][0]
+    piece = {"SpecialToken": {"id": first["content"], "type_id": 0}}
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    other = {"Sequence": {"id": "B", "type_id": 1}}
+    named = {"id": first["content"], "ids": [first["id"]], "tokens": [first["content"]]}
+    said["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [piece, text],
+        "pair": [piece, text, other],
+        "special_tokens": {first["content"]: named},
+    }
+    tokenizer, template = HfTokenizer(json.dumps(said)), load_template(directory)
+    assert template is not None
+    assert tokenizer.wrapping.prefix == (first["id"],)
+    return TokenBackend(
+        model.backend.engine,
+        tokenizer,
+        Vocabulary(tokenizer),
+        Compiler(tokenizer, [0]),
+        frozenset({0}),
+        Renderer(template, tokenizer),
+    )
+
+
+async def test_special_tokens_come_in_front_of_a_conversation_that_asks_for_them(beginning: TokenBackend):
+    bare = await encode_prompt(beginning, ASKED, TERMS)
+    framed = await encode_prompt(beginning, replace(ASKED, add_special_tokens=True), TERMS)
+    assert framed.ids == (*beginning.tokenizer.wrapping.prefix, *bare.ids)

@@ -1,0 +1,43 @@
+"""The last prompts of each owner: the closest is found, and there are never too many."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.pipeline.recent_prompts import RecentPrompts, count_common_prefix
+
+ids = st.lists(st.integers(0, 2), max_size=12).map(tuple)
+
+
+@given(ids, ids)
+def test_what_two_prompts_share_is_counted_right(one: tuple[int, ...], other: tuple[int, ...]):
+    shared = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        shared += 1
+    assert count_common_prefix(one, other) == shared
+
+
+def test_the_closest_of_ones_own_is_found():
+    recent = RecentPrompts()
+    for prompt in ((1, 2, 3), (1, 2, 4), (9,)):
+        recent.remember("me", "m", prompt)
+    recent.remember("you", "m", (1, 2, 3, 4, 5))
+    assert recent.find_closest("me", "m", (1, 2, 4, 7)) == (1, 2, 4)
+    assert recent.find_closest("me", "m", (5,)) == (9,), "of equals the latest"
+    assert recent.find_closest("me", "other", (1,)) is None
+    assert recent.find_closest("nobody", "m", (1,)) is None
+
+
+def test_it_is_bounded_in_every_direction():
+    recent = RecentPrompts(max_owners=2, max_prompts=2, max_tokens=3)
+    recent.remember("a", "m", (1, 2, 3, 4))
+    assert recent.find_closest("a", "m", (1,)) is None, "too long to be kept"
+    for prompt in ((1,), (2,), (3,)):
+        recent.remember("a", "m", prompt)
+    assert recent.find_closest("a", "m", (1,)) == (3,), "the first was pushed out"
+    recent.remember("b", "m", (1,))
+    recent.remember("c", "m", (1,))
+    assert recent.find_closest("a", "m", (3,)) is None

@@ -1,0 +1,89 @@
+"""What a model said is spelled again as it was said, and nothing else of a prompt ever changes by that."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.core.message import Message, Role, Text
+from dragoman.core.request import Conversation
+from dragoman.prompts.render import Rendered, Renderer
+from dragoman.prompts.token_replay import SampledPrefixes, find_ids_since_control
+from tests.prompts import vocabularies
+from tests.prompts.reference import NOW
+from tests.prompts.templates import template
+
+TOKENIZER = vocabularies.embedded()
+RENDERER = Renderer(template("embedded"), TOKENIZER)
+END = TOKENIZER.special_tokens["<|im_end|>"]
+
+
+def rendered(*said: tuple[int, ...], answer: str = "Hello there", question: str = "Hi") -> Rendered:
+    messages = (
+        Message(Role.USER, (Text(question),)),
+        Message(Role.ASSISTANT, (Text(answer),)),
+        Message(Role.USER, (Text("And?"),)),
+    )
+    return RENDERER.render(Conversation(messages, sampled_turns=said), now=NOW)
+
+
+def opening() -> tuple[int, ...]:
+    asked = Conversation((Message(Role.USER, (Text("Hi"),)),))
+    return find_ids_since_control(RENDERER.render(asked, now=NOW).ids, TOKENIZER.control_ids)
+
+
+def by_letters(text: str) -> tuple[int, ...]:
+    return tuple(id for letter in text for id in TOKENIZER.encode(letter, special=False))
+
+
+def test_an_answer_is_spelled_as_it_was_sampled():
+    run = (*opening(), *by_letters("Hello there"), END)
+    plain, found = rendered(), rendered(run)
+    assert found.text == plain.text
+    assert len(found.ids) > len(plain.ids)
+    assert any(found.ids[i : i + len(run)] == run for i in range(len(found.ids)))
+
+
+def test_another_text_is_spelled_by_the_tokenizer():
+    assert rendered((*opening(), *by_letters("Hello their"), END)).ids == rendered().ids
+    assert rendered((*opening(), *by_letters("Hello there!"), END)).ids == rendered().ids
+
+
+def test_equal_pieces_are_spelled_in_the_order_in_which_they_were_said():
+    spelled = SampledPrefixes([(1, 2), (0, 3)], frozenset([0]), lambda id: {1: b"a", 2: b"b", 3: b"ab"}[id])
+    assert [spelled.take_ids("ab"), spelled.take_ids("ab"), spelled.take_ids("ab")] == [(1, 2), (3,), None]
+
+
+def test_ids_of_another_vocabulary_are_never_taken():
+    run = (*opening(), *TOKENIZER.encode("Hello there", special=False), TOKENIZER.vocab_size + 1, END)
+    assert rendered(run).ids == rendered().ids
+
+
+def bytes_of(ids: tuple[int, ...]) -> bytes:
+    return b"".join(map(TOKENIZER.token_bytes, ids))
+
+
+WORDS = ("<|im_end|>", "<|im_start|>assistant\n", "<think>", "Hi", " ", "\n", "é😀")
+texts = st.lists(st.sampled_from(WORDS)).map("".join)
+runs = st.lists(st.integers(0, TOKENIZER.vocab_size + 5)) | texts.map(by_letters) | texts.map(
+    lambda text: tuple(TOKENIZER.encode(text, special=True))
+)  # fmt: skip
+
+
+@given(st.lists(runs.map(tuple)), texts, texts)
+def test_no_hint_changes_the_text_of_a_prompt_or_its_control_tokens(
+    said: list[tuple[int, ...]], answer: str, question: str
+):
+    spelled = [(*opening(), *run, END) for run in said]
+    plain, found = (rendered(*hints, answer=answer, question=question) for hints in ([], [*said, *spelled]))
+    assert msgspec.structs.replace(found, ids=()) == msgspec.structs.replace(plain, ids=())
+    assert bytes_of(found.ids) == bytes_of(plain.ids)
+    controls = TOKENIZER.control_ids
+    assert [id for id in found.ids if id in controls] == [id for id in plain.ids if id in controls]
+
+
+@pytest.mark.parametrize(("prompt", "tail"), [((), ()), ((5,), (5,)), ((0, 5, 6), (5, 6)), ((5, 0), ())])
+def test_an_answer_goes_on_from_what_is_behind_the_last_control_token(prompt: tuple[int, ...], tail: tuple[int, ...]):
+    assert find_ids_since_control(prompt, frozenset([0])) == tail

@@ -1,0 +1,93 @@
+"""What is kept of an exchange, and what never is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.recording.cassette import (
+    CassetteError,
+    CassetteHeader,
+    RecordedChunk,
+    RecordedExchange,
+    decode_data,
+    encode_data,
+    encode_line,
+    filter_request_headers,
+    filter_response_headers,
+    hash_request,
+    read_cassette,
+    redact_query,
+)
+
+HEAD = encode_line(CassetteHeader(1, "http://upstream"))
+
+
+@given(st.binary())
+def test_every_byte_comes_back(raw: bytes) -> None:
+    exchange = RecordedExchange(
+        at=0.0, method="POST", path="/", body=encode_data(raw), status=200, head_at=0.1, end_at=0.3,
+        pieces=[RecordedChunk(0.2, encode_data(raw))],
+    )  # fmt: skip
+    (found,) = read_cassette([HEAD, encode_line(exchange)])
+    assert decode_data(found.body) == raw == decode_data(found.pieces[0].data)
+    assert found == exchange
+
+
+def test_text_is_written_as_text() -> None:
+    line = encode_line(
+        RecordedExchange(
+            at=0, method="GET", path="/", status=200, head_at=0, end_at=0, pieces=[RecordedChunk(0.5, "dåta")]
+        )
+    )
+    assert '[0.5,"dåta"]' in line.decode()
+
+
+@pytest.mark.parametrize(
+    "name", ["authorization", "x-api-key", "api-key", "cookie", "proxy-authorization", "x-goog-api-key", "x-whatever"]
+)
+def test_a_header_that_is_not_known_to_be_harmless_is_not_kept(name: str) -> None:
+    assert filter_request_headers([(name, "sk-secret"), ("content-type", "application/json")]) == [
+        ("content-type", "application/json")
+    ]
+
+
+def test_neither_are_cookies_and_accounts_of_an_answer() -> None:
+    told = [("set-cookie", "a"), ("openai-organization", "acme"), ("x-ratelimit-remaining-requests", "3")]
+    assert filter_response_headers(told) == [("x-ratelimit-remaining-requests", "3")]
+
+
+def test_neither_are_secrets_of_a_query() -> None:
+    assert redact_query("key=AIza1&beta=true&access_token=t&X-Amz-Signature=s") == (
+        "key=&beta=true&access_token=&X-Amz-Signature="
+    )
+
+
+def test_the_same_question_is_the_same_however_it_is_written() -> None:
+    same = hash_request("POST", "/v1/x", "a=1&b=2&key=one", b'{"a": 1, "b": [1, 2]}')
+    assert hash_request("POST", "/v1/x", "b=2&a=1&key=other", b'{"b":[1,2],"a":1}') == same
+    for other in (
+        hash_request("POST", "/v1/x", "a=1&b=2", b'{"a": 1, "b": [1, 2]}'),
+        hash_request("POST", "/v1/x", "a=1&b=2&key=one", b'{"a": 1, "b": [2, 1]}'),
+        hash_request("GET", "/v1/x", "a=1&b=2&key=one", b'{"a": 1, "b": [1, 2]}'),
+    ):
+        assert other != same
+    assert hash_request("POST", "/", "", b"\xff{") != hash_request("POST", "/", "", b"\xff}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ([b'{"id": 1}'], "line 1: Object missing required field"),
+        ([encode_line(CassetteHeader(2, "x"))], "line 1: a recording of version 2; this reads 1"),
+        ([HEAD, b"{broken"], "line 2"),
+        (
+            [encode_line(RecordedExchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0))],
+            "does not begin as one",
+        ),
+    ],
+)
+def test_what_is_no_recording_is_told(lines: list[bytes], why: str) -> None:
+    with pytest.raises(CassetteError, match=why):
+        read_cassette(lines)

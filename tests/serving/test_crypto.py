@@ -1,0 +1,119 @@
+"""What is sealed and signed for one caller and purpose is worth nothing to any other."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.dialects.sealing import Purpose, VerificationMode
+from dragoman.engines.scripted import Say, ScriptEntry, Think
+from dragoman.serving.crypto import Sealer
+from dragoman.serving.service import ServingOptions
+
+from .house import House, house
+
+OWN = Sealer(b"a key").for_owner("me")
+FOREIGN = (Sealer(b"a key").for_owner("you"), Sealer(b"another").for_owner("me"))
+
+
+@given(st.text(), st.sampled_from(Purpose))
+def test_what_was_sealed_is_opened_by_its_owner_for_its_purpose_alone(text: str, purpose: Purpose):
+    sealed = OWN.seal(purpose, text)
+    assert sealed.isascii()
+    assert OWN.unseal(purpose, sealed) == text
+    assert all(other.unseal(purpose, sealed) is None for other in FOREIGN)
+    assert all(OWN.unseal(other, sealed) is None for other in Purpose if other is not purpose)
+
+
+@given(st.data())
+def test_what_is_damaged_is_not_opened(data: st.DataObject):
+    raw = bytearray(base64.b64decode(OWN.seal(Purpose.REASONING, "hm")))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    assert OWN.unseal(Purpose.REASONING, base64.b64encode(raw).decode()) is None
+
+
+@given(st.text() | st.binary(max_size=40).map(lambda raw: base64.b64encode(raw).decode()))
+def test_nothing_else_is_opened_or_taken_for_a_signature(text: str):
+    assert OWN.unseal(Purpose.REASONING, text) is None
+    assert not OWN.verify_signature("hm", text)
+
+
+def test_a_seal_tells_not_even_whether_two_texts_are_the_same():
+    assert OWN.seal(Purpose.REASONING, "hm") != OWN.seal(Purpose.REASONING, "hm")
+
+
+@given(st.text(), st.text())
+def test_a_signature_is_that_of_one_thought_and_one_owner(thought: str, other: str):
+    signature = OWN.sign(thought)
+    assert OWN.verify_signature(thought, signature)
+    assert OWN.verify_signature(other, signature) == (thought == other)
+    assert not any(each.verify_signature(thought, signature) for each in FOREIGN)
+
+
+THOUGHT = ScriptEntry((Think("Hm."), Say("Well.")), repeat=True)
+INCLUDE: Any = ["reasoning.encrypted_content"]
+
+
+def two_keys(check: VerificationMode = VerificationMode.LENIENT) -> House:
+    return house(THOUGHT, options=ServingOptions(api_keys=("mine", "yours"), reasoning_verification=check))
+
+
+def headers(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def respond(it: House, key: str, input: Any, **fields: Any) -> httpx2.Response:
+    return await it.post("/v1/responses", {"model": "m", "input": input, "include": INCLUDE, **fields}, headers(key))
+
+
+async def test_sealed_reasoning_goes_round_for_its_owner_and_nobody_else():
+    it = two_keys()
+    reasoning, *_ = (await respond(it, "mine", "hi")).json()["output"]
+    replayed = [{"role": "user", "content": "hi"}, reasoning, {"role": "user", "content": "and?"}]
+    assert "x-dragoman-warnings" not in (await respond(it, "mine", replayed)).headers
+    assert "input[1]" in (await respond(it, "yours", replayed)).headers["x-dragoman-warnings"]
+    refused = await respond(two_keys(VerificationMode.STRICT), "mine", replayed)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input[1].encrypted_content")
+
+
+@pytest.mark.parametrize("summary", [None, "auto"])
+async def test_nothing_is_sealed_unless_it_is_asked_for(summary: str | None):
+    answer = await respond(two_keys(), "mine", "hi", include=[], reasoning={"summary": summary})
+    assert "encrypted_content" not in answer.text
+
+
+async def test_a_sealed_thought_is_not_to_be_read_in_its_blob():
+    reasoning, *_ = (await respond(two_keys(), "mine", "hi", reasoning={"summary": "auto"})).json()["output"]
+    assert b"Hm." not in base64.b64decode(reasoning["encrypted_content"])
+
+
+@pytest.mark.parametrize("display", ["omitted", "summarized"])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_thinking_block_goes_round_for_its_owner_and_nobody_else(display: str, streamed: bool):
+    it = two_keys(VerificationMode.STRICT)
+    ask: dict[str, Any] = {"model": "m", "max_tokens": 20, "thinking": {"type": "adaptive", "display": display}}
+    hello: Any = {"role": "user", "content": "hi"}
+
+    async def post(key: str, messages: list[Any]) -> httpx2.Response:
+        return await it.post("/v1/messages", {**ask, "messages": messages}, headers(key))
+
+    client = anthropic.AsyncAnthropic(api_key="mine", base_url="http://localhost", http_client=it.http())
+    if streamed:
+        async with client.messages.stream(**ask, messages=[hello]) as stream:
+            said = (await stream.get_final_message()).to_json()
+    else:
+        said = (await post("mine", [hello])).text
+    thinking = json.loads(said)["content"][0]
+    assert (thinking["type"], thinking["thinking"]) == ("thinking", "" if display == "omitted" else "Hm.")
+    replayed: list[Any] = [hello, {"role": "assistant", "content": [thinking]}, {"role": "user", "content": "and?"}]
+    assert (await post("mine", replayed)).status_code == 200
+    refused = await post("yours", replayed)
+    assert refused.status_code == 400
+    assert "Invalid `signature` in `thinking` block" in refused.json()["error"]["message"]

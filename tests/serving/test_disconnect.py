@@ -1,0 +1,183 @@
+"""A client that leaves, in whatever state, frees the engine; a silence is never silent; a deaf client is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from dragoman.engines.scripted import Say, ScriptEntry, Wait
+from dragoman.http.disconnect import EXTENSION, find_on_disconnect
+from dragoman.serving.body import ClientGone
+from dragoman.serving.disconnect import cancel_on_disconnect, with_disconnect_events
+from dragoman.serving.keepalive import StreamTimeouts
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import House, house, scope
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(params=["asgi", "extension"])
+def extended(request: pytest.FixtureRequest) -> bool:
+    """Whether the server tells of leaving by our extension, or as any other."""
+    return request.param == "extension"
+
+
+class Line:
+    """The two ends of one connection, as ASGI has them."""
+
+    def __init__(self, ask: dict[str, Any], extended: bool = False) -> None:
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: list[Message] = []
+        self.news = asyncio.Event()
+        self.inbox.put_nowait({"type": "http.request", "body": json.dumps(ask).encode(), "more_body": False})
+        self._extended = extended
+        self._callback: Callable[[], object] | None = None
+
+    def leave(self) -> None:
+        self.inbox.put_nowait({"type": "http.disconnect"})
+        if self._callback is not None:
+            asyncio.get_running_loop().call_soon(self._callback)
+
+    def watch(self, callback: Callable[[], object] | None, /) -> None:
+        self._callback = callback
+
+    def scope(self, path: str) -> Scope:
+        return {**scope(path), "extensions": {EXTENSION: self.watch} if self._extended else {}}
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+        self.news.set()
+
+    async def until(self, text: bytes) -> None:
+        while text not in b"".join(message.get("body", b"") for message in self.sent):
+            self.news.clear()
+            await self.news.wait()
+
+
+class Asleep:
+    """A sleep that lasts until it is cancelled, and tells when it has begun."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    async def __call__(self, _: float) -> None:
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+def talk(it: House, line: Line) -> asyncio.Task[None]:
+    async def run() -> None:
+        await it.app(line.scope("/v1/chat/completions"), line.inbox.get, line.send)
+
+    return asyncio.create_task(run())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("said", [(Wait(9.0), Say("late")), (Say("Hello there"), Wait(9.0), Say("!"))])
+async def test_leaving_closes_the_engine_before_and_while_it_speaks(
+    streamed: bool, said: tuple[Any, ...], extended: bool
+) -> None:
+    sleep = Asleep()
+    it = house(ScriptEntry(said), sleep=sleep)
+    line = Line({**ASK, "stream": streamed}, extended)
+    task = talk(it, line)
+    await sleep.begun.wait()
+    line.leave()
+    await asyncio.wait_for(task, 10)
+    assert (it.engine.num_closed_early, it.engine.num_running) == (1, 0)
+
+
+async def test_leaving_with_several_prompts_closes_all_of_them(extended: bool) -> None:
+    sleep = Asleep()
+    it = house(ScriptEntry((Wait(9.0), Say("late")), repeat=True), sleep=sleep)
+    line = Line({"model": "m", "prompt": ["a", "b", "c"]}, extended)
+    task = asyncio.create_task(_run(it, line, "/v1/completions"))
+    await sleep.begun.wait()
+    line.leave()
+    await asyncio.wait_for(task, 10)
+    assert (it.engine.num_closed_early, it.engine.num_running) == (3, 0)
+
+
+async def _run(it: House, line: Line, path: str) -> None:
+    await it.app(line.scope(path), line.inbox.get, line.send)
+
+
+async def test_headers_and_comments_go_out_while_the_engine_is_silent(extended: bool) -> None:
+    sleep = Asleep()
+    patience = StreamTimeouts(headers=0.001, keepalive=0.001)
+    it = house(ScriptEntry((Wait(9.0), Say("late"))), options=ServingOptions(timeouts=patience), sleep=sleep)
+    line = Line({**ASK, "stream": True}, extended)
+    task = talk(it, line)
+    await line.until(b": keepalive\n\n: keepalive\n\n")
+    assert line.sent[0]["status"] == 200
+    line.leave()
+    await asyncio.wait_for(task, 10)
+
+
+async def test_a_client_that_never_reads_is_given_up(extended: bool) -> None:
+    patience = StreamTimeouts(headers=0.001, keepalive=0.001, stall=0.002)
+    it = house(ScriptEntry((Say("Hello there"), Say(" again"))), options=ServingOptions(timeouts=patience))
+    line = Line({**ASK, "stream": True}, extended)
+
+    async def deaf(message: Message) -> None:
+        line.sent.append(message)
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    await asyncio.wait_for(it.app(line.scope("/v1/chat/completions"), line.inbox.get, deaf), 10)
+    assert it.engine.num_running == 0
+    assert len(line.sent) == 2
+
+
+async def test_a_client_that_leaves_in_its_body_asks_nothing(extended: bool) -> None:
+    it = house(ScriptEntry((Say("Hello"),)))
+    line = Line(ASK, extended)
+    line.inbox.get_nowait()
+    line.inbox.put_nowait({"type": "http.request", "body": b"{", "more_body": True})
+    line.leave()
+    await asyncio.wait_for(talk(it, line), 10)
+    assert (it.engine.num_requests, line.sent) == (0, [])
+
+
+async def test_vectors_that_nobody_waits_for_are_not_made(extended: bool) -> None:
+    line, begun, ended = Line(ASK, extended), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        watch = find_on_disconnect(scope)
+        assert watch is not None
+        await cancel_on_disconnect(watch, work())
+
+    asked = line.scope("/v1/embeddings")
+    task = asyncio.ensure_future(
+        (app if extended else partial(with_disconnect_events, app))(asked, line.inbox.get, line.send)
+    )
+    await begun.wait()
+    line.leave()
+    with pytest.raises(ClientGone):
+        await asyncio.wait_for(task, 10)
+    assert ended.is_set()
+
+
+async def test_a_server_that_ends_a_request_is_not_taken_for_its_client(extended: bool) -> None:
+    sleep = Asleep()
+    it = house(ScriptEntry((Say("Hello there"), Wait(9.0), Say("!"))), sleep=sleep)
+    task = talk(it, Line({**ASK, "stream": True}, extended))
+    await sleep.begun.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+    assert (it.engine.num_closed_early, it.engine.num_running) == (1, 0)

@@ -1,0 +1,45 @@
+"""Requests that come at once are begun a few at a time, in their order, and others get their turns between them."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from dragoman.serving.pacing import StartLimiter
+
+
+async def begin(turns: StartLimiter, number: int, begun: list[int]) -> None:
+    await turns.acquire()
+    begun.append(number)
+
+
+async def test_many_at_once_are_begun_a_few_a_turn_and_in_their_order() -> None:
+    turns, begun = StartLimiter(starts_per_turn=3), list[int]()
+    tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(20)]
+    counts = [0]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        counts.append(len(begun))
+    assert begun == list(range(20))
+    assert max(after - before for before, after in pairwise(counts)) == 3
+
+
+async def test_who_comes_alone_does_not_wait() -> None:
+    turns, begun = StartLimiter(starts_per_turn=1), list[int]()
+    for number in range(3):
+        with pytest.raises(StopIteration):
+            begin(turns, number, begun).send(None)
+        assert begun == list(range(number + 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_one_who_leaves_while_waiting_takes_nobody_s_turn() -> None:
+    turns, begun = StartLimiter(starts_per_turn=1), list[int]()
+    tasks = [asyncio.create_task(begin(turns, number, begun)) for number in range(4)]
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert begun == [0, 1, 3]

@@ -1,0 +1,123 @@
+"""Several models in one file of settings, and several instances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.settings import GenerationConfig, Instance, ModelEntry, Settings, SettingsError, load_settings
+
+FILE = """
+max-model-len: 1024
+models-memory: 2G
+models:
+  house:
+    model: tiny
+    aliases: [claude-*, gpt]
+    pinned: true
+    max-model-len: 2k
+    override-generation-config: {temperature: 0.5}
+  echo: scripted
+  far:
+    model: http://127.0.0.1:1/v1
+    ttl: 60
+    memory: 1G
+    upstream-api-key: sk-up
+"""
+
+
+def read(tmp_path: Path, text: str, **said: object) -> Settings:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    return load_settings({"config": str(file), **said}, {})
+
+
+def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: Path) -> None:
+    settings = read(tmp_path, FILE)
+    house, echo, far = settings.models.entries
+    assert (house.name, house.aliases, house.pinned, house.ttl) == ("house", ("claude-*", "gpt"), True, None)
+    own = settings.for_entry(house)
+    assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
+    assert own.override_generation_config == GenerationConfig(temperature=0.5)
+    assert settings.for_entry(echo).max_model_len == 1024
+    assert (far.ttl, far.memory, settings.models_memory) == (60.0, 2**30, 2**31)
+
+
+def test_keys_of_upstreams_are_not_shown(tmp_path: Path) -> None:
+    assert "sk-up" not in repr(read(tmp_path, FILE))
+
+
+def test_the_command_line_may_say_it_as_json() -> None:
+    assert load_settings({"models": '{"a": "tiny"}'}, {}).models.entries == (ModelEntry("a", (("model", "tiny"),)),)
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ("[]", "a name for each model"),
+        ("{}", "a name for each model"),
+        ("{a: 7}", "a: must be what to serve"),
+        ("{a: {ttl: 5}}", "a: `model` is missing"),
+        ("{a: {model: tiny, port: 80}}", "a: port: this is a setting of the whole server"),
+        ("{a: {model: tiny, alias: b}}", "Did you mean aliases"),
+        ("{a: {model: tiny, ttl: -1}}", "a: ttl: must be at least 0"),
+        ("{a: {model: tiny, memory: lots}}", "a: memory: must be a whole number"),
+        ("{a: {model: tiny, ttl: 5, pinned: true}}", "what is pinned has no ttl"),
+        ("{a-*: tiny}", "only an alias may be a pattern"),
+        ("{a: tiny, b: {model: tiny, aliases: [a]}}", "a is the name of two models"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, models: str, words: str) -> None:
+    with pytest.raises(SettingsError) as found:
+        read(tmp_path, f"models: {models}")
+    assert words in str(found.value)
+    assert "models: " in str(found.value)
+
+
+def test_one_model_or_several(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="one model is served, or several"):
+        read(tmp_path, FILE, model="tiny")
+
+
+FLEET = """
+model: sim
+instances:
+  - {}
+  - {time-scale: 0.5, port: 9000}
+  - {count: 2, max-num-seqs: 8}
+"""
+
+
+def test_each_instance_has_its_own_settings(tmp_path: Path) -> None:
+    plain, slow, *small = read(tmp_path, FLEET).instances.items
+    assert plain == Instance()
+    assert slow == Instance((("time_scale", 0.5), ("port", 9000)))
+    assert small == [Instance((("max_num_seqs", 8),))] * 2
+
+
+@pytest.mark.parametrize("said", ["3", '[{}, {"count": 2}]'])
+def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> None:
+    assert load_settings({"model": "sim", "instances": said}, {}).instances.items == (Instance(),) * 3
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"instances": "0"}, "1: count: must be from 1 to 1024"),
+        ({"instances": "{}"}, "a number, or a list"),
+        ({"instances": "[7]"}, "1: must be an object"),
+        ({"instances": '[{"prot": 1}]'}, "Did you mean port"),
+        ({"instances": '[{}, {"host": "::1"}]'}, "2: host: this is a setting of the whole server"),
+        ({"instances": '[{"instances": 2}]'}, "this is a setting of the whole server"),
+        ({"instances": '[{"count": 2, "port": 1}]'}, "cannot share a port"),
+        ({"instances": '[{"count": 1024}, {}]'}, "1024 at most"),
+        ({"instances": "2", "model": "tiny"}, "only `sim`"),
+        ({"instances": '[{"model": "tiny"}]'}, "only `sim`"),
+        ({"instances": "2", "uds": "/tmp/x"}, "listen on ports"),
+        ({"instances": "2", "store": "sqlite"}, "keep what they keep"),
+    ],
+)
+def test_what_is_wrong_with_instances_is_said(said: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load_settings({"model": "sim", **said}, {})
