@@ -511,7 +511,7 @@ MUTANTS = (
         "tool_calls also when cut by length, in the object alone (vLLM)",
         "dialects/chat/writer.py",
         "reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)",
-        "reason = (b'\"tool_calls\"' if choice.has_tool_calls else self._render_reason(choice.reason, False)) + self._render_stop(choice.stop)",
+        "reason = (b'\"tool_calls\"' if choice.has_tool_calls else self._render_reason(choice.reason, False)) + self._render_stop(choice.stop)",  # noqa: E501
         (CHAT,),
     ),
     Mutant(
@@ -645,7 +645,7 @@ MUTANTS = (
     Mutant(
         "the echoed prompt's first token has a logprob",
         "dialects/logprobs.py",
-        "rows.append(self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None))",
+        "rows.append(self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None))",  # noqa: E501
         "rows.append(self._build_row(token, offset))",
         (CLIENTS,),
     ),
@@ -759,7 +759,7 @@ MUTANTS = (
     Mutant(
         "a mark that is split over two deltas leaks into the reasoning (no hold-back)",
         "parsers/think.py",
-        "self._emit_buffered(ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state])",
+        "self._emit_buffered(ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state])",  # noqa: E501
         "self._emit_buffered(ReasoningDelta, len(self._buffer))",
         (PARSERS,),
     ),
@@ -944,7 +944,7 @@ MUTANTS = (
     Mutant(
         "whatever cancels a request is taken for its client's leaving, and a server that stops does not end it",
         "serving/streaming.py",
-        "            if not self._is_cancelled or self._task is None or self._task.uncancel():\n                raise\n",
+        "            if not self._is_cancelled or self._task is None or self._task.uncancel():\n                raise\n",  # noqa: E501
         "            pass\n",
         ("tests/serving/test_disconnect.py",),
     ),
@@ -966,7 +966,7 @@ MUTANTS = (
     Mutant(
         "sampled ids are taken as they are, control tokens that a user wrote included",
         "prompts/token_replay.py",
-        "        if id in control_ids:\n            pieces.append([])\n        else:\n            pieces[-1].append(id)\n",
+        "        if id in control_ids:\n            pieces.append([])\n        else:\n            pieces[-1].append(id)\n",  # noqa: E501
         "        pieces[-1].append(id)\n",
         ("tests/prompts/test_token_replay.py",),
     ),

@@ -19,7 +19,8 @@ COUNTS: Json = {
     "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 3,
 }  # fmt: skip
 RESPONSE: Json = {
-    **dict.fromkeys(RESPONSE_FIELDS), "id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m",
+    **dict.fromkeys(RESPONSE_FIELDS), "id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress",
+    "model": "m",
     "output": [], "tools": [], "tool_choice": "auto", "truncation": "disabled", "parallel_tool_calls": True,
     "text": {"format": {"type": "text"}}, "top_p": 1.0, "presence_penalty": 0, "frequency_penalty": 0.0,
     "top_logprobs": 0, "temperature": 1.0, "store": True, "background": False, "service_tier": "default",

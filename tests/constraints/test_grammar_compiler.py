@@ -149,7 +149,10 @@ def test_forced_text_takes_its_canonical_tokens(embedded: HfTokenizer, compiler:
 
 
 def test_nothing_is_printed_and_nothing_heavy_is_loaded_before_it_is_needed() -> None:
-    code = "import sys, dragoman.constraints.lark, dragoman.constraints.grammar_compiler; print('llguidance' in sys.modules)"
+    code = (
+        "import sys, dragoman.constraints.lark, dragoman.constraints.grammar_compiler; "
+        "print('llguidance' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("False\n", "")
 

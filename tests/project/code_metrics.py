@@ -1,4 +1,6 @@
-"""Measurements of the source: sizes, names, docstrings, imports. `python -m tests.project.code_metrics [FOLDER]` prints them.
+"""Measurements of the source: sizes, names, docstrings, imports.
+
+    python -m tests.project.code_metrics [FOLDER]        prints them
 
 FOLDER, below src/dragoman, limits the lists of offenders; whole-package counts are always over everything.
 """
@@ -234,9 +236,8 @@ def main(folder: str = "") -> None:
     small, comments = find_small_single_importer(modules), count_comment_lines(modules)
     print(f"modules                           {len(modules)}")
     print(f"lines                             {lines}")
-    print(
-        f"function length p50 / p95 / max   {lengths[len(lengths) // 2]} / {lengths[len(lengths) * 95 // 100]} / {lengths[-1]}"
-    )
+    middle, p95 = lengths[len(lengths) // 2], lengths[len(lengths) * 95 // 100]
+    print(f"function length p50 / p95 / max   {middle} / {p95} / {lengths[-1]}")
     print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
     print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
     print(f"small, with a single importer     {len(small)}")

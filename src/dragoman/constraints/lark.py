@@ -147,7 +147,8 @@ class _GrammarWriter:
             return self._write_calls(calls)
         if body is not None:
             self._splits_like_json = isinstance(body, (JsonObject, JsonSchema))
-            answer = f"{self._write_verbatim(self._answer_prefix)} {self._define_rule('body', self._write_body(body, body_param, reasoning))}"
+            rule = self._define_rule("body", self._write_body(body, body_param, reasoning))
+            answer = f"{self._write_verbatim(self._answer_prefix)} {rule}"
             return answer if calls is None else f"({answer} | {self._write_calls(calls)})"
         text = self._define_rule("TEXT", self._exclude_reasoning(_ANY_TEXT, reasoning))
         if self._answer_prefix:
@@ -185,7 +186,8 @@ class _GrammarWriter:
     def _write_calls(self, calls: ToolCallRules) -> str:
         prefix, suffix = calls.around
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
-        return f"{self._write_verbatim(prefix)} {single_call} {self._write_further_calls(single_call, calls)} {self._write_verbatim(suffix)}"
+        further_calls = self._write_further_calls(single_call, calls)
+        return f"{self._write_verbatim(prefix)} {single_call} {further_calls} {self._write_verbatim(suffix)}"
 
     def _write_further_calls(self, single_call: str, calls: ToolCallRules) -> str:
         return f"({self._write_verbatim(calls.separator)} {single_call})*" if calls.allows_parallel else ""
@@ -252,7 +254,8 @@ class _GrammarWriter:
         body = self._define_rule("INSIDE", terminal)
         if token:
             return f"{body} {token} {self._write_verbatim(rest)}"
-        return f"{self._define_rule('value', self._define_rule('VALUE', f'{body} {_quote_literal(head)}'), '[lazy]')} {self._write_verbatim(rest)}"
+        terminal = self._define_rule("VALUE", f"{body} {_quote_literal(head)}")
+        return f"{self._define_rule('value', terminal, '[lazy]')} {self._write_verbatim(rest)}"
 
     def _write_body(self, body: Constraint, param: str, reasoning: ReasoningSection | None) -> str:
         match body:

@@ -53,7 +53,7 @@ class ChunkEnvelope:
     before: what stands before the choices of a chunk.
     """
 
-    __slots__ = ("_kinds", "_options", "_read_header", "_usage_field", "chunk_prefix")
+    __slots__ = ("_header", "_kinds", "_options", "_usage_field", "chunk_prefix")
 
     def __init__(self, header: Header, options: RenderOptions, kinds: tuple[bytes, bytes]) -> None:
         self._header, self._options, self._kinds = header, options, kinds
@@ -87,7 +87,7 @@ class ChunkEnvelope:
 class ChunkWriter:
     """What the writers of chunks have in common: how a stream ends, waits and fails."""
 
-    __slots__ = ("_resolve_envelope",)
+    __slots__ = ("_envelope",)
 
     _envelope: ChunkEnvelope
 
@@ -120,7 +120,7 @@ def _render_head(header: Header, options: RenderOptions, kind: bytes) -> bytes:
 class UsageCounter:
     """Usage so far, for chunks that each carry it."""
 
-    __slots__ = ("_cached", "_encode_completion", "_prompt")
+    __slots__ = ("_cached", "_completion", "_prompt")
 
     def __init__(self, prompt: int = 0, cached: int | None = None) -> None:
         self._prompt, self._cached, self._completion = prompt, cached, 0

@@ -42,11 +42,11 @@ def _build_reasoning_factory(family: ReasoningFamily) -> Callable[[Collection[st
         family.begin_marker,
         family.end_marker,
         family.template_suffix,
-        dropped=family.stripped_suffix,
-        unopened=family.starts_implicitly,
-        variants=family.marker_variants,
-        answer=family.answer_tags,
-        added=added,
+        stripped_suffix=family.stripped_suffix,
+        starts_implicitly=family.starts_implicitly,
+        marker_variants=family.marker_variants,
+        answer_tags=family.answer_tags,
+        added_tokens=added_tokens,
     )
 
 

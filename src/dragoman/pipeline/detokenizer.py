@@ -75,7 +75,7 @@ class Detokenizer:
     unless they are in `keep` or `skip_special` is False; text that only looks like one is text.
     """
 
-    __slots__ = ("_build_vocabulary", "_pending_bytes", "_skips_special", "_visible_ids")
+    __slots__ = ("_pending_bytes", "_skips_special", "_visible_ids", "_vocabulary")
 
     def __init__(
         self, vocabulary: Vocabulary, *, visible_ids: frozenset[int] = frozenset(), skips_special: bool = True
@@ -115,7 +115,7 @@ class TextAssembler:
     left rides on ChoiceFinished.
     """
 
-    __slots__ = ("_build_vocabulary", "_choice", "_detokenizer", "_pending_tokens")
+    __slots__ = ("_choice", "_detokenizer", "_pending_tokens", "_vocabulary")
 
     def __init__(
         self,

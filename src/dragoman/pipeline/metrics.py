@@ -50,10 +50,10 @@ class RequestMetrics:
     __slots__ = (
         "_arrival_time",
         "_clock",
-        "_find_stats",
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
+        "_stats",
         "_tokens",
     )
 

@@ -81,7 +81,8 @@ class Models:
         if slot is None:
             short_name = name if len(name) <= 100 else name[:100] + "..."
             raise ModelNotFound(
-                f"The model `{short_name}` does not exist. Served here: {', '.join(listed_slot.name for listed_slot in self._slots)}.",
+                f"The model `{short_name}` does not exist. Served here: "
+                f"{', '.join(slot.name for slot in self._slots)}.",
                 param="model",
             )
         return slot
@@ -110,7 +111,7 @@ class Models:
             if load_task is None:
                 load_task = asyncio.create_task(self._load_slot(slot))
                 self._loads[slot.name] = load_task
-                load_task.add_done_callback(lambda task: self._finish_load(slot.name, done))
+                load_task.add_done_callback(lambda task: self._finish_load(slot.name, task))
             await slot.wait_until_loaded(load_task)
         return slot.acquire_model()
 
@@ -185,7 +186,7 @@ class Models:
             candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
             if not candidates:
                 raise EngineError(f"The model `{new_slot.name}` takes more memory than all models may take here.")
-            await min(candidates, key=lambda slot: (place.is_busy, place.last_used)).drain_and_unload()
+            await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
     def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:
         """Also where nobody waits any more its error has been seen."""

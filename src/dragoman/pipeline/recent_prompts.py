@@ -29,7 +29,7 @@ class RecentPrompts:
     def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
         """Of this owner's prompts the one that shares the longest beginning; of equals the latest."""
         candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
-        return max(candidates, key=lambda candidate: count_common_prefix(each, prompt), default=None)
+        return max(candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None)
 
 
 def count_common_prefix(first: Prompt, second: Prompt) -> int:

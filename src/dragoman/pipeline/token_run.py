@@ -29,11 +29,12 @@ class TokenRun:
     """
 
     __slots__ = (
-        "_build_engine",
         "_cached_tokens",
+        "_choices",
         "_choices_by_id",
+        "_engine",
+        "_eos",
         "_failure",
-        "_find_eos",
         "_generates_nothing",
         "_has_started",
         "_job",
@@ -43,7 +44,6 @@ class TokenRun:
         "_queue",
         "_queue_budget",
         "_queue_was_full",
-        "_read_choices",
     )
 
     def __init__(self, job: TokenJob) -> None:

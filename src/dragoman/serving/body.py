@@ -30,7 +30,7 @@ class BodyMemoryBudget:
 class BodyMemoryShare:
     """What one request has of it, from its first byte until it has been read and made sense of."""
 
-    __slots__ = ("_get_reasoning_budget", "_reserved")
+    __slots__ = ("_budget", "_reserved")
 
     def __init__(self, budget: BodyMemoryBudget) -> None:
         self._budget, self._reserved = budget, 0

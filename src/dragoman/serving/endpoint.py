@@ -210,7 +210,7 @@ class RequestLifecycle:
     From when there is an answer nothing is kept of the request but what will be told of it.
     """
 
-    __slots__ = ("_endpoint", "_handle_http", "content_length", "id", "method", "path", "started_at")
+    __slots__ = ("_endpoint", "_http", "content_length", "id", "method", "path", "started_at")
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method

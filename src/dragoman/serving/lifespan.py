@@ -34,10 +34,10 @@ def build_lifespan(
         background_runs = _run_background(service.background)
         log_closed = _close_request_log(service.request_log)
         async with (
-            logged,
+            log_closed,
             _open_store(service.store),
             _start_models(service.models),
-            watched,
+            background_runs,
             _run_workers(service, workers),
         ):
             yield

@@ -104,12 +104,12 @@ class MediaResolver:
         async def resolve(medium: Medium, param: str) -> Medium:
             nonlocal total
             async with semaphore:
-                resolved = await self._resolve_one(owner_files, medium, at)
-            total += len(brought.source.data) if isinstance(brought.source, InlineMedia) else 0
+                resolved = await self._resolve_one(owner_files, medium, param)
+            total += len(resolved.source.data) if isinstance(resolved.source, InlineMedia) else 0
             if total > MAX_TOTAL:
                 message = f"What this request names has more than {MAX_TOTAL} bytes together."
-                raise RequestError(message, param=at, code="image_too_large")
-            return brought
+                raise RequestError(message, param=param, code="image_too_large")
+            return resolved
 
         tasks = {medium: asyncio.ensure_future(resolve(medium, param)) for medium, param in pending.items()}
         try:

@@ -77,18 +77,18 @@ class Responder(ABC):
     """Sends one answer, once, in the task of its request. source: what it is made of; closed in the end."""
 
     __slots__ = (
-        "_count_tokens",
         "_error",
         "_framing",
         "_is_cancelled",
         "_is_stream",
         "_is_writing",
         "_keepalive_task",
-        "_map_status",
+        "_length",
         "_monitor",
-        "_require_source",
         "_response_start",
         "_send",
+        "_source",
+        "_status",
         "_task",
         "_ticks",
         "_timer",
@@ -216,7 +216,7 @@ class Responder(ABC):
 class GenerationResponder(Responder):
     """An answer that an engine is making, streamed or whole."""
 
-    __slots__ = ("_iterate_batches", "_writer")
+    __slots__ = ("_batches", "_writer")
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class GenerationResponder(Responder):
                 await self._send_headers()
             if chunk:
                 # As `_write`, without the cost of one more coroutine a token.
-                self._looks, self._is_writing = 0, True
+                self._ticks, self._is_writing = 0, True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 self._is_writing = False
             # What was said is not kept until the next is.

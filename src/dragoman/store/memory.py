@@ -218,7 +218,7 @@ class MemoryStore:
             stored.ids[change.series, change.id] = position
             restored = sorted((*series.items(), (position, removed)))
             series.clear()
-            series.update(whole)
+            series.update(restored)
 
         undo.append(restore)
         self._grow(stored, -len(removed.body), undo)

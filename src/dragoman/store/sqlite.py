@@ -103,7 +103,7 @@ class SqliteStore(SqlStore):
             run_steps(connection, sql.touch(touches))
             removed = run_steps(connection, sql.clean(limit, self._bounds, now))
             _free_pages(connection)
-            return gone
+            return removed
 
         return await self._write(write)
 

@@ -26,7 +26,7 @@ class Eyes:
     def __init__(self) -> None:
         self.seen: list[bytes] = []
 
-    def look(self, images: Sequence[PromptImage]) -> None:
+    def prepare_images(self, images: Sequence[PromptImage]) -> None:
         self.seen += [image.digest for image in images]
         if images[0].digest != RED.digest:
             raise MemoryError

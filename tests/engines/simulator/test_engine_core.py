@@ -42,7 +42,7 @@ def test_tokens_come_one_by_one_and_are_never_dumped_at_the_end() -> None:
     tested.add(sequence("a", [1], 50))
     tested.step(0.0)
     times = [at for at, sampled, _ in served(tested, 9.0) if sampled]
-    assert np.diff(times) == pytest.approx(np.render_full(49, 0.02))
+    assert np.diff(times) == pytest.approx(np.full(49, 0.02))
 
 
 @pytest.mark.parametrize(("asynchronous", "first"), [(False, 3.0), (True, 4.0)])

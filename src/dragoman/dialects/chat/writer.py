@@ -82,13 +82,13 @@ class ChatWriter(ChunkWriter):
     __slots__ = (
         "_awaits_prompt",
         "_choice_count",
+        "_choices",
         "_chunk_end",
         "_chunk_starts",
         "_counter",
         "_is_plain",
         "_is_vllm",
         "_options",
-        "_read_choices",
         "_wants_prompt",
         "_wants_tokens",
     )

@@ -68,6 +68,7 @@ class CompletionsWriter(ChunkWriter):
     """One answer, streamed or whole."""
 
     __slots__ = (
+        "_choices",
         "_choices_per_prompt",
         "_chunk_end",
         "_chunk_starts",
@@ -75,7 +76,6 @@ class CompletionsWriter(ChunkWriter):
         "_is_plain",
         "_is_vllm",
         "_options",
-        "_read_choices",
         "_wants_tokens",
     )
 

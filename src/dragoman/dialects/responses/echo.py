@@ -25,7 +25,8 @@ class Echo(Struct, frozen=True, kw_only=True):
             b"" if self.conversation is None else b',"conversation":{"id":%s}' % encode_string(self.conversation)
         )
         return b'"previous_response_id":%s,"store":%s,"background":%s%s,%s' % (
-            encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background), conversation, self.rest,
+            encode_string_or_null(self.previous_response_id), encode_bool(self.store), encode_bool(self.background),
+            conversation, self.rest,
         )  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, argument
     kind, field = (b"custom_tool_call", b"input") if custom else (b"function_call", b"arguments")
     namespace = name.namespace and b',"namespace":' + encode_string(name.namespace)
     return b'{"id":%s,"type":"%s","status":"%s","call_id":%s,"name":%s%s,"%s":%s}' % (
-        id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field, encode_string(arguments),
+        id, kind, status, encode_string(call_id), encode_string(name.name), namespace or b"", field,
+        encode_string(arguments),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class _BatchedEngine:
         self.max_tokens = max_tokens
         self._batcher: Batcher[EncoderInput, Floats] = Batcher(
             lambda batch: [compute(states) for states in bert.compute_states(batch)],
-            lambda item: len(piece.ids),
+            lambda item: len(item.ids),
             max_batch_tokens=_MAX_BATCH_TOKENS,
             max_waiting=max_waiting,
             name="encoder",

@@ -62,7 +62,7 @@ class LlamaCppClient:
         if response.status_code != 200:
             failure = decode_chunk(response.content).error
             raise EngineError(f"llama.cpp: {'it refused' if failure is None else failure.message}")
-        embedded = sorted(msgspec.json.decode(response.content, type=list[EmbeddingItem]), key=lambda item: one.index)
+        embedded = sorted(msgspec.json.decode(response.content, type=list[EmbeddingItem]), key=lambda item: item.index)
         return [
             np.array([nan if value is None else value for value in item.embedding[0]], np.float32) for item in embedded
         ]

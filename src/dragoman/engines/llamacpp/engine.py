@@ -149,7 +149,7 @@ class LlamaCppEngine:
         self._num_arrived += 1
         sequence = _ActiveSequence(self._build_state(request), deliver, self._num_arrived)
         self._active[request.id] = sequence
-        insort(self._waiting, sequence, key=lambda queued: one.rank)
+        insort(self._waiting, sequence, key=lambda queued: queued.rank)
         self._admit()
 
     def abort(self, id: str) -> None:
@@ -226,7 +226,7 @@ class LlamaCppEngine:
         self._slots.release(slot, sequence.keys if sequence.has_begun else (), request.cache_salt)
         if self._active.get(request.id) is sequence:
             # It has neither ended nor been aborted: it gave way to others.
-            insort(self._waiting, sequence, key=lambda queued: one.rank)
+            insort(self._waiting, sequence, key=lambda queued: queued.rank)
         if self._connection.is_open:
             self._admit()
 
@@ -262,7 +262,7 @@ class LlamaCppEngine:
             sequence for sequence in self._running if sequence.task is not None and not sequence.task.cancelling()
         ]
         if len(remaining) > 1 and self._count_tokens(remaining) > self._config.num_kv_tokens:
-            task = max(remaining, key=lambda sequence: one.rank).task
+            task = max(remaining, key=lambda sequence: sequence.rank).task
             if task is not None:
                 task.cancel()
 

@@ -22,7 +22,7 @@ from ...core.metrics import EngineStats
 from .blocks import SimulatedBlockPool
 from .disaggregation import KvAddress, TransferCost
 from .engine_core import EngineCore
-from .fault_injection import FaultInjector, build_error
+from .fault_injection import FaultInjector, build_fault_error
 from .faults import Fault
 from .hashing import TokenContents, hash_root
 from .keyed_rng import KeyedRandom
@@ -258,7 +258,7 @@ class SimulatorEngine:
             self.crash(fault.crash)
             raise EngineError(fault.message)
         if fault.status is not None:
-            raise build_error(fault)
+            raise build_fault_error(fault)
         return fault
 
     @property

@@ -52,7 +52,7 @@ def _parse_request_fault(text: str) -> Fault:
     return fault
 
 
-def build_error(fault: Fault) -> Exception:
+def build_fault_error(fault: Fault) -> Exception:
     """What a fault that has a status is answered with."""
     assert fault.status is not None
     return build_error(Fail(fault.status, fault.message, retry_after=fault.retry_after))

@@ -197,7 +197,7 @@ def _build_prior_rows(prior: Prior) -> Rows:
     features = np.zeros((len(known), NUM_FEATURES))
     for row, (column, value) in enumerate(known.items()):
         features[row, column] = PRIOR_WEIGHT / value
-    return Rows(features, np.render_full(len(known), PRIOR_WEIGHT))
+    return Rows(features, np.full(len(known), PRIOR_WEIGHT))
 
 
 def _build_curvature_rows(token_seconds: float) -> Rows:

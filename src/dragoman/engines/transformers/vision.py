@@ -102,8 +102,10 @@ def _process_with_library(processor: Any, pictures: Sequence[PillowImage]) -> tu
 
 
 def _process_by_grid(
-    processor: Any, placeholder: str, pictures: Sequence[PillowImage]
-) -> tuple[list[str], VisionInputs]:  # noqa: ANN401
+    processor: Any,  # noqa: ANN401
+    placeholder: str,
+    pictures: Sequence[PillowImage],
+) -> tuple[list[str], VisionInputs]:
     outputs = processor(images=list(pictures), return_tensors="pt")
     patches = outputs["image_grid_thw"].prod(-1) // processor.merge_size**2
     return [placeholder * count for count in patches.tolist()], dict(outputs)

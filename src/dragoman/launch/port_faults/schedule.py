@@ -34,7 +34,7 @@ def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
     """What becomes of a port, and when: each order holds until it is over or the next begins, and the port listens
     where none holds. Raises RequestError for two that begin together.
     """
-    ordered = sorted(commands, key=lambda command: order.after)
+    ordered = sorted(commands, key=lambda command: command.after)
     planned: list[PlannedChange] = [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
     for command, following in zip_longest(ordered, ordered[1:]):
         if following is not None and following.after == command.after:

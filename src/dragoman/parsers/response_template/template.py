@@ -236,7 +236,7 @@ def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str 
     return Delimiter(node)
 
 
-Result = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def _compile_pattern(location: str, build: Callable[[], Result]) -> Result:

@@ -137,7 +137,8 @@ async def _load_preceding_items(store: Store, owner: str, first: StoredResponse,
     key = Key(owner, CONVERSATION_KIND, first.conversation)
     if await store.get(key) is None:
         raise _build_no_previous_error(
-            f"Previous response with id {abbreviate(previous)} belongs to conversation {abbreviate(first.conversation)}, "
+            f"Previous response with id {abbreviate(previous)} belongs to conversation "
+            f"{abbreviate(first.conversation)}, "
             "which is not found."
         )
     if first.upto is None:
@@ -162,7 +163,8 @@ async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -
             if read_item_id(item) == id:
                 return read_stored_item(item)
     raise NotFound(
-        f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again with "
+        f"Item with id {abbreviate(id)} not found. Items are not persisted when `store` is set to false. Try again "
+        "with "
         "`store` set to true, or remove this item from your input.",
         param=param,
     )

@@ -133,7 +133,8 @@ def _check_columns(format: str, columns: Mapping[str, object], row: Row) -> None
     ):  # fmt: skip
         if quantity not in columns and not any(alternative in columns for alternative in alternatives):
             missing.append(
-                f"no {quantity} ({', '.join(name for known in (quantity, *alternatives) for name in COLUMN_NAMES[known][:3])})"
+                f"no {quantity} ("
+                f"{', '.join(name for known in (quantity, *alternatives) for name in COLUMN_NAMES[known][:3])})"
             )
     if missing:
         raise LogError(f"{format}: the columns {', '.join(row)} have {'; '.join(missing)}")
