@@ -531,15 +531,15 @@ MUTANTS = (
     Mutant(
         "all parallel calls are number 0 (litellm#33678, vercel/ai#14277)",
         "dialects/chat/writer.py",
-        "return pieces.render_call_start(event, state.calls - 1)",
-        "return pieces.render_call_start(event, 0)",
+        "return message_fields.render_call_start(event, state.calls - 1)",
+        "return message_fields.render_call_start(event, 0)",
         (CHAT,),
     ),
     Mutant(
         "arguments go to the call before",
         "dialects/chat/writer.py",
-        "return pieces.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
-        "return pieces.render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
+        "return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)",
+        "return message_fields.render_call_arguments(event.arguments, max(0, state.calls - 2), state.is_custom)",
         (CHAT,),
     ),
     Mutant(
@@ -559,8 +559,8 @@ MUTANTS = (
     Mutant(
         "reasoning under one name in the stream and under two in the object (vllm#42664)",
         "dialects/chat/writer.py",
-        "fields = text and pieces.render_reasoning(self._options.reasoning_fields, encode_string(text))",
-        "fields = text and pieces.render_reasoning(self._options.reasoning_fields[:1], encode_string(text))",
+        "fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))",
+        "fields = text and message_fields.render_reasoning(self._options.reasoning_fields[:1], encode_string(text))",
         (CHAT,),
     ),
     Mutant(
@@ -645,8 +645,8 @@ MUTANTS = (
     Mutant(
         "the echoed prompt's first token has a logprob",
         "dialects/logprobs.py",
-        "rows.append(self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None))",  # noqa: E501
-        "rows.append(self._build_row(token, offset))",
+        "self._build_row(token, offset) if rows else LogprobRow(offset, self._get_name(token), None, None)",
+        "self._build_row(token, offset)",
         (CLIENTS,),
     ),
     Mutant(
@@ -759,8 +759,8 @@ MUTANTS = (
     Mutant(
         "a mark that is split over two deltas leaks into the reasoning (no hold-back)",
         "parsers/think.py",
-        "self._emit_buffered(ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state])",  # noqa: E501
-        "self._emit_buffered(ReasoningDelta, len(self._buffer))",
+        "ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]",
+        "ReasoningDelta, len(self._buffer)",
         (PARSERS,),
     ),
     Mutant(
@@ -830,8 +830,8 @@ MUTANTS = (
     Mutant(
         "a part is filled that was never announced (vllm#45742)",
         "dialects/responses/item_writers.py",
-        'pieces.render_text_part("", b"[]")))]',
-        'pieces.render_text_part("", b"[]")))][1:]',
+        'item_fields.render_text_part("", b"[]")))\n        ]',
+        'item_fields.render_text_part("", b"[]")))\n        ][1:]',
         (RESPONSES,),
     ),
     Mutant(

@@ -171,7 +171,7 @@ GOLDEN: tuple[Golden, ...] = (
     *_responses("text-then-call"),
     *_chat("custom-call"),
     *_responses("custom-call"),
-    *_chat("named-call", named_choice=True),
+    *_chat("named-call", is_named_choice=True),
     *_chat("legacy-call", legacy_functions=True),
     *_chat("call-cut-off"),
     *_messages("call-cut-off"),

@@ -27,7 +27,7 @@ told = []
 
 def create(argument, settings):
     told.append((argument, settings.max_model_len))
-    return ScriptedEngine(tokenizer=load_tokenizer(tiny.embedded()))
+    return ScriptedEngine(tokenizer=load_tokenizer(tiny.find_bundled_model()))
 
 def whole(argument, settings):
     return ServedModel("own", EventBackend(create(argument, settings)), 7, 0)

@@ -53,7 +53,7 @@ views = st.builds(
     max_tokens=st.sampled_from((None, 0, 5)),
     omit_thinking=st.booleans(),
     sign=st.sampled_from((no_signature, signed)),
-    tells_edits=st.booleans(),
+    reports_edits=st.booleans(),
 )
 # What a model may take for JSON.
 PIECES = (

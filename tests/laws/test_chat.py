@@ -33,7 +33,7 @@ views = st.builds(
     weight_versions=st.booleans(),
     prompt_text=st.booleans(),
     reasoning_fields=st.sampled_from(((), ("reasoning",), ("reasoning", "reasoning_content"))),
-    named_choice=st.booleans(),
+    is_named_choice=st.booleans(),
     legacy_functions=st.sampled_from((False, False, False, True)),
 )
 

@@ -50,10 +50,10 @@ one_answer = cases(Kinds(max_choices=1)).filter(is_consistent)
 views = st.builds(
     ResponsesRenderOptions,
     logprobs=st.sampled_from((None, 0, 1)),
-    summary=st.booleans(),
+    as_summary=st.booleans(),
     hide_reasoning=st.sampled_from((False, False, True)),
-    names=st.sampled_from(((), (ToolName("a", "find", "crm"), ToolName("b", "close", "agents")))),
-    seal=st.sampled_from((None, sealed)),
+    tool_names=st.sampled_from(((), (ToolName("a", "find", "crm"), ToolName("b", "close", "agents")))),
+    seal_reasoning=st.sampled_from((None, sealed)),
     now=st.sampled_from((None, lambda: 1700000009)),
 )
 

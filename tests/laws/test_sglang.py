@@ -20,11 +20,11 @@ HEADER = Header("gen-1", 1700000000, "org/model")
 MANY = Kinds(max_prompts=3, max_choices=2, weights=False)
 views = st.builds(
     SglangRenderOptions,
-    several=st.just(True),
+    as_list=st.just(True),
     logprobs=st.sampled_from((None, 0, 1, 2)),
-    texts=st.booleans(),
-    start=st.sampled_from((None, 0, 1, 9)),
-    prompt_ids=st.booleans(),
+    token_texts=st.booleans(),
+    logprob_start=st.sampled_from((None, 0, 1, 9)),
+    prompt_token_ids=st.booleans(),
 )
 
 

@@ -19,13 +19,13 @@ ONE = Kinds(max_choices=1, weights=False)
 views = st.builds(
     TgiRenderOptions,
     details=st.just(True),
-    scored=st.booleans(),
+    logprobs=st.booleans(),
     prefill=st.booleans(),
-    top=st.sampled_from((0, 1)),
+    top_tokens=st.sampled_from((0, 1)),
     seed=st.sampled_from((None, 7)),
     prefix=st.sampled_from(("", "Say: ")),
     # As the answer has it or not: which event tells the end may change nothing else.
-    limit=st.sampled_from((None, 1, 3)),
+    max_tokens=st.sampled_from((None, 1, 3)),
     stops=st.sampled_from(((), ("a", "\u2028"))),
 )
 COUNTS = ("count_output_tokens", "prompt_tokens")

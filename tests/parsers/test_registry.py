@@ -62,7 +62,7 @@ def test_a_third_party_adds_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "shouting.py").write_text(
         "from dragoman.parsers.think import ThinkFormat\n"
         "def make(added):\n"
-        "    return ThinkFormat('<LOUD>', '</LOUD>', added=added)\n"
+        "    return ThinkFormat('<LOUD>', '</LOUD>', added_tokens=added)\n"
     )
     info = tmp_path / "shouting-1.0.dist-info"
     info.mkdir()

@@ -95,7 +95,7 @@ async def test_a_full_disk_acknowledges_nothing_and_recovers(tmp_path: Path):
 
 
 async def test_a_file_that_another_program_holds_is_an_error_after_a_while(tmp_path: Path):
-    store = await opened(tmp_path / "x.db", busy=0.05)
+    store = await opened(tmp_path / "x.db", busy_timeout=0.05)
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -135,7 +135,7 @@ async def test_the_file_gives_back_what_was_removed(tmp_path: Path):
 ONE_PROCESS = """
 import asyncio, sys
 from pathlib import Path
-from dragoman.store import Delete, Key, Refused, SqliteStore
+from dragoman.store import CommitConflict, Delete, Key, SqliteStore
 
 async def main():
     store = SqliteStore(Path(sys.argv[1]))
@@ -146,7 +146,7 @@ async def main():
     results = await asyncio.gather(
         *(store.commit(Delete(Key("me", "response", "a"))) for _ in range(10)), return_exceptions=True
     )
-    assert all(result is None or isinstance(result, Refused) for result in results), results
+    assert all(result is None or isinstance(result, CommitConflict) for result in results), results
     print(sum(result is None for result in results), flush=True)
     await store.close()
 

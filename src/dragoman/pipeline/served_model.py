@@ -100,7 +100,7 @@ class ServedModel:
     """Control tokens whose text the parsers need; the same set for every request."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "markers", self._find_marker_ids())
+        object.__setattr__(self, "marker_ids", self._find_marker_ids())
 
     def _find_marker_ids(self) -> frozenset[int]:
         if not isinstance(self.backend, TokenBackend):

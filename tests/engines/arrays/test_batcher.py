@@ -39,14 +39,14 @@ class Gate:
 
 
 async def test_results_come_in_the_order_of_their_inputs():
-    async with running(lambda batch: [-each for each in batch], most=3) as batcher:
+    async with running(lambda batch: [-each for each in batch], max_batch_tokens=3) as batcher:
         made = await asyncio.gather(*(batcher.run(range(n)) for n in range(1, 9)))
     assert made == [[-each for each in range(n)] for n in range(1, 9)]
 
 
 async def test_a_long_call_does_not_keep_a_short_one_waiting():
     gate = Gate()
-    async with running(gate, most=2) as batcher:
+    async with running(gate, max_batch_tokens=2) as batcher:
         long = asyncio.create_task(batcher.run(range(100)))
         await gate.entered()
         short = asyncio.create_task(batcher.run([1000]))
@@ -62,7 +62,7 @@ async def test_a_batch_that_fails_fails_the_calls_in_it_alone():
             raise ValueError("unlucky")
         return batch
 
-    async with running(compute, most=1) as batcher:
+    async with running(compute, max_batch_tokens=1) as batcher:
         bad = asyncio.create_task(batcher.run([1, 13, 2]))
         good = asyncio.create_task(batcher.run([3, 4]))
         assert await good == [3, 4]
@@ -73,7 +73,7 @@ async def test_a_batch_that_fails_fails_the_calls_in_it_alone():
 
 async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
     gate = Gate()
-    async with running(gate, most=1) as batcher:
+    async with running(gate, max_batch_tokens=1) as batcher:
         left = asyncio.create_task(batcher.run(range(50)))
         await gate.entered()
         left.cancel()
@@ -85,7 +85,7 @@ async def test_a_call_that_is_given_up_is_not_computed_to_its_end():
 
 async def test_too_many_calls_are_told_to_come_again_and_stopping_fails_the_rest():
     gate = Gate()
-    async with running(gate, most=1, max_waiting=1) as batcher:
+    async with running(gate, max_batch_tokens=1, max_waiting=1) as batcher:
         first = asyncio.create_task(batcher.run([1, 2]))
         await gate.entered()
         with pytest.raises(Overloaded):

@@ -28,8 +28,8 @@ def test_a_sequence_is_told_in_order(small: Llama) -> None:
     told = alone(small, replace(ASK, prompt_logprobs=0, max_tokens=2))
     assert [type(output).__name__ for output in told] == [
         "Scheduled",
-        "PromptScored",
-        "SampledBy",
+        "PromptLogprobs",
+        "WeightVersionSet",
         "Sampled",
         "Sampled",
         "Ended",

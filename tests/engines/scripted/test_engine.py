@@ -73,7 +73,7 @@ def test_what_could_not_be_played_cannot_be_made(wrong: Callable[[], object]):
 
 
 async def test_it_remembers_what_it_was_asked():
-    playing = engine(HELLO, remember=2)
+    playing = engine(HELLO, history_size=2)
     for text in "abc":
         await ask(playing, chat(user(text)))
     assert playing.num_requests == 3

@@ -15,7 +15,7 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
     for reader in (recording, vllm_bench, guidellm, genai_perf, aiperf):
-        if reader.is_one(data):
+        if reader.matches_format(data):
             return reader.read(data)
     begin = data.lstrip()[:1]
     if begin not in (b"{", b"["):
