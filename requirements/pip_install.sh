@@ -27,7 +27,7 @@ trap 'rm -f "$log" "$log.status"' EXIT
             Collecting*)
                 count=$((count + 1))
                 [ $((count % 20)) -ne 0 ] || echo "  $count packages found ..." ;;
-            "Installing collected packages"*) echo "  Unpacking $count packages ..." ;;
+            "Installing collected packages"*) [ "$count" -eq 0 ] || echo "  Unpacking $count packages ..." ;;
         esac
     done
 }
