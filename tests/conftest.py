@@ -40,8 +40,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Skipped tests by reason, the most frequent first: what a machine lacks is one line, however many need it."""
     reasons: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
-        if isinstance(report.longrepr, tuple):
-            reasons[report.longrepr[2].removeprefix("Skipped: ")] += 1
+        # (file, line, reason) where it is skipped, and an exception where it is expected to fail.
+        match report.longrepr:
+            case (_, _, str(reason)):
+                reasons[reason.removeprefix("Skipped: ")] += 1
+            case _:
+                pass
     if reasons:
         terminalreporter.section("skipped, by reason")
     for reason, count in reasons.most_common():
