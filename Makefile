@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer), git and make, nothing else. Everything is installed into .venv, from the locks.
+# Needs python3 (3.11 to 3.14), git and make, nothing else. Everything is installed into .venv, from the locks.
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
@@ -101,12 +101,12 @@ $(VENV)/.check: requirements/check.lock
 $(VENV)/.serve $(VENV)/.test $(VENV)/.check: pyproject.toml $(VENV)/.made
 
 define INSTALL
-@echo "Installing $< into $(VENV) ..."
-@$(PIP) install --require-hashes -r $<
-@$(PIP) install --no-deps --no-build-isolation -e .
+@echo "Installing the $$(grep -c '^[A-Za-z0-9].*==' $<) packages of $< into $(VENV) (a minute or two the first time) ..."
+@sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
+@echo "Installing dragoman into $(VENV) ..."
+@sh requirements/pip_install.sh $(BIN)/python --no-deps --no-build-isolation -e .
 endef
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; PYTHON=python3.13 names one." if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv $(VENV)
+	@sh requirements/make_venv.sh "$(PYTHON)" $(VENV)
 	@touch $@

@@ -137,14 +137,19 @@ def _check_text(data: bytes) -> None:
 
 def _is_too_deep(data: bytes) -> bool:
     """Whether arrays and objects nest deeper than MAX_DEPTH: after as many rounds of taking away the innermost ones
-    some are left. The rounds work on the brackets alone, of which there is a most. Brackets that do not match are the
-    decoder's affair.
+    some are left. The rounds work on the brackets alone, of which there is a most. Brackets of the wrong kind are the
+    decoder's affair: it stops at the first one.
+
+    The interpreter's own recursion limit is no bound: it differs between versions (CPython 3.12 and newer count C calls
+    apart from Python calls), and so did the error of a body that only opens arrays.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(_ONE_KIND, _NEITHER_BRACKET_NOR_QUOTE)
     brackets = b"".join(marks.split(b'"')[::2])
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
+    # Arrays that are never closed are levels too. More than the bound of them need no closing to be found.
+    brackets += b"]" * (MAX_DEPTH + 1)
     for _ in range(MAX_DEPTH):
         if b"[]" not in brackets:
             return False

@@ -238,8 +238,10 @@ class Connection(asyncio.Protocol):
         self._is_closing, self._body, self._held = True, None, b""
         self._wait_for(None)
         self._leave()
-        self.transport.close()
-        self._watch_drain()
+        # Once: asyncio's TLS transport forgets its protocol at the second close, and can be asked nothing after it.
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._watch_drain()
 
     def _leave(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -156,9 +156,14 @@ class SqliteStore(SqlReads):
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._busy, isolation_level=None, check_same_thread=False)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = FAST")
+        try:
+            # The first statement reads the file: it fails here if that is no database.
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = FAST")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     async def _read(self, steps: sql.Steps[T]) -> T:
@@ -168,9 +173,10 @@ class SqliteStore(SqlReads):
         """This thread's own."""
         connection: sqlite3.Connection | None = self._reading.__dict__.get("connection")
         if connection is None:
-            connection = self._reading.connection = self._connect()
-            connection.execute("PRAGMA query_only = ON")
+            connection = self._connect()
             self._connections.append(connection)
+            connection.execute("PRAGMA query_only = ON")
+            self._reading.connection = connection
         return connection
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
