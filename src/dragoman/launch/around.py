@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from ..constraints.matcher import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import Control, Trainable
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.metrics import Monitored
@@ -21,6 +21,7 @@ from ..prompts.template import ChatTemplate, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
+from ..workers.pool import WorkerLimits
 from .declared import chat_template, end_of_answer, formats, generation_config, served_names
 
 
@@ -34,6 +35,10 @@ def limits(settings: Settings) -> EngineLimits:
         max_num_waiting=settings.max_waiting,
         step_timeout=settings.step_timeout,
     )
+
+
+def worker_limits(settings: Settings) -> WorkerLimits:
+    return WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
 
 
 def block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
@@ -62,7 +67,7 @@ def token_backend(
         room=WaitingRoom(settings.max_waiting_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        compiler=Compiler(tokenizer, sorted(eos)),
+        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=worker_limits(settings)),
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
         trust_templates=settings.trust_request_chat_template,

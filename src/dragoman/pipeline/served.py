@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from ..constraints.matcher import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import Control, Directed, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import Monitored
@@ -33,7 +33,7 @@ class TokenBackend:
     engine: TokenEngine
     tokenizer: HfTokenizer
     vocabulary: Vocabulary
-    compiler: Compiler
+    compiler: BoundedCompiler
     eos: frozenset[int]
     renderer: Renderer | None = None
     trust_templates: bool = False
@@ -132,6 +132,11 @@ class ServedModel:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self.backend.tokenizer
+
+    def close_workers(self) -> None:
+        """Kill the processes that compile grammars; requests that wait for them end with Overloaded."""
+        if isinstance(self.backend, TokenBackend):
+            self.backend.compiler.close()
 
     def held(self) -> AbstractContextManager[None]:
         """While this is entered the model stays. Raises Overloaded if it has just gone."""
