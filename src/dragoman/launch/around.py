@@ -17,6 +17,7 @@ from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..pipeline.waiting import WaitingRoom
 from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import ChatTemplate, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
@@ -35,10 +36,6 @@ def limits(settings: Settings) -> EngineLimits:
         max_num_waiting=settings.max_waiting,
         step_timeout=settings.step_timeout,
     )
-
-
-def worker_limits(settings: Settings) -> WorkerLimits:
-    return WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
 
 
 def block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
@@ -62,15 +59,16 @@ def token_backend(
     vision: Vision | None = None,
 ) -> TokenBackend:
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
         room=WaitingRoom(settings.max_waiting_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=worker_limits(settings)),
+        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
-        trust_templates=settings.trust_request_chat_template,
+        request_templates=RequestTemplates(workers) if settings.trust_request_chat_template else None,
         embedder=embedder,
         cache=cache,
         vision=vision,
