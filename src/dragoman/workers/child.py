@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -57,7 +57,7 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
         write_frame(replies, reply)
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """None: the other side is gone."""
     head = stream.read(4)
     size = int.from_bytes(head, "little")
@@ -65,7 +65,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return body if len(head) == 4 and len(body) == size else None
 
 
-def write_frame(stream: BinaryIO, body: bytes) -> None:
+def write_frame(stream: IO[bytes], body: bytes) -> None:
     stream.write(len(body).to_bytes(4, "little"))
     stream.write(body)
     stream.flush()

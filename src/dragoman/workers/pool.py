@@ -206,7 +206,7 @@ class _Worker:
     def __init__(self, module: str, setup: Callable[[], bytes], limits: WorkerLimits) -> None:
         self._setup, self._limits = setup, limits
         self._is_ready = self._is_killed = self._has_timed_out = False
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
