@@ -23,20 +23,19 @@ from .child import FAILED, OUT_OF_MEMORY, Setup, read_frame, write_frame
 
 log = logging.getLogger(__name__)
 
-_WALL_PER_CPU = 5
-"""How much longer than its CPU time a call may take by the clock, on a loaded machine."""
-
 
 class WorkerLimits(Struct, frozen=True):
     """seconds: CPU time of one call. memory: bytes that it may allocate. processes: that run at the same time.
 
-    queued: calls that may wait for a process; others are rejected with 503.
+    queued: calls that may wait for a process; others are rejected with 503. clock_factor: how much longer than its CPU
+    time a call may take by the clock, on a loaded machine.
     """
 
     seconds: float = 2.0
     memory: int = 512 * 1024 * 1024
     processes: int = max(1, min(4, os.cpu_count() or 1))
     queued: int = 256
+    clock_factor: float = 5.0
 
 
 class LimitExceeded(Exception):
@@ -125,7 +124,7 @@ class WorkerPool:
         """In a thread."""
         with self._worker() as worker, attempt.killing(worker):
             worker.wait_until_ready()
-            timer = Timer(_WALL_PER_CPU * self.limits.seconds, worker.time_out)
+            timer = Timer(self.limits.clock_factor * self.limits.seconds, worker.time_out)
             timer.daemon = True
             timer.start()
             try:
