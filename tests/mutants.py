@@ -154,7 +154,7 @@ MUTANTS = (
         "workers/pool.py",
         "            attempt.cancel()\n            raise",
         "            raise",
-        ("tests/constraints/test_bounded.py",),
+        ("tests/workers/test_pool.py",),
     ),
     Mutant(
         "a call has no limit of CPU time, and the clock's is far away",

@@ -58,6 +58,18 @@ async def test_memory_is_limited(pool: WorkerPool) -> None:
     assert await pool.run(b"one") == b"setup:one"
 
 
+async def test_a_call_that_is_cancelled_is_killed() -> None:
+    pool = WorkerPool(MODULE, WorkerLimits(seconds=600.0))
+    call = asyncio.create_task(pool.run(b"spin"))
+    async with asyncio.timeout(20):
+        while not pool.pids:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        while pool.pids:
+            await asyncio.sleep(0)
+
+
 async def test_a_call_that_raises_is_logged(pool: WorkerPool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(EngineError, match="worker process failed"):
         await pool.run(b"fail")
