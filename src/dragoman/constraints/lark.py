@@ -18,6 +18,7 @@ from ..core.syntax import FreeText, JsonValue, Many, Maybe, OneOf, Piece, Though
 from . import given
 from .closing import closed
 from .schema import Json, Schema, parse_schema
+from .work import CHEAP_VALUES, estimate
 
 _FREE = "/(?s:.*)/"
 _STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
@@ -60,10 +61,20 @@ class Calls(Struct, frozen=True):
 
 
 class Grammar(Struct, frozen=True):
-    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad."""
+    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad.
+
+    is_cheap: it is known to compile within milliseconds. costly: what of it may not.
+    """
 
     text: str
     parts: tuple[tuple[str, str], ...] = ()
+    is_cheap: bool = False
+    costly: tuple[str, ...] = ()
+
+    @property
+    def param(self) -> str | None:
+        """Where there are several the first is named."""
+        return self.parts[0][0] if self.parts else None
 
 
 def compose(
@@ -116,17 +127,20 @@ class _Writer:
         self._parts: list[tuple[str, str]] = []
         self._nested: list[dict[str, str]] = []
         self._beside_json = False
+        self._values = 0
+        self._costly: set[str] = set()
 
     def answer(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> Grammar:
         if isinstance(body, ContextFree) and calls is None and thought is None:
             text = given.context_free(body, body_param)
-            return Grammar(text, ((body_param, text),))
+            return Grammar(text, ((body_param, text),), costly=("a grammar",))
         start = self._after_thought(thought, self._said(body, body_param, calls, thought))
         rules = (f"{own}: {expression}" for expression, own in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
-        return Grammar(text, tuple(self._parts))
+        is_cheap = not self._costly and self._values <= CHEAP_VALUES
+        return Grammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
 
     def _said(self, body: Constraint | None, body_param: str, calls: Calls | None, thought: Thought | None) -> str:
         """What comes after the reasoning."""
@@ -226,7 +240,10 @@ class _Writer:
         if head:
             token, rest = "", text.end[len(head) :]
         inside = "/(?s:.*)/" if text.pattern is None else f"/{given.regex(text.pattern, param)[1:-1]}/"
+        if text.pattern is not None:
+            self._costly.add("pattern")
         if text.least or text.most is not None:
+            self._costly.add("minLength or maxLength")
             most = "" if text.most is None else text.most
             inside += f" & /(?s:.{{{text.least},{most}}})/"
         avoided = [mark for mark in text.avoid if not self._has_token(mark)]
@@ -248,17 +265,22 @@ class _Writer:
             case JsonSchema(schema, strict):
                 return self._schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):
+                self._costly.add("a regular expression")
                 regex = self._alone(given.regex(pattern, param), param)
                 return self._rule("BODY", self._but_no_thought(regex, thought))
             case Choices(options):
                 return self._alone(given.choices(options, param), param)
             case ContextFree():
+                self._costly.add("a grammar")
                 text = given.context_free(body, param)
                 self._parts.append((param, text))
                 self._nested.append({"name": "grammar", "lark_grammar": text})
                 return "@grammar"
 
     def _schema(self, schema: Schema, strict: bool, param: str) -> str:
+        work = estimate(schema)
+        self._values += work.values
+        self._costly |= work.costly
         return self._rule("json", self._alone(_json(schema, strict), param))
 
     def _alone(self, expression: str, param: str) -> str:

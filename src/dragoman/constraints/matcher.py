@@ -1,6 +1,6 @@
 """Grammars made ready for a vocabulary, and the state of an answer that follows one. The only user of llguidance.
 
-It runs no clock: the limits below bound the work of every step, and that of compiling, by counting it.
+The limits below bound the work of every step by counting it. They do not bound that of compiling, see `bounded`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,19 @@ from .lark import Grammar, control_names
 if TYPE_CHECKING:
     import llguidance
 
+    Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
+    """The vocabulary, and what one grammar may take of each step."""
+
 
 class CompilerLimits(Struct, frozen=True):
-    """grammars, characters: of what is kept compiled. The others: see llguidance's LLParserLimits."""
+    """grammars, characters, bytes: of what is kept compiled, as far as its size is known.
+
+    The others: see llguidance's LLParserLimits.
+    """
 
     grammars: int = 1024
     characters: int = 16 * 1024 * 1024
+    bytes: int = 512 * 1024 * 1024
     lexer_states: int = 50_000
     grammar_size: int = 200_000
     initial_fuel: int = 1_000_000
@@ -49,74 +56,98 @@ class Compiler:
         if not eos:
             raise ValueError("constraints need a token that ends an answer")
         self._limits = limits or CompilerLimits()
-        self._vocabulary, self._eos = _Vocabulary(tokenizer, eos, vocab_size or 0), list(eos)
-        self._made: tuple[llguidance.LLTokenizer, llguidance.LLParserLimits] | None = None
-        self._kept: OrderedDict[str, Compiled] = OrderedDict()
-        self._characters = 0
+        self.vocabulary = Vocabulary.of(tokenizer, eos, vocab_size or 0)
+        self._made: Tools | None = None
+        self._kept: OrderedDict[str, tuple[Compiled, int]] = OrderedDict()
+        self._characters = self._bytes = 0
         self._lock, self._making = Lock(), Lock()
 
-    def compile(self, grammar: Grammar) -> Compiled:
-        """Blocking; to be called in a worker thread.
+    @property
+    def limits(self) -> CompilerLimits:
+        return self._limits
 
-        Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable,
-        or too much work.
+    def compile(self, grammar: Grammar) -> Compiled:
+        """Blocking, and not bounded: for grammars that are known to be cheap.
+
+        Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable.
         """
         for param, text in grammar.parts:  # each by itself: beside others it would not show that nothing satisfies it
-            self._cached(text, param)
-        return self._cached(grammar.text, grammar.parts[0][0] if grammar.parts else None)
+            self.compile_text(text, param)
+        return self.compile_text(grammar.text, grammar.param)
 
-    def _cached(self, text: str, param: str | None) -> Compiled:
+    def compiled(self, text: str) -> Compiled | None:
+        """What is kept of it."""
         with self._lock:
             known = self._kept.get(text)
-            if known is not None:
-                self._kept.move_to_end(text)
-                return known
+            if known is None:
+                return None
+            self._kept.move_to_end(text)
+            return known[0]
+
+    def compile_text(self, text: str, param: str | None, size: int = 0) -> Compiled:
+        """One text of a grammar, as `compile`. size: bytes that it takes compiled."""
+        known = self.compiled(text)
+        if known is not None:
+            return known
         try:
-            compiled = self._compiled(text)
-        except _Rejected as rejected:
+            compiled = compile_with(self._tools(), text)
+        except Rejected as rejected:
             raise RequestError(rejected.message, param=param) from rejected
-        self._keep(text, compiled)
+        return self._keep(text, compiled, size)
+
+    def _keep(self, text: str, compiled: Compiled, size: int) -> Compiled:
+        """What is kept of the text: another thread may have been faster."""
+        limits = self._limits
+        with self._lock:
+            if text in self._kept:
+                return self._kept[text][0]
+            self._characters += len(text)
+            self._bytes += size
+            self._kept[text] = compiled, size
+            while (
+                len(self._kept) > limits.grammars or self._characters > limits.characters or self._bytes > limits.bytes
+            ):
+                dropped, (_, freed) = self._kept.popitem(last=False)
+                self._characters -= len(dropped)
+                self._bytes -= freed
         return compiled
 
-    def _keep(self, text: str, compiled: Compiled) -> None:
-        with self._lock:
-            if text not in self._kept:
-                self._characters += len(text)
-            self._kept[text] = compiled
-            while len(self._kept) > self._limits.grammars or self._characters > self._limits.characters:
-                dropped, _ = self._kept.popitem(last=False)
-                self._characters -= len(dropped)
-
-    def _tools(self) -> tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]:
+    def _tools(self) -> Tools:
         """Made for the first grammar: a large vocabulary takes a while, and many servers never constrain anything."""
-        import llguidance  # noqa: PLC0415
-
         with self._making:
             if self._made is None:
-                limits = llguidance.LLParserLimits(
-                    initial_lexer_fuel=self._limits.initial_fuel,
-                    step_lexer_fuel=self._limits.step_fuel,
-                    step_max_items=self._limits.step_items,
-                    max_lexer_states=self._limits.lexer_states,
-                    max_grammar_size=self._limits.grammar_size,
-                    verbose_errors=False,
-                )
-                tokenizer = llguidance.LLTokenizer(self._vocabulary, eos_token=self._eos)  # pyright: ignore[reportArgumentType]
-                self._made = tokenizer, limits
+                self._made = make_tools(self.vocabulary, self._limits)
             return self._made
 
-    def _compiled(self, text: str) -> Compiled:
-        import llguidance  # noqa: PLC0415
 
-        tokenizer, limits = self._tools()
-        with _no_panic():
-            pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
-            _check(pristine)
-            warnings = tuple(pristine.get_grammar_warnings())
-            first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
-            first.compute_bitmask()
-            _check(first)
-        return Compiled(text, pristine, warnings)
+def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
+    import llguidance  # noqa: PLC0415
+
+    parser_limits = llguidance.LLParserLimits(
+        initial_lexer_fuel=limits.initial_fuel,
+        step_lexer_fuel=limits.step_fuel,
+        step_max_items=limits.step_items,
+        max_lexer_states=limits.lexer_states,
+        max_grammar_size=limits.grammar_size,
+        verbose_errors=False,
+    )
+    tokenizer = llguidance.LLTokenizer(vocabulary, eos_token=vocabulary.eos)  # pyright: ignore[reportArgumentType]
+    return tokenizer, parser_limits
+
+
+def compile_with(tools: Tools, text: str) -> Compiled:
+    """Raises Rejected, and EngineError where llguidance panics."""
+    import llguidance  # noqa: PLC0415
+
+    tokenizer, limits = tools
+    with _no_panic():
+        pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
+        _check(pristine)
+        warnings = tuple(pristine.get_grammar_warnings())
+        first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
+        first.compute_bitmask()
+        _check(first)
+    return Compiled(text, pristine, warnings)
 
 
 class Compiled:
@@ -159,7 +190,7 @@ class _Matcher:
         return self._inner.is_stopped() and not self._inner.is_error()
 
 
-class _Vocabulary:
+class Vocabulary:
     """A tokenizer as llguidance reads one (see its TokenizerWrapper).
 
     Control tokens are special to it: no text in a grammar matches one.
@@ -168,19 +199,28 @@ class _Vocabulary:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, tokens: list[bytes], special: list[int], eos: list[int], encode: Callable[[str], list[int]]
+    ) -> None:
+        self.tokens, self.special_token_ids, self.eos, self.eos_token_id = tokens, special, eos, eos[0]
+        self._encode = encode
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> Vocabulary:
         size = max(tokenizer.vocab_size, vocab_size, *(id + 1 for id in eos))
         special = tokenizer.special_tokens
-        self.eos_token_id = eos[0]
-        self.special_token_ids = sorted({special[name] for name in control_names(special)} | set(eos))
-        self.tokens = [tokenizer.token_bytes(id) for id in range(size)]
-        self._encode: Callable[[str], list[int]] = lambda text: tokenizer.encode(text, special=False)
+        return cls(
+            [tokenizer.token_bytes(id) for id in range(size)],
+            sorted({special[name] for name in control_names(special)} | set(eos)),
+            list(eos),
+            lambda text: tokenizer.encode(text, special=False),
+        )
 
     def __call__(self, text: str | bytes) -> list[int]:
         return self._encode(text if isinstance(text, str) else text.decode())
 
 
-class _Rejected(Exception):
+class Rejected(Exception):
     """llguidance does not take the grammar."""
 
     def __init__(self, message: str) -> None:
@@ -193,8 +233,8 @@ def _check(matcher: llguidance.LLMatcher) -> None:
         return
     _check_panic(matcher)
     if matcher.get_error().startswith("NoExtension"):
-        raise _Rejected("Invalid constraint: no answer can satisfy it.")
-    raise _Rejected(f"Invalid or unsupported constraint: {_reason(matcher)}")
+        raise Rejected("Invalid constraint: no answer can satisfy it.")
+    raise Rejected(f"Invalid or unsupported constraint: {_reason(matcher)}")
 
 
 def _check_panic(matcher: llguidance.LLMatcher) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from ..constraints.matcher import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import Control, Trainable
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.metrics import Monitored
@@ -17,10 +17,12 @@ from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.text import Vocabulary
 from ..pipeline.waiting import WaitingRoom
 from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import ChatTemplate, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
+from ..workers.pool import WorkerLimits
 from .declared import chat_template, end_of_answer, formats, generation_config, served_names
 
 
@@ -57,15 +59,16 @@ def token_backend(
     vision: Vision | None = None,
 ) -> TokenBackend:
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
         room=WaitingRoom(settings.max_waiting_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        compiler=Compiler(tokenizer, sorted(eos)),
+        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
-        trust_templates=settings.trust_request_chat_template,
+        request_templates=RequestTemplates(workers) if settings.trust_request_chat_template else None,
         embedder=embedder,
         cache=cache,
         vision=vision,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ..constraints.lark import CallForm, Calls, Thought, compose
+from typing import NamedTuple
+
+import anyio.to_thread
+
+from ..constraints.lark import CallForm, Calls, Grammar, Thought, compose
 from ..constraints.matcher import Compiled
 from ..constraints.schema import check_schema
 from ..core.errors import RequestError, Unsupported
@@ -13,36 +17,40 @@ from .choosing import callable_tools, opened
 from .models import ServedModel, TokenBackend
 
 
-def compose_for(
+async def compose_for(
     model: ServedModel,
     backend: TokenBackend,
     request: GenerateRequest,
     tail: str,
     warnings: list[str],
 ) -> Compiled | None:
-    """Blocking. Raises RequestError naming the schema or pattern that cannot be enforced.
+    """Raises RequestError naming the schema or pattern that cannot be enforced.
 
     A schema that is not strict and has a keyword nobody can enforce is loosened to any JSON object, with a
     warning, while the tools may be called freely.
     """
-    body = request.constraint
-    if isinstance(body, JsonSchema):
-        check_schema(body.schema, "response_format.json_schema.schema")
     tools = callable_tools(request)
-    calls = None if model.tools is None or not tools else _calls(model.tools, backend, request, tools, warnings)
-    if body is None and calls is None:
-        return None
-    grammar = compose(
-        backend.tokenizer.special_tokens,
-        body=body,
-        calls=calls,
-        thought=_thought(model, backend, request, tail),
-        heading="" if model.reasoning is None else model.reasoning.thought.answer,
-    )
-    return backend.compiler.compile(grammar)
+    calls = None if model.tools is None or not tools else await _calls(model.tools, backend, request, tools, warnings)
+
+    def compose_whole() -> Grammar | None:
+        body = request.constraint
+        if isinstance(body, JsonSchema):
+            check_schema(body.schema, "response_format.json_schema.schema")
+        if body is None and calls is None:
+            return None
+        return compose(
+            backend.tokenizer.special_tokens,
+            body=body,
+            calls=calls,
+            thought=_thought(model, backend, request, tail),
+            heading="" if model.reasoning is None else model.reasoning.thought.answer,
+        )
+
+    grammar = await anyio.to_thread.run_sync(compose_whole)
+    return None if grammar is None else await backend.compiler.compile(grammar)
 
 
-def _calls(
+async def _calls(
     format: ToolFormat,
     backend: TokenBackend,
     request: GenerateRequest,
@@ -52,29 +60,64 @@ def _calls(
     assert isinstance(request.prompt, Conversation)
     choice = request.prompt.tool_choice
     declared = list(request.prompt.tools)
-    forms = tuple(_form(format, backend, tool, declared.index(tool), warnings) for tool in tools)
+    params = [f"tools[{declared.index(tool)}]" for tool in tools]
+
+    def compose_each() -> list[_Composed]:
+        each = zip(tools, params, strict=True)
+        return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]
+
+    forms = [await _enforce(format, backend, made) for made in await anyio.to_thread.run_sync(compose_each)]
+    warnings += [warning for _, warning in forms if warning is not None]
     parallel = request.prompt.parallel_tool_calls and not choice.named
-    return Calls(forms, format.between, choice.mode == "required", parallel, format.around, format.leading)
+    called = tuple(form for form, _ in forms)
+    return Calls(called, format.between, choice.mode == "required", parallel, format.around, format.leading)
 
 
-def _form(format: ToolFormat, backend: TokenBackend, tool: Tool, index: int, warnings: list[str]) -> CallForm:
-    param = f"tools[{index}].function.parameters"
+class _Composed(NamedTuple):
+    """A tool with its form and the grammar of this form alone, or the error of a schema that cannot be enforced.
+
+    Without either there is nothing to compile.
+    """
+
+    tool: Tool
+    param: str
+    form: CallForm | None
+    grammar: Grammar | None = None
+    error: RequestError | None = None
+
+
+def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: str, warnings: list[str]) -> _Composed:
+    param = f"{place}.function.parameters"
     if isinstance(tool, CustomTool):
-        return _custom_form(format, tool, f"tools[{index}].custom", warnings)
+        return _Composed(tool, param, _custom_form(format, tool, f"{place}.custom", warnings))
     if tool.parameters is None:
-        return CallForm(_pieces(format, tool, param), param, bool(tool.strict))
+        return _Composed(tool, param, CallForm(_pieces(format, tool, param), param, bool(tool.strict)))
     try:
         check_schema(tool.parameters, param)
         form = CallForm(_pieces(format, tool, param), param, bool(tool.strict))
         alone = Calls((form,), required=True, around=format.around)
-        backend.compiler.compile(compose(backend.tokenizer.special_tokens, calls=alone))
+        return _Composed(tool, param, form, compose(backend.tokenizer.special_tokens, calls=alone))
     except RequestError as error:
-        if tool.strict:
-            raise
-        warnings.append(f"{param} is not enforced: {error.message}")
-        loose = FunctionTool(tool.name, tool.description, None, tool.strict)
-        return CallForm(_pieces(format, loose, param), param, False)
-    return form
+        return _Composed(tool, param, None, error=error)
+
+
+async def _enforce(format: ToolFormat, backend: TokenBackend, made: _Composed) -> tuple[CallForm, str | None]:
+    """The tool's form, and a warning where its schema is not enforced. Raises RequestError if it is strict."""
+    tool, error = made.tool, made.error
+    try:
+        if made.grammar is not None:
+            await backend.compiler.compile(made.grammar)
+    except RequestError as not_compiled:
+        error = not_compiled
+    if error is None:
+        assert made.form is not None
+        return made.form, None
+    assert isinstance(tool, FunctionTool)
+    if tool.strict:
+        raise error
+    loose = FunctionTool(tool.name, tool.description, None, tool.strict)
+    warning = f"{made.param} is not enforced: {error.message}"
+    return CallForm(_pieces(format, loose, made.param), made.param, False), warning
 
 
 def _custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio.to_thread
 import msgspec
 
 from ..constraints.matcher import Compiled
@@ -182,9 +181,7 @@ class _TokenPreparation:
             return None
         if Feature.GRAMMAR not in self.model.capabilities.features:
             return None
-        return await anyio.to_thread.run_sync(
-            lambda: compose_for(self.model, self.backend, self.request, prompted.tail, self.warnings)
-        )
+        return await compose_for(self.model, self.backend, self.request, prompted.tail, self.warnings)
 
     def _sequences(self, prompted: Prompted, max_tokens: int, compiled: Compiled | None) -> tuple[TokenRequest, ...]:
         request, limits = self.request, self.request.limits

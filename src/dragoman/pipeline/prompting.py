@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.errors import RequestError, Unsupported
 from ..core.events import Edited
-from ..core.message import Text
+from ..core.message import Text, Tool
 from ..core.request import Conversation, GenerateRequest
 from ..core.vision import ReadImage, Vision
 from ..prompts.render import Pictures, Rendered, Renderer
@@ -89,16 +89,40 @@ async def render_conversation(
     """
     shown = () if conversation.tool_choice.mode == "none" else None
     conversation, images = _apart(backend.vision, conversation)
+    source = conversation.template.template
+    if source is not None:
+        return await _render_untrusted(backend, conversation, images, source, terms, shown)
 
     def work() -> tuple[Rendered, tuple[ReadImage, ...]]:
-        renderer = _renderer(backend, conversation.template.template)
+        renderer = _model_renderer(backend)
         read, pictures = _seen(backend.vision, images)
         ready = _with_effort(renderer, conversation)
         return renderer.render(ready, now=terms.now, tools=shown, pictures=pictures), read
 
-    # A template that a request brings along has to be compiled first, and images have to be decoded.
-    slow = images or conversation.template.template is not None
-    return await _off_loop(INLINE + 1 if slow else _size(conversation), work)
+    # Images have to be decoded.
+    return await _off_loop(INLINE + 1 if images else _size(conversation), work)
+
+
+async def _render_untrusted(
+    backend: TokenBackend,
+    conversation: Conversation,
+    images: list[bytes],
+    source: str,
+    terms: Terms,
+    shown: tuple[Tool, ...] | None,
+) -> tuple[Rendered, tuple[ReadImage, ...]]:
+    """With the template that the request brought along, which runs in a process of its own."""
+    base, templates = _model_renderer(backend), backend.request_templates
+    if templates is None:
+        raise Unsupported(
+            "This server does not take chat templates from requests (--trust-request-chat-template).",
+            param="chat_template",
+        )
+    renderer = await templates.renderer(base, source)
+    read, pictures = await anyio.to_thread.run_sync(_seen, backend.vision, images)
+    ready = _with_effort(renderer, conversation)
+    steps = renderer.steps(ready, now=terms.now, tools=shown, pictures=pictures)
+    return await templates.render(renderer, steps), read
 
 
 def _apart(vision: Vision | None, conversation: Conversation) -> tuple[Conversation, list[bytes]]:
@@ -128,18 +152,10 @@ async def _off_loop(size: int, work: Callable[[], T]) -> T:
     return work() if size <= INLINE else await anyio.to_thread.run_sync(work)
 
 
-def _renderer(backend: TokenBackend, source: str | None) -> Renderer:
-    """The model's own, or one with the template that the request brought along."""
+def _model_renderer(backend: TokenBackend) -> Renderer:
     if backend.renderer is None:
         raise Unsupported("This model has no chat template; use /v1/completions.", param="messages")
-    if source is None:
-        return backend.renderer
-    if not backend.trust_templates:
-        raise Unsupported(
-            "This server does not take chat templates from requests (--trust-request-chat-template).",
-            param="chat_template",
-        )
-    return backend.renderer.variant(source)
+    return backend.renderer
 
 
 def _size(conversation: Conversation) -> int:

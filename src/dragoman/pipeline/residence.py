@@ -191,6 +191,8 @@ class Place:
             await self._change.wait()
 
     async def stop(self) -> None:
+        if self.model is not None:
+            self.model.close_workers()
         for engine in self._engines():
             await engine.stop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from ..constraints.matcher import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import Control, Directed, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import Monitored
@@ -13,6 +13,7 @@ from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..core.vision import Vision
 from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
@@ -25,18 +26,18 @@ class TokenBackend:
     """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
 
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
-    knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
-    cache: what the engine keeps of prompts, where it tells. vision: how it takes images; None for one that sees none.
-    room: for prompts that wait for the engine.
+    knows none. request_templates: renders those that requests bring along; None where they may not. embedder: makes
+    vectors of the same tokens. cache: what the engine keeps of prompts, where it tells. vision: how it takes images;
+    None for one that sees none. room: for prompts that wait for the engine.
     """
 
     engine: TokenEngine
     tokenizer: HfTokenizer
     vocabulary: Vocabulary
-    compiler: Compiler
+    compiler: BoundedCompiler
     eos: frozenset[int]
     renderer: Renderer | None = None
-    trust_templates: bool = False
+    request_templates: RequestTemplates | None = None
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
     vision: Vision | None = None
@@ -132,6 +133,13 @@ class ServedModel:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self.backend.tokenizer
+
+    def close_workers(self) -> None:
+        """Kill the processes that compile grammars and render templates. Requests that wait for them get Overloaded."""
+        if isinstance(self.backend, TokenBackend):
+            self.backend.compiler.close()
+            if self.backend.request_templates is not None:
+                self.backend.request_templates.close()
 
     def held(self) -> AbstractContextManager[None]:
         """While this is entered the model stays. Raises Overloaded if it has just gone."""

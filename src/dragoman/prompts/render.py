@@ -7,10 +7,9 @@ and what is then found is the template's own. Blocking: to be called in a worker
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
-from threading import Lock
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,13 +20,27 @@ from ..core.request import Conversation, ReasoningOptions
 from .controls import Marker
 from .messages import Reading, Visit, message_values, tool_values, visited
 from .spelling import Spellings
-from .template import ChatTemplate
+from .template import ChatTemplate, Template
 from .tokenizer import HfTokenizer
 from .values import Json, NotJson, Object, decode
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
 _TAIL = 64
-_MOST_VARIANTS = 32
+
+
+T = TypeVar("T")
+
+
+class Rendering(Struct, frozen=True):
+    """One rendering of the template: the arguments of `ChatTemplate.render`."""
+
+    variables: Mapping[str, Json]
+    now: datetime
+    characters: int
+
+
+Steps = Generator[Rendering, str, T]
+"""Work that needs the template rendered: it yields what to render, and is sent the text or thrown the error."""
 
 
 class Rendered(Struct, frozen=True):
@@ -63,31 +76,19 @@ class Pictures(Struct, frozen=True):
 class Renderer:
     """A template and the tokenizer of its model. Safe to use from several threads."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: HfTokenizer) -> None:
+    def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
         controls, traits = tokenizer.controls, template.traits
         self._between = controls.completed_by(traits.literals)
         self._thoughts = frozenset(mark for mark in traits.splits & controls.names if "/" in mark)
-        self._variants: OrderedDict[str, Renderer] = OrderedDict()
-        self._lock = Lock()
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> Template:
         return self._template
 
-    def variant(self, source: str) -> Renderer:
-        """The same with a template that a request brought. RequestError with param "chat_template"."""
-        with self._lock:
-            known = self._variants.get(source)
-            if known is not None:
-                self._variants.move_to_end(source)
-                return known
-        made = Renderer(ChatTemplate(source, self._template.special_tokens), self._tokenizer)
-        with self._lock:
-            self._variants[source] = made
-            if len(self._variants) > _MOST_VARIANTS:
-                self._variants.popitem(last=False)
-        return made
+    @property
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
 
     def render(
         self,
@@ -97,9 +98,33 @@ class Renderer:
         tools: tuple[Tool, ...] | None = None,
         pictures: Pictures | None = None,
     ) -> Rendered:
+        """As `steps`, with a template that renders in this process."""
+        template = self._template
+        assert isinstance(template, ChatTemplate)
+        steps = self.steps(conversation, now=now, tools=tools, pictures=pictures)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    text = template.render(step.variables, now=step.now, characters=step.characters)
+                except RequestError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(text)
+        except StopIteration as done:
+            return done.value
+
+    def steps(
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] | None = None,
+        pictures: Pictures | None = None,
+    ) -> Steps[Rendered]:
         """tools: those that the prompt shall show; None is all of the conversation's. pictures: of its images.
 
-        `conversation.template.template` is not looked at, see `variant`. Raises RequestError.
+        `conversation.template.template` is not looked at. Raises RequestError.
         """
         reading = Reading(self._template.traits, self._thoughts, images=pictures is not None)
         shown = conversation.tools if tools is None else tools
@@ -107,13 +132,13 @@ class Renderer:
         texts = values.texts()
         mark, sign = _unused([*texts, self._template.source])
         marker = Marker(self._tokenizer.controls, mark, self._between, thorough=reading.traits.replaces)
-        prompt = _Prompt(self._template, values.all(marker.text), now, _size(conversation), mark)
+        prompt = _Prompt(values.all(marker.text), now, _size(conversation), mark)
         options = conversation.template
         if options.continue_final_message:
             _check_final(conversation.messages, options.add_generation_prompt)
-            text, tail = prompt.open_ended(sign)
+            text, tail = yield from prompt.open_ended(sign)
         else:
-            text, tail = prompt.closed(options.add_generation_prompt)
+            text, tail = yield from prompt.closed(options.add_generation_prompt)
         if pictures is not None:
             text = pictures.put_into(text)
         ids = tuple(self._tokenizer.encode_marked(text, mark, self._spelled(conversation)))
@@ -128,9 +153,7 @@ class Renderer:
 class _Values:
     """What a template is given of one conversation. ignored: names that the client set and nobody reads."""
 
-    def __init__(
-        self, template: ChatTemplate, reading: Reading, conversation: Conversation, tools: Sequence[Tool]
-    ) -> None:
+    def __init__(self, template: Template, reading: Reading, conversation: Conversation, tools: Sequence[Tool]) -> None:
         options = conversation.template
         self._reading, self._messages, self._tools = reading, conversation.messages, tools
         self._said = _options(conversation.reasoning, template)
@@ -160,18 +183,16 @@ class _Values:
 class _Prompt:
     """One rendering, still marked. characters: how much text the values hold."""
 
-    def __init__(
-        self, template: ChatTemplate, values: Mapping[str, Json], now: datetime, characters: int, mark: str
-    ) -> None:
-        self._template, self._values, self._now = template, values, now
+    def __init__(self, values: Mapping[str, Json], now: datetime, characters: int, mark: str) -> None:
+        self._values, self._now = values, now
         self._characters, self._mark = characters, mark
 
-    def closed(self, generate: bool) -> tuple[str, str]:
+    def closed(self, generate: bool) -> Steps[tuple[str, str]]:
         """The text and its tail. generate: the assistant's turn has begun."""
-        text = self._text({"add_generation_prompt": generate})
-        return text, self._since(text, {}) if generate else ""
+        text = yield from self._text({"add_generation_prompt": generate})
+        return text, (yield from self._since(text, {})) if generate else ""
 
-    def open_ended(self, sign: str) -> tuple[str, str]:
+    def open_ended(self, sign: str) -> Steps[tuple[str, str]]:
         """The final message is cut off where its text ends, however the template closes it.
 
         As in transformers, blanks at its end are kept if the template keeps them.
@@ -180,25 +201,25 @@ class _Prompt:
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
-        text = self._text({"messages": [*earlier, _appended(final, f"{sign} ")]})
+        text = yield from self._text({"messages": [*earlier, _appended(final, f"{sign} ")]})
         end = text.rfind(sign)
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
         text = text[:end] if text.startswith(f"{sign} ", end) else text[:end].rstrip()
-        return text, self._since(text, {"messages": earlier})
+        return text, (yield from self._since(text, {"messages": earlier}))
 
-    def _since(self, text: str, fewer: Object) -> str:
+    def _since(self, text: str, fewer: Object) -> Steps[str]:
         """What a text has more than the same prompt made of less."""
         try:
-            before = self._text(fewer)
+            before = yield from self._text(fewer)
         except RequestError:
             before = text
         return text[len(before) :] if text != before and text.startswith(before) else text[-_TAIL:]
 
-    def _text(self, changes: Object) -> str:
+    def _text(self, changes: Object) -> Steps[str]:
         values = {**self._values, "add_generation_prompt": False, **changes}
-        text = self._template.render(values, now=self._now, characters=self._characters)
+        text = yield Rendering(values, self._now, self._characters)
         return text.replace(_escaped(self._mark), self._mark)
 
 
@@ -238,7 +259,7 @@ def _appended(message: Object, sign: str) -> Object:
             return message | (thoughts or {"content": sign})
 
 
-def _options(reasoning: ReasoningOptions, template: ChatTemplate) -> Object:
+def _options(reasoning: ReasoningOptions, template: Template) -> Object:
     said: Object = {}
     if reasoning.enabled is not None:
         variables = template.traits.variables
@@ -246,7 +267,7 @@ def _options(reasoning: ReasoningOptions, template: ChatTemplate) -> Object:
     return said if reasoning.effort is None else {**said, "reasoning_effort": reasoning.effort}
 
 
-def _kwargs(text: str | None, template: ChatTemplate) -> Object:
+def _kwargs(text: str | None, template: Template) -> Object:
     value = _json(text or "{}", "chat_template_kwargs")
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs has to be an object.", param="chat_template_kwargs")

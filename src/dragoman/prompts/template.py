@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 import msgspec
@@ -48,6 +48,22 @@ _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 """For finding out what a template does: the messages are short ones of ours."""
 
 
+class Template(Protocol):
+    """What is known of a template, wherever it is rendered. reserved: names that a client may not set."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]: ...
+
+    @property
+    def reserved(self) -> frozenset[str]: ...
+
+    @property
+    def traits(self) -> traits.Traits: ...
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads.
 
@@ -63,7 +79,7 @@ class ChatTemplate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
-        self.special_tokens = MappingProxyType(dict(special_tokens))
+        self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens))
         self._limits, self._clock = limits or TemplateLimits(), clock
         self._sandbox = Sandbox()
         if len(source) > self._limits.source:
@@ -76,7 +92,7 @@ class ChatTemplate:
             raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
-        self.reserved = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+        self.reserved: frozenset[str] = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
         self.traits = traits.find(tree, variables - self.reserved, self._attempt)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from ..core.errors import RequestError
-from ..core.request import GenerateRequest
+from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import Call, Header, ReaderOptions, Writer
 from ..pipeline.admission import Terms
 from ..pipeline.models import ServedModel
@@ -21,6 +21,7 @@ from ..pipeline.run import Run, admit
 from .answer import Answer, Batches, GeneratedAnswer, RawHeaders
 from .auth import Caller
 from .endpoint import Handler, Http, Whole
+from .leaving import unless_gone
 from .party import Party, files_of
 from .request_log import Line, noted
 from .service import Service
@@ -92,14 +93,25 @@ def new_header(party: Party, call: Call) -> Header:
 
 
 async def admit_call(party: Party, call: Call, header: Header) -> Admitted:
-    """Raises RequestError for all that can be told before the engine is asked."""
-    admitted = await _logged(party, call, header)
+    """Raises RequestError for all that can be told before the engine is asked, ClientGone."""
+    work = _logged(party, call, header)
+    if isinstance(party, Http) and any(_uses_workers(request) for request in call.requests):
+        admitted = await unless_gone(party.watch, work)
+    else:
+        admitted = await work
     recent = party.service.recent
     if recent is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
                 recent.remember(party.caller.owner, header.model, job.prompt)
     return admitted
+
+
+def _uses_workers(request: GenerateRequest) -> bool:
+    """It brings a program to be compiled or run, which may take seconds. Other work is not worth a task."""
+    prompt = request.prompt
+    has_program = isinstance(prompt, Conversation) and (bool(prompt.tools) or prompt.template.template is not None)
+    return request.constraint is not None or has_program
 
 
 async def _logged(party: Party, call: Call, header: Header) -> Admitted:

@@ -17,6 +17,7 @@ from ..pipeline.prompting import framed, render_conversation
 from .answer import Answer
 from .endpoint import Http, Whole
 from .generate import reading, refuse_unknown, terms, what_is_ignored
+from .leaving import unless_gone
 from .party import files_of
 from .threads import whole_conversation
 
@@ -73,7 +74,8 @@ async def tokenize(http: Http) -> Whole | Answer:
         )
     elif isinstance(model.backend, TokenBackend):
         talk = await http.service.media.in_conversation(files_of(http), model, prompt)
-        rendered = (await render_conversation(model.backend, talk, terms(http, http.id)))[0].ids
+        rendering = render_conversation(model.backend, talk, terms(http, http.id))
+        rendered = (await unless_gone(http.watch, rendering))[0].ids
         ids = list(framed(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")

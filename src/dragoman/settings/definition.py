@@ -245,6 +245,20 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             most=86400,
         ),
     ] = 300.0
+    worker_timeout: Annotated[
+        float,
+        Option(
+            "Scheduling",
+            "Seconds of CPU time that a worker process may take to compile a grammar, or to render a template of a "
+            "request, before it is killed.",
+            least=0.05,
+            most=3600,
+        ),
+    ] = 2.0
+    worker_memory: Annotated[
+        int,
+        Option("Scheduling", "Bytes that a worker process may allocate for that.", least=16 * _MIB, sized=True),
+    ] = 512 * _MIB
     api_profile: Annotated[
         Literal["openai", "vllm"] | None,
         Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds (as `sim` does by itself)."),

@@ -19,7 +19,7 @@ _PARSED = (*_SCHEDULED, "upstream")
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULED: (
         "chat_template trust_request_chat_template max_num_seqs max_num_batched_tokens enable_prefix_caching "
-        "max_waiting_tokens"
+        "max_waiting_tokens worker_timeout worker_memory"
     ),
     _PARSED: "tool_call_parser reasoning_parser override_generation_config",
     (*_STEPPED, "llamacpp", "sim"): "kv_cache_tokens",
