@@ -274,7 +274,7 @@ class CallParser(TextParser):
             self._release(self._start, n)
         arguments = call.arguments()
         if arguments:
-            self._out.append(ToolCallDelta(self._choice, arguments, self._settle()))
+            self._out.append(ToolCallDelta(self._choice, arguments, self._settle(call=True)))
 
     def _start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
         id = self._call.id or self._new_id()
