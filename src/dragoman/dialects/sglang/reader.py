@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from ..base import Call, Header, ReaderOptions
+from ..base import Call, Header, Profile, ReaderOptions
 from ..body import Body, Shape, invalid, missing, within
 from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
 from ..envelope import AnswerId
