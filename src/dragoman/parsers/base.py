@@ -51,7 +51,7 @@ class Buffer:
         self._single = frozenset(single)
         self._told = False
         self._loose = b""  # text behind the last token, of tokens to come
-        self._whole: set[int] | None = None
+        self._whole: dict[int, int] | None = None  # where tokens that are marks end, and their lengths
 
     def __len__(self) -> int:
         return self._end - self._taken
@@ -145,6 +145,13 @@ class Buffer:
         """
         return mark not in self._single or not self._told or self._end - unread in (self._whole or ())
 
+    def first_mark(self, unread: int) -> int:
+        """How many of the last `unread` characters stand before the first token among them that is a mark; -1 if none
+        is."""
+        begin = self._end - unread
+        starts = [end - size for end, size in (self._whole or {}).items() if end - size >= begin]
+        return min(starts) - begin if starts else -1
+
     def _find_whole(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
         data, at = self._loose + text.encode(), 0
@@ -155,8 +162,8 @@ class Buffer:
                 at += _overlap(data, at, token)
                 continue
             at = found + len(token.utf8)
-            self._whole = self._whole or set()
-            self._whole.add(self._end + len(text) - len(data[at:].decode()))
+            self._whole = self._whole or {}
+            self._whole[self._end + len(text) - len(data[at:].decode())] = len(token.text)
         self._loose = data[at:][-_LONGEST_TOKEN:]
 
 
