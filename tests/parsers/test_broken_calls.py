@@ -31,26 +31,61 @@ def read(parser: Parser, pieces: list[str], marks: tuple[str, ...]) -> Shape:
 BROKEN = [
     (
         "kimi_k2",
-        [KIMI[0], KIMI[2], "functions.bad:0", ARGUMENT, '{"city": "Beijing"', KIMI[3]]
-        + [KIMI[2], "functions.good:1", ARGUMENT, '{"city": "Rome"}', KIMI[3], KIMI[1]],
+        [
+            KIMI[0],
+            KIMI[2],
+            "functions.bad:0",
+            ARGUMENT,
+            '{"city": "Beijing"',
+            KIMI[3],
+            KIMI[2],
+            "functions.good:1",
+            ARGUMENT,
+            '{"city": "Rome"}',
+            KIMI[3],
+            KIMI[1],
+        ],
         '{"city": "Beijing"',
     ),
     (
         "kimi_k2",
-        [KIMI[0], KIMI[2], "functions.bad:0", ARGUMENT, '{"city": "Bei', "jing", KIMI[3]]
-        + [KIMI[2], "functions.good:1", ARGUMENT, '{"city": "Rome"}', KIMI[3], KIMI[1]],
+        [
+            KIMI[0],
+            KIMI[2],
+            "functions.bad:0",
+            ARGUMENT,
+            '{"city": "Bei',
+            "jing",
+            KIMI[3],
+            KIMI[2],
+            "functions.good:1",
+            ARGUMENT,
+            '{"city": "Rome"}',
+            KIMI[3],
+            KIMI[1],
+        ],
         '{"city": "Beijing',
     ),
     (
         "hermes",
-        [HERMES[0], '{"name": "bad", "arguments": {"city": "Bei', HERMES[1]]
-        + [HERMES[0], '{"name": "good", "arguments": {"city": "Rome"}}', HERMES[1]],
+        [
+            HERMES[0],
+            '{"name": "bad", "arguments": {"city": "Bei',
+            HERMES[1],
+            HERMES[0],
+            '{"name": "good", "arguments": {"city": "Rome"}}',
+            HERMES[1],
+        ],
         '{"city": "Bei',
     ),
     (
         "granite-20b-fc",
-        ["<function_call>", ' {"name": "bad", "arguments": {"city": 1']
-        + ["<function_call>", ' {"name": "good", "arguments": {"city": "Rome"}}'],
+        [
+            "<function_call>",
+            ' {"name": "bad", "arguments": {"city": 1',
+            "<function_call>",
+            ' {"name": "good", "arguments": {"city": "Rome"}}',
+        ],
         '{"city": 1',
     ),
 ]
