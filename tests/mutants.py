@@ -61,6 +61,78 @@ MUTANTS = (
         "        except DragomanError:",
         ("tests/engines/rollout/test_rollout.py",),
     ),
+    # Tokens and what they are part of.
+    Mutant(
+        "tokens of marks are listed among the content's (logprobs join to more than the content)",
+        "parsers/base.py",
+        "        owed = self._owed if call else map(_as_markup, self._owed)\n",
+        "        owed = self._owed\n",
+        ("tests/parsers/test_think.py",),
+    ),
+    Mutant(
+        "the last token of a thought is one of the answer (ours: reasoning_tokens one short)",
+        "parsers/base.py",
+        "        released = -1 if drop or not size else self._taken\n",
+        "        released = -1\n",
+        ("tests/parsers/test_think.py",),
+    ),
+    Mutant(
+        "a stop string's token is listed whole although its end was cut",
+        "dialects/content_tokens.py",
+        "        if own.startswith(text):\n",
+        "        if False:\n",
+        ("tests/dialects/test_content_tokens.py",),
+    ),
+    Mutant(
+        "OpenAI's logprobs list thought, marks and end token (as vLLM's do)",
+        "dialects/chat/writer.py",
+        "        if self._vllm:\n            listed = [",
+        "        if True:\n            listed = [",
+        ("tests/dialects/test_traps.py",),
+    ),
+    Mutant(
+        "an answer of calls alone folds to an empty content, whole it is null",
+        "dialects/chat/writer.py",
+        """b',"content":""' if self._vllm else b\"\"""",
+        """b',"content":""'""",
+        (CHAT,),
+    ),
+    Mutant(
+        "choices are counted where requests are (rates above 100 %)",
+        "pipeline/meter.py",
+        "                if not self._left:\n",
+        "                if True:\n",
+        ("tests/serving/test_metrics.py",),
+    ),
+    Mutant(
+        "the simulator answers the same ids and seed otherwise in another dialect",
+        "engines/simulator/composer.py",
+        "            wish = draw < self._manner.reasoning\n",
+        "            wish = draws.unit() < self._manner.reasoning\n",
+        ("tests/engines/simulator/test_content.py",),
+    ),
+    # Calls that models get wrong.
+    Mutant(
+        "a call inside a thought that was not ended is lost",
+        "parsers/think.py",
+        "            if word in self._calls:\n",
+        "            if False:\n",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
+    Mutant(
+        "broken arguments swallow the calls behind them, however they break",
+        "parsers/frame.py",
+        "        if before < 0:\n",
+        "        if True:\n",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
+    Mutant(
+        "the name of a call that was cut off is taken for a shorter one",
+        "parsers/frame.py",
+        "not self._call.begun and reason is FinishReason.STOP:",
+        "not self._call.begun:",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
     # Settings.
     Mutant(
         "an option that the engine does not know is ignored in silence (all servers with one list of options)",

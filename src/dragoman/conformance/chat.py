@@ -21,12 +21,13 @@ def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, 
 
 
 class _Choice:
-    """Where one choice of the stream is."""
+    """Where one choice of the stream is. silent: nothing was told yet, not even that the content is empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: bool) -> None:
         self.calls = 0
         self.legacy_calls = 0
         self.finished = False
+        self.silent = silent
 
 
 class _State(ChunkState):
@@ -51,10 +52,12 @@ class _State(ChunkState):
             must(
                 delta.keys() <= {"role", "content"} and not delta.get("content"), f"{at}: begins with more than a role"
             )
-            self._choices.append(_Choice())
+            self._choices.append(_Choice(silent="content" not in delta))
             delta = {}
         elif reason is None:
-            _check_delta(delta, at)
+            if delta != {"content": ""} or not self._choices[index].silent:
+                _check_delta(delta, at)
+            self._choices[index].silent = False
         state = self._choices[index]
         must(not state.finished, f"{at}: a chunk after finish_reason")
         _check_calls(state, delta, at)

@@ -34,7 +34,7 @@ def check_stream(data: bytes, *, before: str = "") -> list[Json]:
     if failed:
         return []
     must(events and events[-1].get("generated_text") is not None, "it never finished")
-    said = "".join(event["token"]["text"] for event in events)
+    said = "".join(event["token"]["text"] for event in events if not event["token"]["special"])
     must(events[-1]["generated_text"] == before + said, "generated_text is not what the tokens said")
     return events
 

@@ -22,6 +22,7 @@ T = TypeVar("T", bound=Struct)
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'"[]{}'))
 _PATH = re.compile(r"\$[^`]*")
+_SURROGATE = re.compile(rb"\\u[dD](?:([89abAB])|[c-fC-F])[0-9a-fA-F]{2}")
 _WORDS = {
     "int": "an integer",
     "float": "a number",
@@ -43,7 +44,7 @@ class Body:
         try:
             self.fields = _top_level.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise _translated(error) from None
+            raise _translated(error, data) from None
 
     def others(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
@@ -53,7 +54,7 @@ class Body:
         try:
             return shape.decoder.decode(self._data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _translated(error) from None
+            raise _translated(error, self._data) from None
 
 
 class Shape(Generic[T]):
@@ -161,10 +162,14 @@ def _too_deep() -> RequestError:
     return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
 
 
-def _translated(error: Exception) -> RequestError:
+def _translated(error: Exception, data: bytes) -> RequestError:
     if isinstance(error, RecursionError):
         return _too_deep()
     if not isinstance(error, msgspec.ValidationError):
+        if _has_lone_surrogate(data):
+            return RequestError(
+                "A string of the body has half a surrogate pair, which is no text.", code="invalid_json"
+            )
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
     what, _, where = str(error).partition(" - at ")
     found = _PATH.search(where)
@@ -174,6 +179,18 @@ def _translated(error: Exception) -> RequestError:
     if not param:
         return RequestError("The body must be a JSON object.", code="invalid_json")
     return _wrong(param, what)
+
+
+def _has_lone_surrogate(data: bytes) -> bool:
+    """msgspec says of one only that the data was truncated."""
+    high_ends = -1
+    for half in _SURROGATE.finditer(data.replace(rb"\\", b"__")):
+        is_high = half.group(1) is not None
+        follows = half.start() == high_ends
+        if is_high == follows or (high_ends >= 0 and not follows):
+            return True
+        high_ends = half.end() if is_high else -1
+    return high_ends >= 0
 
 
 def _wrong(param: str, what: str) -> RequestError:

@@ -83,8 +83,9 @@ class Offsets:
     and a whole answer agree however the text was cut.
     """
 
-    def __init__(self, top: int, naming: Naming, special_in_text: bool) -> None:
+    def __init__(self, top: int, naming: Naming, special_in_text: bool, *, sampled_first: bool = False) -> None:
         self._top, self._name, self._special = top, naming.of, special_in_text
+        self._sampled_first = sampled_first
         self._offset = 0
 
     def prompt(self, prompt: PromptTokens) -> list[Row]:
@@ -111,9 +112,11 @@ class Offsets:
         return Row(offset, self._name(token), logprob(token.logprob), self._alternatives(token))
 
     def _alternatives(self, token: Token) -> dict[str, float]:
-        """Best first, the sampled token always among them; of two that read alike the better counts."""
+        """Best first, in vLLM's profile behind the sampled token, which is always there; of two that read alike the
+        better counts."""
         found: dict[str, float] = {}
-        for other in (*token.top[: self._top], token):
+        best = token.top[: self._top]
+        for other in (token, *best) if self._sampled_first else (*best, token):
             name, value = self._name(other), logprob(other.logprob)
             found[name] = max(found.get(name, value), value)
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 
 import msgspec
@@ -34,26 +34,32 @@ _REPLACED = "\ufffd".encode()
 class Buffer:
     """Unreleased text together with the tokens it came from, so that none is lost.
 
-    A token comes out with the last character of the delta that carried it. single: texts that are one token of
-    the vocabulary, see `is_mark`.
+    A token comes out with the first of its characters that is released, one that is dropped with the last of them.
+    single: texts that are one token of the vocabulary, see `is_mark`.
     """
 
-    __slots__ = ("_cut", "_end", "_loose", "_pieces", "_single", "_taken", "_tokens", "_told", "_whole")
+    __slots__ = ("_covered", "_cut", "_end", "_loose", "_pieces", "_single", "_taken", "_tokens", "_told", "_whole")
 
     def __init__(self, single: Collection[str] = ()) -> None:
         # None while nothing is held, as nearly always: an empty deque takes most of a kilobyte.
         self._pieces: deque[str] | None = None
         self._cut = 0  # characters of the first piece that are already taken
-        self._tokens: deque[tuple[int, Token]] | None = None
+        self._tokens: deque[tuple[int, int, Token]] | None = None  # where its text begins and ends
+        self._covered = 0  # where the text of the last token ends
         self._end = 0
         self._taken = 0
         self._single = frozenset(single)
         self._told = False
         self._loose = b""  # text behind the last token, of tokens to come
-        self._whole: set[int] | None = None
+        self._whole: dict[int, int] | None = None  # where tokens that are marks end, and their lengths
 
     def __len__(self) -> int:
         return self._end - self._taken
+
+    @property
+    def is_empty(self) -> bool:
+        """Neither text nor tokens are held."""
+        return self._end == self._taken and not self._tokens
 
     @property
     def taken(self) -> int:
@@ -68,13 +74,30 @@ class Buffer:
             self._pieces.append(text)
         self._end += len(text)
         if tokens:
-            end = self._end
             self._tokens = self._tokens or deque()
-            self._tokens.extend((end, token) for token in tokens)
+            self._tokens.extend(self._spans(text, tokens))
+            self._covered = self._end
 
-    def take(self, n: int) -> tuple[str, tuple[Token, ...]]:
-        """Release n characters, and the tokens of every delta of which nothing is left."""
+    def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
+        """Each token with the place of its text; the last one has what is left of the text."""
+        if len(tokens) == 1 and not tokens[0].markup:
+            yield self._covered, self._end, tokens[0]
+            return
+        data, at, begin = text.encode(), 0, self._covered
+        end = self._end - len(text)
+        for token in tokens[:-1]:
+            own = data[at : at + _overlap(data, at, token)]
+            at += len(own)
+            end += sum(byte & 0xC0 != 0x80 for byte in own)
+            yield min(begin, end), end, token
+            # A character that several tokens make up comes out with all of them.
+            begin = end - (at < len(data) and data[at] & 0xC0 == 0x80)
+        yield (self._end if tokens[-1].markup else begin), self._end, tokens[-1]
+
+    def take(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
+        """Release n characters, and the tokens of which any was released. drop: those of which nothing is left."""
         parts: list[str] = []
+        size = n
         self._taken += n
         while n and self._pieces:
             piece = self._pieces[0]
@@ -88,8 +111,9 @@ class Buffer:
             self._cut = 0
             n -= there
         out: list[Token] = []
-        while self._tokens and self._tokens[0][0] <= self._taken:
-            out.append(self._tokens.popleft()[1])
+        released = -1 if drop or not size else self._taken
+        while self._tokens and (self._tokens[0][1] <= self._taken or self._tokens[0][0] < released):
+            out.append(self._tokens.popleft()[2])
         self._pieces, self._tokens = self._pieces or None, self._tokens or None
         return "".join(parts), tuple(out)
 
@@ -111,6 +135,7 @@ class Buffer:
         """n characters went by without being held, while nothing was."""
         self._end += n
         self._taken += n
+        self._covered = self._end
 
     def is_mark(self, mark: str, unread: int) -> bool:
         """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
@@ -119,6 +144,13 @@ class Buffer:
         Without any tokens the text counts.
         """
         return mark not in self._single or not self._told or self._end - unread in (self._whole or ())
+
+    def first_mark(self, unread: int) -> int:
+        """How many of the last `unread` characters stand before the first token among them that is a mark; -1 if none
+        is."""
+        begin = self._end - unread
+        starts = [end - size for end, size in (self._whole or {}).items() if end - size >= begin]
+        return min(starts) - begin if starts else -1
 
     def _find_whole(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
@@ -130,14 +162,16 @@ class Buffer:
                 at += _overlap(data, at, token)
                 continue
             at = found + len(token.utf8)
-            self._whole = self._whole or set()
-            self._whole.add(self._end + len(text) - len(data[at:].decode()))
+            self._whole = self._whole or {}
+            self._whole[self._end + len(text) - len(data[at:].decode())] = len(token.text)
         self._loose = data[at:][-_LONGEST_TOKEN:]
 
 
 def _overlap(data: bytes, at: int, token: Token) -> int:
     """How many bytes of data[at:] this token wrote: bytes, since a token need not hold whole characters."""
     own = token.utf8
+    if token.markup:
+        return 0
     if data.startswith(own, at):
         return len(own)
     if at == 0 and token.raw is None:  # its beginning may have been released before
@@ -146,6 +180,10 @@ def _overlap(data: bytes, at: int, token: Token) -> int:
     while token.raw is not None and data.startswith(_REPLACED, at + replaced):
         replaced += len(_REPLACED)
     return replaced
+
+
+def _as_markup(token: Token) -> Token:
+    return token if token.markup else msgspec.structs.replace(token, markup=True)
 
 
 class Found(Enum):
@@ -276,11 +314,12 @@ class TextParser(ABC):
     def _drop(self, n: int) -> None:
         """n characters of the buffer were syntax."""
         if n > 0:
-            self._owed.extend(self._buffer.take(n)[1])
+            self._owed.extend(self._buffer.take(n, drop=True)[1])
 
-    def _settle(self) -> tuple[Token, ...]:
-        """The tokens owed, and whatever the buffer holds without text."""
-        tokens = (*self._owed, *self._buffer.take(0)[1])
+    def _settle(self, *, call: bool = False) -> tuple[Token, ...]:
+        """The tokens owed, and whatever the buffer holds without text. call: they ride on a call, and are of it."""
+        owed = self._owed if call else map(_as_markup, self._owed)
+        tokens = (*owed, *self._buffer.take(0)[1])
         self._owed.clear()
         return tokens
 

@@ -26,6 +26,10 @@ def _deepseek(text: str) -> str:
     return _bar(text).replace("_", _LOW)
 
 
+def _plamo(name: str) -> str:
+    return f"<|plamo:{name}:plamo|>"
+
+
 _HERMES = Written(open="<tool_call>\n", close="\n</tool_call>", between="\n")
 _DEEPSEEK = Frame(
     opens=(_deepseek("<|tool_calls_begin|>"),),
@@ -78,12 +82,19 @@ CALLS = (
         (("<seed:tool_call>",),),
     ),
     CallFamily(
-        ("qwen3_coder", "qwen3_xml", "step3p5", "nemotron_v3", "qwen3coder"),
-        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5",
+        ("qwen3_coder", "qwen3_xml", "step3p5", "step5", "nemotron_v3", "qwen3coder", "nanbeige"),
+        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Nanbeige",
         Frame(opens=("<tool_call>",), end="</tool_call>", call="<function=", lead="\n"),
         _QWEN_CODER,
         Written(open="<tool_call>\n<function=", close="\n</tool_call>", between="\n"),
         (("<tool_call>", "<function=", "<parameter="),),
+    ),
+    CallFamily(
+        ("mimo",),
+        "MiMo",
+        Frame(opens=("<tool_call>",), end="</tool_call>", call="<function=", lead="\n"),
+        msgspec.structs.replace(_QWEN_CODER, pad=""),
+        Written(open="<tool_call>\n<function=", close="\n</tool_call>", between="\n"),
     ),
     CallFamily(
         ("functionary", "llama3_function"),
@@ -94,15 +105,23 @@ CALLS = (
         (("<function=", "</function>"),),
     ),
     CallFamily(
-        ("glm47",),
-        "GLM 4.7",
+        ("hy_v3",),
+        "Hunyuan 3",
+        Frame(opens=("<tool_calls>",), end="</tool_calls>", call="<tool_call>", lead="\n"),
+        msgspec.structs.replace(_GLM, head="<tool_sep>", inner="\n"),
+        Written("<tool_calls>\n", "<tool_call>", "\n", "\n", "</tool_calls>"),
+        (("<tool_sep>", "<arg_key>"),),
+    ),
+    CallFamily(
+        ("glm47", "ling3"),
+        "GLM 4.7, Ling 3",
         Frame(call="<tool_call>", lead="\n"),
         msgspec.structs.replace(_GLM, lines=""),
         Written(open="<tool_call>"),
         (("{function-name}<arg_key>",),),
     ),
     CallFamily(
-        ("glm45", "glm46", "poolside_v1"),
+        ("glm45", "glm46", "poolside_v1", "glm"),
         "GLM 4.5, GLM 4.6, Laguna",
         Frame(call="<tool_call>", lead="\n"),
         msgspec.structs.replace(_GLM, inner="\n"),
@@ -116,6 +135,63 @@ CALLS = (
         _NAMED_TAGS,
         Written("<minimax:tool_call>\n", '<invoke name="', "\n", after="</minimax:tool_call>"),
         (("<minimax:tool_call>",),),
+    ),
+    CallFamily(
+        ("dots",),
+        "dots.llm",
+        Frame(opens=("<dots_function_call>",), end="</dots_function_call>", call='<invoke name="', lead="\n"),
+        _NAMED_TAGS,
+        Written("<dots_function_call>\n", '<invoke name="', "\n", after="</dots_function_call>"),
+        (("<dots_function_call>",),),
+    ),
+    CallFamily(
+        ("minicpm5",),
+        "MiniCPM 5",
+        Frame(call='<function name="', lead="\n"),
+        Tagged('">', '<param name="', (('">', None),), "</param>", "</function>", lines=""),
+        Written(open='<function name="', between="\n"),
+        (('<function name="', '<param name="'),),
+    ),
+    CallFamily(
+        ("plamo3",),
+        "PLaMo 3",
+        Frame(
+            opens=(_plamo("begin_tool_requests"),),
+            end=_plamo("end_tool_requests"),
+            call=_plamo("begin_tool_request"),
+            call_end=_plamo("end_tool_arguments"),
+            extra=(_plamo("end_tool_request"),),
+        ),
+        Headed(
+            (_plamo("end_tool_name") + _plamo("begin_tool_arguments") + "<|plamo:constrain|>json<|plamo:msg|>",),
+            _plamo("begin_tool_name"),
+        ),
+        Written(
+            _plamo("begin_tool_requests"),
+            _plamo("begin_tool_request"),
+            _plamo("end_tool_arguments") + _plamo("end_tool_request"),
+            after=_plamo("end_tool_requests"),
+        ),
+        ((_plamo("begin_tool_requests"),), ("plamo:", "tool_request")),
+    ),
+    CallFamily(
+        ("deepseek_v41",),
+        "DeepSeek V4.1",
+        Frame(
+            opens=(_bar("<|DSML| calls>"),),
+            end=_bar("</|DSML| calls>"),
+            call=_bar('<|DSML| invoke name="'),
+            lead="\n\n",
+        ),
+        Tagged(
+            '">',
+            _bar('<|DSML| parameter name="'),
+            (('" string="true">', True), ('" string="false">', False)),
+            _bar("</|DSML| parameter>"),
+            _bar("</|DSML| invoke>"),
+        ),
+        Written(_bar("<|DSML| calls>\n"), _bar('<|DSML| invoke name="'), "\n", after=_bar("</|DSML| calls>")),
+        ((_bar("|DSML| calls>"),),),
     ),
     CallFamily(
         ("deepseek_v4", "deepseekv4"),
@@ -372,7 +448,7 @@ CALLS = (
         _ITEMS,
     ),
     CallFamily(
-        ("hermes", "qwen2_5", "qwen25", "qwen3", "ernie45", "granite4", "mimo"),
+        ("hermes", "qwen2_5", "qwen25", "qwen3", "ernie45", "granite4", "qwen3_json", "qwen"),
         "Hermes 2 Pro and 3, Qwen 2.5, Qwen3, ERNIE 4.5, Granite 4",
         Frame(call="<tool_call>", call_end="</tool_call>", lead="\n"),
         Objects(),

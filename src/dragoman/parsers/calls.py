@@ -53,6 +53,11 @@ class CallReader(Protocol):
         """The mark of the frame that has ended it, if it was that."""
         ...
 
+    @property
+    def awaits_mark(self) -> bool:
+        """A mark of the frame may stand here, which it reads itself."""
+        ...
+
     def arguments(self) -> str:
         """What has come of the arguments since this was last asked."""
         ...
@@ -70,6 +75,7 @@ class Call:
 
     id: str | None = None
     ended_by = ""
+    awaits_mark = False
 
     def __init__(
         self,
@@ -194,6 +200,7 @@ class HeadedCall:
     """A call whose name stood before it, so that its JSON is the arguments alone. tool: None if it is not declared."""
 
     ended_by = ""
+    awaits_mark = False
 
     def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name
@@ -247,10 +254,10 @@ class CallParser(TextParser):
         self._call: CallReader = Call(self._tools, (), ())
         self._started = False
 
-    def _read_call(self, text: str, at: int) -> tuple[int, Seen]:
-        """Read on in the call, and release what is understood of it: the buffer begins with the call."""
+    def _read_call(self, text: str, at: int, stop: int | None = None) -> tuple[int, Seen]:
+        """Read on in the call, up to `stop`, and release what is understood of it: the buffer begins with the call."""
         call = self._call
-        at, seen = call.read(text, at)
+        at, seen = call.read(text if stop is None else text[:stop], at)
         n = self._read(text, at)
         if call.begun:
             self._stream(call, n)
@@ -274,7 +281,7 @@ class CallParser(TextParser):
             self._release(self._start, n)
         arguments = call.arguments()
         if arguments:
-            self._out.append(ToolCallDelta(self._choice, arguments, self._settle()))
+            self._out.append(ToolCallDelta(self._choice, arguments, self._settle(call=True)))
 
     def _start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
         id = self._call.id or self._new_id()

@@ -106,10 +106,11 @@ class FramedFormat:
         self.frame = frame
         self.written = written
         self.shape = syntax.shape((*frame.openers, *frame.closers))
-        self.single = frozenset(frame.openers) & frozenset(added)
+        self.single = frozenset((*frame.openers, *frame.closers)) & frozenset(added)
+        self.inside = Marks(sorted(self.single)) if self.single else None
         leads = [frame.lead + mark for mark in frame.openers] if frame.lead else []
         self.opening = Marks([*frame.openers, *leads]) if frame.openers else None
-        ends = (*self.shape.ends, *frame.closers)
+        ends = (*self.shape.ends, *frame.closers, *frame.openers)
         self.closing = Marks([*ends, *("\n" + end for end in ends)]) if ends else None
 
     @property
@@ -180,7 +181,10 @@ class FramedParser(CallParser):
         opening = self._format.opening
         if self._state is FramedParser._in_text and not self._search:
             return event if opening is None or not opening.occurs(event.text) else None
-        return self._quick_call(event) if self._state is FramedParser._in_call else None
+        inside = self._format.inside
+        if self._state is not FramedParser._in_call or (inside is not None and inside.occurs(event.text)):
+            return None
+        return self._quick_call(event)
 
     def _step(self, text: str, at: int) -> int:
         return self._state(self, text, at)
@@ -194,12 +198,16 @@ class FramedParser(CallParser):
         at, found = self._lead.read(text, at)
         if found is Found.MORE:
             return at
-        if found is Found.MARK and self._buffer.is_mark(self._lead.mark, len(text) - at):
+        if found is Found.MARK and self._is_mark(self._lead.mark, len(text) - at):
             self._sure = self._read(text, at)
             return self._marked(self._lead.mark, at)
         if found is Found.OTHER and self._may_begin(text[at]):
             return self._begin_call(at, text[at])
         return self._no_more(text, at)
+
+    def _is_mark(self, mark: str, unread: int) -> bool:
+        """A mark that closes may be spelled out: behind a call it can be nothing else."""
+        return mark not in self._frame.openers or self._buffer.is_mark(mark, unread)
 
     def _may_begin(self, char: str) -> bool:
         """Whether a call that no mark precedes begins here: one of a list needs the list."""
@@ -221,8 +229,12 @@ class FramedParser(CallParser):
         return at
 
     def _leave(self) -> None:
-        """The section has ended."""
-        if self._good:
+        """The section has ended. One without calls is no text either."""
+        marks = self._buffer.peek(self._sure)
+        is_empty = (
+            bool(self._frame.end) and marks.endswith(self._frame.end) and marks.lstrip().startswith(self._frame.opens)
+        )
+        if self._good or is_empty:
             self._drop(self._sure)
         else:
             self._release(TextDelta, self._sure)
@@ -274,7 +286,16 @@ class FramedParser(CallParser):
 
     def _in_call(self, text: str, at: int) -> int:
         call = self._call
-        at, seen = self._read_call(text, at)
+        before = -1 if self._format.inside is None else self._buffer.first_mark(len(text) - at)
+        if before < 0:
+            at, seen = self._read_call(text, at)
+        else:
+            # A token that is a mark ends the call wherever it stands, also within a string of broken arguments.
+            at, seen = self._read_call(text, at, at + before)
+            if seen is Seen.MORE and not call.awaits_mark and self._cut_call(self._read(text, at)):
+                return at
+            if seen is Seen.MORE:
+                at, seen = self._read_call(text, at)
         if seen is Seen.MORE:
             return at
         if call.begun and (seen is Seen.CLOSE or call.complete):
@@ -288,6 +309,16 @@ class FramedParser(CallParser):
         else:
             self._to_text()
         return at
+
+    def _cut_call(self, n: int) -> bool:
+        """The call ends before it is whole, n characters into the buffer; False if it has no name yet."""
+        call = self._call
+        call.end()
+        if call.begun:
+            self._stream(call, n)
+            self._started, self._good, self._sure = False, True, 0
+            self._expect(inside=True)
+        return call.begun
 
     def _behind_call(self, call: CallReader) -> None:
         frame = self._frame
@@ -310,10 +341,12 @@ class FramedParser(CallParser):
         size = closing.ending[self._search]
         start = self._read(text, end) - size
         mark = closing.text[self._search].removeprefix("\n")
+        if mark in self._frame.openers and not self._buffer.is_mark(mark, len(text) - end):
+            return end
         self._release(ToolCallDelta, start)
         self._drop(size)
         self._good, self._sure = True, 0
-        if mark in self._frame.closers:
+        if mark in self._frame.closers or mark in self._frame.openers:
             self._marked(mark, end)
         else:
             self._expect(inside=True)
@@ -325,8 +358,10 @@ class FramedParser(CallParser):
             return ToolCallStart(choice, _short(start.id), start.name, tokens, start.custom)
         return start
 
-    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
+    def _finish(self, reason: FinishReason | None) -> None:
         held = len(self._buffer)
+        if self._state is FramedParser._in_call and not self._call.begun and reason is FinishReason.STOP:
+            self._call.end()
         if self._state is FramedParser._in_call and self._call.begun:
             self._end_call()
         elif self._state is FramedParser._in_malformed:

@@ -59,6 +59,7 @@ class HeadedReader:
     """Prefix, name, perhaps an id, separator, and then the arguments, which `HeadedCall` reads."""
 
     ended_by = ""
+    awaits_mark = False
 
     def __init__(self, syntax: Headed, tools: Mapping[str, Tool]) -> None:
         self._syntax = syntax
@@ -132,7 +133,13 @@ class HeadedReader:
         return "" if self._call is None else self._call.arguments()
 
     def end(self) -> None:
-        if self._call is not None:
+        """A name alone is a call without arguments, where nothing need stand between the two."""
+        alone = "" in self._syntax.separators and not self._syntax.prefix and not self._lead.matched
+        if self._call is None and alone and self._name.name in self._tools:
+            self._begin()
+            assert self._call is not None
+            self._call.read("{}", 0)
+        elif self._call is not None:
             self._call.end()
 
     @property

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _IN_STRING = re.compile(r'["\\]')
-_IN_BRACKETS = re.compile(r'["{}\[\]]')
+_IN_BRACKETS = re.compile(r'["{}\[\]<]')
+"""`<` stands nowhere in JSON but in strings: a mark begins there."""
 _SCALAR_ENDS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _NO_VALUE = frozenset(",:]}")
@@ -107,7 +108,7 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
-        elif char != self._closers.pop():
+        elif char == "<" or char != self._closers.pop():
             return mark.start(), Seen.BAD
         elif not self._closers:
             return mark.end(), Seen.END

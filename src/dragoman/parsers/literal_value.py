@@ -17,7 +17,9 @@ _QUOTE_ENDS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(r'["\
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_ENDS = re.compile(r"[:,\]}]")
 _NO_MARKS = Marks(["\0"])
-_JSON = MappingProxyType({")": "]", "]": "]", "}": "}"})
+_JSON = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
+"""What a bracket that closes is in JSON; "} " closes a set."""
+_BEHIND_STRINGS = frozenset(",:)]}; \t\r\n")
 
 
 class Strings:
@@ -46,7 +48,9 @@ class LiteralValue:
         self._string = StringReader(PYTHON)
         self._until = Until(_NO_MARKS)
         self._word: list[str] = []
+        self._raw = ""
         self._out: list[str] = []
+        self._brace: int | None = None  # where in the output a `{` stands of which it is open what it begins
         self.is_text = False
 
     def read(self, text: str, at: int) -> tuple[int, Seen]:
@@ -57,7 +61,9 @@ class LiteralValue:
         return at, seen
 
     def out(self) -> str:
-        """What has come of it since this was last asked."""
+        """What has come of it since this was last asked, and is decided."""
+        if self._brace is not None:
+            return ""
         out = "".join(self._out)
         self._out.clear()
         return out
@@ -73,6 +79,7 @@ class LiteralValue:
 
     def end(self) -> None:
         """It will not go on: what was held."""
+        self._brace = None
         if self._state is LiteralValue._in_string:
             self._say(self._string.end())
         elif self._state is LiteralValue._in_marked:
@@ -84,7 +91,7 @@ class LiteralValue:
         char = text[at]
         if char.isspace():
             return at + 1, Seen.MORE
-        if self._closers and char == self._closers[-1]:
+        if self._closers and char == self._closers[-1].strip():
             return self._close(at)
         if self._comma:
             self._out.append(", ")
@@ -99,6 +106,8 @@ class LiteralValue:
             self._closers.append(_CLOSERS[char])
             self._out.append("{" if char == "{" else "[")
             self._key = char == "{"
+            if self._key and self._brace is None and not self._mark:
+                self._brace = len(self._out) - 1
             return at + 1, Seen.MORE
         else:
             self._word.clear()
@@ -106,7 +115,7 @@ class LiteralValue:
         return at, Seen.MORE
 
     def _open_string(self, quote: str) -> None:
-        self._quote, self._string = quote, StringReader(PYTHON)
+        self._quote, self._string, self._raw = quote, StringReader(PYTHON), ""
         self.is_text = not self._closers
         if not self.is_text:
             self._out.append('"')
@@ -127,8 +136,17 @@ class LiteralValue:
         self._say(self._string.read(text[at : found.end() if self._escaped else found.start()]))
         if self._escaped:
             return found.end(), Seen.MORE
+        self._state = LiteralValue._behind_quote
+        return found.end(), Seen.MORE
+
+    def _behind_quote(self, text: str, at: int) -> tuple[int, Seen]:
+        """A quote behind which no value can end is one of the string, which the model forgot to escape."""
+        if text[at] not in _BEHIND_STRINGS:
+            self._say(self._string.read(self._quote))
+            self._state = LiteralValue._in_string
+            return at, Seen.MORE
         self._say(self._string.end())
-        return self._close_string(found.end())
+        return self._close_string(at)
 
     def _close_string(self, at: int) -> tuple[int, Seen]:
         if not self.is_text:
@@ -160,6 +178,7 @@ class LiteralValue:
         if value is None:
             return end, Seen.BAD
         self._word.clear()
+        self._raw = raw.strip()
         self._out.append(value)
         return self._value_over(end)
 
@@ -184,24 +203,39 @@ class LiteralValue:
     def _colon(self, text: str, at: int) -> tuple[int, Seen]:
         if text[at].isspace():
             return at + 1, Seen.MORE
+        if text[at] in ",}" and self._brace is not None and self._out[self._brace] == "{":
+            return self._to_set(at)
         if text[at] != ":":
             return at, Seen.BAD
+        self._brace = None
         self._out.append(": ")
         self._key, self._state = False, LiteralValue._before
         return at + 1, Seen.MORE
+
+    def _to_set(self, at: int) -> tuple[int, Seen]:
+        """What began as an object is a set: JSON has lists."""
+        assert self._brace is not None
+        if self._raw:
+            value, self._key = self._raw, False
+            self._out[self._brace + 1 :] = [self._json(value) or encode(value)]
+        self._out[self._brace], self._brace = "[", None
+        self._closers[-1] = "} "
+        self._key, self._state = False, LiteralValue._behind
+        return at, Seen.MORE
 
     def _behind(self, text: str, at: int) -> tuple[int, Seen]:
         """A comma or the end of a list."""
         char = text[at]
         if char.isspace():
             return at + 1, Seen.MORE
-        if char == self._closers[-1]:
+        if char == self._closers[-1].strip():
             return self._close(at)
         self._comma, self._state = True, LiteralValue._before
         self._key = self._closers[-1] == "}"
         return (at + 1, Seen.MORE) if char == "," else (at, Seen.BAD)
 
     def _close(self, at: int) -> tuple[int, Seen]:
+        self._brace = None
         self._out.append(_JSON[self._closers.pop()])
         self._comma = self._key = False
         return self._value_over(at + 1)

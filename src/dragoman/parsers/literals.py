@@ -91,6 +91,7 @@ class LiteralReader:
 
     id: str | None = None
     ended_by = ""
+    awaits_mark = False
 
     def __init__(self, calls: LiteralCalls, tools: Mapping[str, Tool]) -> None:
         self._calls = calls

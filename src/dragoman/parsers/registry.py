@@ -128,7 +128,11 @@ def parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context:
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
         return tools.parser(context)
-    parsers = [] if reasoning is None else [reasoning.parser(context)]
+    parsers: list[Parser] = []
+    if isinstance(reasoning, ThinkFormat) and isinstance(tools, FramedFormat) and context.tools:
+        parsers.append(reasoning.parser(context, () if tools.frame.leading else tools.openers))
+    elif reasoning is not None:
+        parsers.append(reasoning.parser(context))
     everything = isinstance(tools, ResponseTemplateFormat | HarmonyFormat)  # they read all of an answer, calls or not
     if tools is not None and id(tools) != id(reasoning) and (context.tools or everything):
         parsers.append(tools.parser(context))

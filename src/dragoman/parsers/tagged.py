@@ -291,6 +291,10 @@ class TaggedReader:
         self._to_arguments()
         return at, Seen.MORE if mark == self._syntax.value_end else self._tag(mark)
 
+    @property
+    def awaits_mark(self) -> bool:
+        return self._state is TaggedReader._between
+
     def _say(self, text: str) -> None:
         if self.begun and text:
             self._out.append(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ThoughtSyntax
@@ -37,9 +38,10 @@ class ThinkFormat:
         self._answer = answer
         self._dropped = after if dropped is None else dropped
         self._unopened = unopened
-        self._single = frozenset({begin, end} & set(added))
-        ends = (end, *(other for _, other in variants))
-        self._ends = Marks([*ends, *("\n" + one for one in ends)])
+        self._added = frozenset(added)
+        self._single = frozenset({begin, end}) & self._added
+        self._end_marks = (end, *(other for _, other in variants))
+        self._ends = cache(self._compile_ends)
 
     @property
     def thought(self) -> ThoughtSyntax:
@@ -49,10 +51,21 @@ class ThinkFormat:
     def markers(self) -> tuple[str, ...]:
         return self._thought.begin, self._thought.end, *(self._answer or ())
 
-    def parser(self, context: ParseContext) -> Parser:
+    def _compile_ends(self, calls: tuple[str, ...]) -> Marks:
+        plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
+        ends = (*self._end_marks, *plain)
+        return Marks(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
+
+    def parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
         """The prompt's tail decides where to begin: in a thought that it leaves open, behind one that it has closed,
-        or before one that may come."""
-        parser = ThinkParser(self._begins, self._dropped, self._ends, self._single)
+        or before one that may come.
+
+        calls: marks that begin a call. One of them ends the thought too, since models forget to end it (as in vLLM).
+        A thought may also speak of a mark: where the vocabulary is known it must be one token of it, else begin a line
+        or be one that nobody writes in running text.
+        """
+        known = tuple(mark for mark in calls if mark in self._added or not self._added)
+        parser = ThinkParser(self._begins, self._dropped, self._ends(known), self._single | set(known), known)
         tail, begin = context.prompt_tail, self._thought.begin
         opened, closed = tail.rfind(begin), tail.rfind(self._thought.end)
         if closed > opened:
@@ -67,9 +80,17 @@ class ThinkFormat:
 class ThinkParser(TextParser):
     """Before the thought, in it, behind it, and then nothing but text."""
 
-    def __init__(self, begins: Sequence[str], dropped: str, ends: Marks, single: Collection[str]) -> None:
+    def __init__(
+        self,
+        begins: Sequence[str],
+        dropped: str,
+        ends: Marks,
+        single: Collection[str],
+        calls: Collection[str] = (),
+    ) -> None:
         super().__init__(single)
         self._dropped = dropped
+        self._calls = calls
         self._ends = ends
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._before
         self._lead = Lead(begins)
@@ -124,8 +145,14 @@ class ThinkParser(TextParser):
         if end < 0:
             self._release(ReasoningDelta, len(self._buffer) - self._ends.held[self._search])
             return len(text)
-        if self._buffer.is_mark(self._ends.text[self._search].removeprefix("\n"), len(text) - end):
+        word = self._ends.text[self._search].removeprefix("\n")
+        if self._buffer.is_mark(word, len(text) - end):
             mark = self._ends.ending[self._search]
+            if word in self._calls:
+                self._release(ReasoningDelta, self._read(text, end) - mark)
+                self._drop(mark - len(word))
+                self._state = ThinkParser._answer
+                return end - len(word)
             self._release(ReasoningDelta, self._read(text, end) - mark)
             self._drop(mark)
             self._state = ThinkParser._behind
@@ -231,7 +258,7 @@ class KeptThinkFormat(ThinkFormat):
     """Reasoning stays in the text, for clients that send it back as it came; only the begin mark, which the template
     wrote, is put before it."""
 
-    def parser(self, context: ParseContext) -> Parser:
+    def parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
         tail, thought = context.prompt_tail, self.thought
         return KeptThink(thought.begin if tail.rfind(thought.begin) > tail.rfind(thought.end) else "")
 

@@ -20,7 +20,7 @@ THOUGHTS = (
         signs=(("Here is my thought process:", "Here is my response:"),),
     ),
     ThoughtFamily(
-        ("hunyuan_a13b",),
+        ("hunyuan_a13b", "hunyuan"),
         "Hunyuan-A13B",
         "<think>",
         "</think>",
@@ -59,21 +59,39 @@ THOUGHTS = (
     ThoughtFamily(
         ("apertus",), "Apertus", "<|inner_prefix|>", "<|inner_suffix|>", dropped="", signs=(("<|inner_prefix|>",),)
     ),
-    ThoughtFamily(("glm45", "glm47"), "GLM 4.5 to 4.7", after="\n", signs=(("</think>", "[gMASK]"),)),
+    ThoughtFamily(
+        ("plamo3",),
+        "PLaMo 3",
+        "<|plamo:begin_think:plamo|>",
+        "<|plamo:end_think:plamo|>",
+        dropped="",
+        signs=(("<|plamo:begin_think:plamo|>",),),
+    ),
+    ThoughtFamily(
+        ("glm45", "glm47", "ling3", "poolside_v1"),
+        "GLM 4.5 to 4.7, Ling 3, Laguna",
+        after="\n",
+        signs=(("</think>", "[gMASK]"),),
+    ),
     ThoughtFamily(("kimi_k2",), "Kimi K2 Thinking", signs=(("</think>", "<|im_middle|>"),)),
     ThoughtFamily(
-        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "holo2"),
+        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek_v41", "deepseek-v3", "deepseek-v4", "holo2"),
         "DeepSeek V3.1 to V4 (hybrid)",
         signs=(("</think>", "<\uff5cAssistant\uff5c>", "thinking"),),
     ),
     ThoughtFamily(("minimax_m2", "minimax"), "MiniMax M2", after="\n\n", signs=(("</think>", "]~b]"),)),
-    ThoughtFamily(("minimax_m2_append_think",), "MiniMax M2, reasoning kept in the text", after="\n\n", kept=True),
+    ThoughtFamily(
+        ("minimax_m2_append_think", "minimax-append-think"),
+        "MiniMax M2, reasoning kept in the text",
+        after="\n\n",
+        kept=True,
+    ),
     ThoughtFamily(("step3", "step3p5"), "Step 3", after="\n", signs=(("</think>", "<steptml:"),)),
     ThoughtFamily(
         (
             "think",
             *("deepseek_r1", "qwen3", "nemotron_v3", "olmo3", "mimo", "exaone4", "interns1", "smollm3", "hy_v3"),
-            *("deepseek-r1", "qwen3-thinking"),
+            *("deepseek-r1", "qwen3-thinking", "nemotron_3", "nanbeige", "granite_thinking_parser", "minicpmv"),
         ),
         "DeepSeek R1, Qwen3, QwQ, Nemotron, OLMo 3, most others",
         after="\n\n",

@@ -16,6 +16,18 @@ _TYPES = MappingProxyType(
         **{str: "string", list: "array", dict: "object"},
     }
 )
+_ALIASES = MappingProxyType(
+    {
+        **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
+        **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64"), "integer"),
+        **dict.fromkeys(("long", "short", "unsigned"), "integer"),
+        **dict.fromkeys(("float", "float32", "float64", "double"), "number"),
+        **dict.fromkeys(("list", "arr", "sequence"), "array"),
+        "bool": "boolean",
+        "dict": "object",
+    }
+)
+"""Names of types that tools' schemas have although JSON Schema has not; those of vLLM 0.33."""
 
 
 def decode(text: str) -> Json:
@@ -53,7 +65,7 @@ def schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
 def _types(schema: Json, root: Json, seen: set[str]) -> list[str]:
     if not isinstance(schema, dict):
         return []
-    types = [one for one in _listed(schema.get("type")) if isinstance(one, str)]
+    types = [_ALIASES.get(one.lower(), one) for one in _listed(schema.get("type")) if isinstance(one, str)]
     for union in ("anyOf", "oneOf"):
         for option in _list(schema.get(union)):
             types.extend(_types(option, root, seen))

@@ -92,7 +92,9 @@ class Tally:
                 self._left = choices
             case ChoiceFinished(_, reason):
                 self._left -= 1
-                stats.finished(reason)
+                if not self._left:
+                    # Once a request, as the histograms beside it count. The choice that ends last gives the reason.
+                    stats.finished(reason)
             case _:
                 pass
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, sampled
+from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, sampled
+from ..parsers.base import Buffer
 from ..parsers.marks import Marks
 
 
@@ -81,7 +81,7 @@ class StopStage:
         self._stops = self._make()
         self._min_tokens = min_tokens
         self._count = 0
-        self._held = _Tokens()
+        self._held = Buffer()
         self.matched: str | None = None
 
     def feed(self, event: Event) -> list[Event]:
@@ -90,62 +90,33 @@ class StopStage:
         tokens = sampled(event)
         self._count += len(tokens)
         if self.matched is not None:
-            self._held.add("", tokens)
+            self._held.push("", tokens)
             return []
         if isinstance(event, TextDelta):
             return self._text(event)
         return [*self._flush(), event]
 
     def _text(self, event: TextDelta) -> list[Event]:
-        if not self._held and self._stops.passes(event.text):
+        if self._held.is_empty and self._stops.passes(event.text):
             return [event]
-        self._held.add(event.text, event.tokens)
+        self._held.push(event.text, event.tokens)
         released = self._stops.feed(event.text, ignore=self._count <= self._min_tokens)
         self.matched = self._stops.matched
         if not released:
             return []
-        return [TextDelta(event.choice, released, self._held.release(len(released)))]
+        return [TextDelta(event.choice, released, self._held.take(len(released))[1])]
 
     def _flush(self) -> list[Event]:
         """Text ends here: what was held back for a stop that may have been coming is text after all."""
         released = self._stops.close()
         self._stops = self._make()
-        tokens = self._held.rest()
+        tokens = self._held.take(len(self._held))[1]
         if not released and not tokens:
             return []
         return [TextDelta(self._choice, released, tokens)]
 
     def _close(self, event: ChoiceFinished) -> list[Event]:
         if self.matched is not None:
-            tail = self._held.rest() + event.tokens
+            tail = self._held.take(len(self._held))[1] + event.tokens
             return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tail)]
         return [*self._flush(), event]
-
-
-class _Tokens:
-    """Which tokens the held text came from."""
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[int, Token]] = deque()
-        self._end = 0
-        self._released = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._queue)
-
-    def add(self, text: str, tokens: tuple[Token, ...]) -> None:
-        self._end += len(text)
-        self._queue.extend((self._end, token) for token in tokens)
-
-    def release(self, characters: int) -> tuple[Token, ...]:
-        self._released += characters
-        out: list[Token] = []
-        while self._queue and self._queue[0][0] <= self._released:
-            out.append(self._queue.popleft()[1])
-        return tuple(out)
-
-    def rest(self) -> tuple[Token, ...]:
-        out = tuple(token for _, token in self._queue)
-        self._queue.clear()
-        self._released = self._end
-        return out

@@ -38,6 +38,6 @@ class Strand:
         tokens = len(sampled(event))
         self.tokens += tokens
         if isinstance(event, ReasoningDelta):
-            self.reasoning += tokens
+            self.reasoning += sum(not token.markup for token in event.tokens)
         elif isinstance(event, ChoiceFinished):
             self.finished = True

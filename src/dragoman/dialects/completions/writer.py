@@ -27,6 +27,7 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
+from ..content_tokens import ContentTokens, content_tokens
 from ..envelope import ChunkWriter, Counter, Envelope, View, finish, kv_transfer, stop_reason, weight_versions
 from ..logprobs import Naming, Offsets, completion_entries, prompt_logprobs, token_ids
 from ..text import json_field, quoted
@@ -45,13 +46,18 @@ DEFAULT_VIEW = CompletionsView()
 
 
 class _Said:
-    """One choice of a stream: its offsets, and what no chunk has carried yet."""
+    """One choice of a stream: its offsets, and what no chunk has carried yet.
 
-    __slots__ = ("held", "offsets", "prompt")
+    held: its tokens. scored: those of them that `logprobs` lists.
+    """
+
+    __slots__ = ("content", "held", "offsets", "prompt", "scored")
 
     def __init__(self, offsets: Offsets) -> None:
         self.offsets = offsets
+        self.content = ContentTokens()
         self.held: list[Token] = []
+        self.scored: list[Token] = []
         self.prompt: PromptTokens | None = None
 
 
@@ -79,7 +85,7 @@ class CompletionsWriter(ChunkWriter):
             return b"".join((before, opening, quoted(event.text), self._closing)) if event.text else b""
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
-                self._keep(choice, tokens)
+                self._keep(choice, tokens, text)
                 return self._chunk(choice, text) if text else b""
             case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
                 self._keep(event.choice, event.tokens)
@@ -117,7 +123,7 @@ class CompletionsWriter(ChunkWriter):
         return known
 
     def _finish(self, event: ChoiceFinished) -> bytes:
-        self._keep(event.choice, event.tokens)
+        self._keep(event.choice, event.tokens, ended=True)
         transfer = json_field("kv_transfer_params", event.kv_transfer_params)
         reason = finish(event.reason, self._view.profile) + self._weights(event)
         return self._chunk(event.choice, "", reason, event.stop, transfer)
@@ -131,11 +137,20 @@ class CompletionsWriter(ChunkWriter):
             return b""
         return b"".join(self._chunk(choice, event.text) for choice in mine)
 
-    def _keep(self, choice: int, tokens: Sequence[Token]) -> None:
+    def _keep(self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False) -> None:
+        """text: what the tokens released; None where it is no part of the completion."""
         if self._counter is not None:
             self._counter.add(tokens)
-        if self._wants_tokens:
-            self._said(choice).held.extend(tokens)
+        if not self._wants_tokens:
+            return
+        said = self._said(choice)
+        said.held.extend(tokens)
+        if self._vllm:
+            said.scored.extend(tokens)
+        elif text is not None:
+            said.scored.extend(said.content.feed(text, tokens))
+        elif ended:
+            said.scored.extend(said.content.close())
 
     def _chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
@@ -146,8 +161,9 @@ class CompletionsWriter(ChunkWriter):
         """
         said = self._said(choice)
         held, said.held = said.held, []
+        scored, said.scored = said.scored, []
         prompt, said.prompt = said.prompt, None
-        scores = self._logprobs(said.offsets, prompt, held)
+        scores = self._logprobs(said.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, quoted(text), scores, reason, self._extensions(prompt, held, stop),
         )  # fmt: skip
@@ -157,19 +173,27 @@ class CompletionsWriter(ChunkWriter):
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         if self._view.echo and prompt is not None:
             text = prompt.text + text
-        scores = self._logprobs(self._offsets(), prompt, choice.tokens)
+        scores = self._logprobs(self._offsets(), prompt, self._scored(choice))
         reason = finish(choice.reason, self._view.profile) + self._weights(choice)
         extensions = self._extensions(prompt, choice.tokens, choice.stop) + self._prompt_logprobs(prompt)
         return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             index, quoted(text), scores, reason, extensions,
         )  # fmt: skip
 
+    def _scored(self, choice: Choice) -> Sequence[Token]:
+        """The tokens that `logprobs` lists: in vLLM's profile all of them, as there, else those of the text."""
+        if self._vllm:
+            return choice.tokens
+        texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+        return content_tokens("".join(part.text for part in texts), [token for part in texts for token in part.tokens])
+
     def _weights(self, ended: ChoiceFinished | Choice) -> bytes:
         return weight_versions(ended.weights) if self._view.weight_versions else b""
 
     def _offsets(self) -> Offsets:
         view = self._view
-        return Offsets(view.logprobs or 0, Naming(view.tokens_as_ids), view.special_tokens_in_text)
+        naming = Naming(view.tokens_as_ids)
+        return Offsets(view.logprobs or 0, naming, view.special_tokens_in_text, sampled_first=self._vllm)
 
     def _logprobs(self, offsets: Offsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
         if self._view.logprobs is None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from ...core.events import Token
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import Part
+from ..content_tokens import ContentTokens
 from ..text import quoted
 from . import pieces
 from .normal import PREFIXES
@@ -60,6 +61,7 @@ class OpenMessage(_Item):
         self._top = view.logprobs
         self._tokens: list[Token] = []
         self._held: list[Token] = []
+        self._content = ContentTokens()
         self.part = self.place + b',"content_index":0'
         self.delta = self.part + b',"delta":'
 
@@ -68,8 +70,7 @@ class OpenMessage(_Item):
 
     def add(self, text: str, tokens: Sequence[Token]) -> Said | None:
         if self._top is not None:
-            self._tokens.extend(tokens)
-            self._held.extend(tokens)
+            self._score(self._content.feed(text, tokens))
         self.texts.append(text)
         return self._delta(text) if text else None
 
@@ -78,7 +79,12 @@ class OpenMessage(_Item):
         scores = pieces.logprobs(held, self._top)
         return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta, quoted(text), scores)
 
+    def _score(self, tokens: Sequence[Token]) -> None:
+        self._tokens.extend(tokens)
+        self._held.extend(tokens)
+
     def end(self) -> list[Said]:
+        self._score(self._content.close())
         rest = [self._delta("")] if self._held else []
         text, scores = self.text(), pieces.logprobs(self._tokens, self._top)
         done = b'%s,"text":%s,"logprobs":%s' % (self.part, quoted(text), scores)
@@ -86,6 +92,7 @@ class OpenMessage(_Item):
         return [*rest, (b"output_text.done", done), (b"content_part.done", part)]
 
     def item(self, status: bytes) -> bytes:
+        self._score(self._content.close() if status != BEGUN else [])
         told = pieces.text_part(self.text(), pieces.logprobs(self._tokens, self._top))
         return pieces.message(self.id, status, b"" if status == BEGUN else told)
 

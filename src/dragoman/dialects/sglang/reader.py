@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, JsonSchema, Limits, Regex, SamplingOptions
-from ..base import Call, Header, ReaderOptions
+from ..base import Call, Header, Profile, ReaderOptions
 from ..body import Body, Shape, invalid, missing, within
 from ..constraints import MAX_GRAMMAR, MAX_REGEX, grammar, only_one, schema_or_text, sized
 from ..envelope import AnswerId
@@ -30,7 +30,7 @@ def read_sglang(data: bytes, options: ReaderOptions) -> Call:
         params, more, strange = read_part(bytes(body.sampling_params), _PARAMS, SGLANG_PARAMS, "sampling_params")
         _check_choices(params.n or 1, len(prompts), options)
         requests = tuple(_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
-    view = _view(body, several=_is_batch(body) or (params.n or 1) > 1)
+    view = _view(body, options.profile, several=_is_batch(body) or (params.n or 1) > 1)
     id = AnswerId("", body.rid)
 
     def writer(header: Header) -> SglangWriter:
@@ -145,11 +145,12 @@ def _constraints(params: SamplingParams) -> list[tuple[str, Constraint]]:
     return found
 
 
-def _view(body: SglangBody, *, several: bool) -> SglangView:
+def _view(body: SglangBody, profile: Profile, *, several: bool) -> SglangView:
     return SglangView(
         several=several,
         logprobs=body.top_logprobs_num or 0 if body.return_logprob else None,
         texts=bool(body.return_text_in_logprobs),
         start=_start(body),
         prompt_ids=bool(body.return_prompt_token_ids),
+        profile=profile,
     )

@@ -50,6 +50,7 @@ class SglangView(Struct, frozen=True, kw_only=True):
     texts: bool = False
     start: int | None = None
     prompt_ids: bool = False
+    profile: Profile = Profile.OPENAI
 
 
 DEFAULT_VIEW = SglangView()
@@ -109,7 +110,9 @@ class _Said:
         said = cls()
         said.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         said.tokens = list(choice.tokens)
-        said.reasoning = sum(len(part.tokens) for part in choice.parts if isinstance(part, Reasoning))
+        said.reasoning = sum(
+            not token.markup for part in choice.parts if isinstance(part, Reasoning) for token in part.tokens
+        )
         said.end = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
         return said
 
@@ -132,7 +135,7 @@ class SglangWriter:
         return COMMENT
 
     def error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % openai_error(error, Profile.OPENAI)
+        return b"data: %s\n\n" % openai_error(error, self._view.profile)
 
     def feed(self, event: Event) -> bytes:
         match event:
@@ -165,7 +168,7 @@ class SglangWriter:
             case TextDelta(_, text) | RefusalDelta(_, text):
                 said.text += text
             case ReasoningDelta():
-                said.reasoning += len(event.tokens)
+                said.reasoning += sum(not token.markup for token in event.tokens)
             case ChoiceFinished():
                 said.end = event
             case _:

@@ -8,7 +8,8 @@ An event says what both say: TGI's `index`, `top_tokens` and `details`, LightLLM
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -29,6 +30,7 @@ from ...core.events import (
 )
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
+from ..content_tokens import Matched, TokenMatcher
 from ..envelope import COMMENT
 from ..text import line_safe, logprob, printable
 from .errors import tgi_error
@@ -125,6 +127,42 @@ class _Piece(Struct):
     text: str
     count: int
 
+    @property
+    def is_special(self) -> bool:
+        return self.token is not None and self.token.special
+
+
+class _TokenPieces:
+    """Each token of an answer with its piece of the text, streamed as in the whole: joined they are the text.
+
+    A control token is told by its name, as TGI does it, and is none of the text.
+    """
+
+    def __init__(self) -> None:
+        self._matcher = TokenMatcher()
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self.has_tokens = False
+
+    def feed(self, text: str, tokens: Sequence[Token]) -> list[tuple[Token, str]]:
+        self.has_tokens = self.has_tokens or bool(tokens)
+        return self._read(self._matcher.feed(text, tokens))
+
+    def skip(self, tokens: Sequence[Token]) -> list[tuple[Token, str]]:
+        """Tokens that released no text."""
+        self.has_tokens = self.has_tokens or bool(tokens)
+        return self._read(self._matcher.skip(tokens))
+
+    def close(self) -> list[tuple[Token, str]]:
+        return self._read(self._matcher.close())
+
+    def rest(self) -> str:
+        return self._matcher.rest()
+
+    def _read(self, found: Sequence[Matched]) -> list[tuple[Token, str]]:
+        return [
+            (each.token, each.token.text if each.token.special else self._decoder.decode(each.data)) for each in found
+        ]
+
 
 class TgiWriter:
     """One answer, streamed or whole. A stream has one choice.
@@ -137,6 +175,7 @@ class TgiWriter:
         self._view = view
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
+        self._pieces = _TokenPieces()
         self._behind, self._longest = "", max(map(len, view.stops), default=1)
         self._waiting: list[_Piece] = []
         self._ended: ChoiceFinished | None = None
@@ -160,30 +199,31 @@ class TgiWriter:
             case PromptTokens():
                 return b""
             case TextDelta(_, text, tokens) | RefusalDelta(_, text, tokens):
-                return self._go_on(text, tokens)
+                return self._go_on(text, self._pieces.feed(text, tokens))
             case ChoiceFinished():
                 self._ended = event
-                return self._go_on("", event.tokens)
+                return self._go_on("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
                 return self._last(usage.completion)
             case _:
                 # A raw prompt's answer has one text; tokens of anything else are told, and say nothing.
-                return self._go_on("", event.tokens)
+                return self._go_on("", self._pieces.skip(event.tokens))
 
     def full(self, reply: Reply) -> bytes:
         answer = self._whole(reply) if self._view.own_form is None else self._lightllm(reply)
         return line_safe(msgspec.json.encode([answer] if self._view.listed and isinstance(answer, _Whole) else answer))
 
-    def _go_on(self, text: str, tokens: Sequence[Token]) -> bytes:
+    def _go_on(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
         self._texts.append(text)
-        if tokens:
-            for token, own in _shared(text, tokens):
-                self._count += 1
-                self._waiting.append(_Piece(token, own, self._count))
-        elif self._waiting:
-            self._waiting[-1].text += text
-        elif text:
-            self._waiting.append(_Piece(None, text, self._count))
+        for token, own in pieces:
+            self._count += 1
+            self._waiting.append(_Piece(token, own, self._count))
+        if self._ended is not None or not self._pieces.has_tokens:
+            rest = self._pieces.rest()
+            if self._waiting and not self._waiting[-1].is_special:
+                self._waiting[-1].text += rest
+            elif rest:
+                self._waiting.append(_Piece(None, rest, self._count))
         self._behind = (self._behind + text)[-self._longest :]
         keep = 1 if self._is_over() else 0
         ready, self._waiting = self._waiting[: len(self._waiting) - keep], self._waiting[len(self._waiting) - keep :]
@@ -234,7 +274,7 @@ class TgiWriter:
             generated_tokens=len(choice.tokens) or reply.usage.completion,
             seed=self._view.seed,
             prefill=[] if prompt is None else [_prefilled(token) for token in prompt.tokens],
-            tokens=[self._token(token) for token in choice.tokens],
+            tokens=self._tokens(choice),
             top_tokens=[self._top(token) for token in choice.tokens] if self._view.top else UNSET,
         )
 
@@ -253,9 +293,19 @@ class TgiWriter:
 
     def _counted(self, choice: Choice, prompt: int) -> list[_Token]:
         return [
-            msgspec.structs.replace(self._token(token), count_output_tokens=count, prompt_tokens=prompt)
-            for count, token in enumerate(choice.tokens, start=1)
+            msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=prompt)
+            for count, token in enumerate(self._tokens(choice), start=1)
         ]
+
+    def _tokens(self, choice: Choice) -> list[_Token]:
+        """With the texts that a stream tells."""
+        pieces, told = _TokenPieces(), list[tuple[Token, str]]()
+        for part in choice.parts:
+            told += (
+                pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)
+            )
+        told += pieces.skip(choice.tail) + pieces.close()
+        return [msgspec.structs.replace(self._token(token), text=printable(text)) for token, text in told]
 
     def _text(self, text: str) -> str:
         return printable(self._view.prefix + text)
@@ -274,17 +324,6 @@ class TgiWriter:
 
 def _event(said: _StreamEvent) -> bytes:
     return b"data: %s\n\n" % line_safe(msgspec.json.encode(said))
-
-
-def _shared(text: str, tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
-    """Each token with its part of the text that all of them released: its own, as far as it is there; the last one
-    has the rest, so that the parts together are the text.
-    """
-    for token in tokens[:-1]:
-        own = token.text if text.startswith(token.text) else ""
-        text = text[len(own) :]
-        yield token, own
-    yield tokens[-1], text
 
 
 def _text_of(choice: Choice) -> str:

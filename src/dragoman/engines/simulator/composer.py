@@ -221,9 +221,11 @@ class Composer:
         return asked.prompt.tool_choice.mode == "auto"
 
     def _thoughts(self, request: TokenRequest, draws: Draws, start: int) -> list[int]:
+        # Drawn whether it counts or not: the same prompt ids and seed get the same answer in every dialect.
+        draw = draws.unit()
         wish = self._may_think(request)
         if wish is None:
-            wish = draws.unit() < self._manner.reasoning
+            wish = draw < self._manner.reasoning
         if not wish:
             return []
         count = self._manner.reasoning_tokens.draw(draws)
