@@ -298,7 +298,11 @@ def test_what_widens_every_line_pays_for_every_line_before_it_is_made(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ChatTemplate("{{ 'a\nb'|indent(2) }}{{ 'c d'|wordwrap(1) }}").render({}, now=NOW) == "a\n  bc\nd"
+
+    def make(*_: object) -> str:
+        return "made"
+
     for name in ("do_indent", "do_wordwrap"):
-        monkeypatch.setattr(f"dragoman.prompts.sandbox.{name}", lambda *_: "made")
+        monkeypatch.setattr(f"dragoman.prompts.sandbox.{name}", make)
     with pytest.raises(RequestError, match="too much text"):
         ChatTemplate(source).render({}, now=NOW)
