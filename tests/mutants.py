@@ -611,15 +611,15 @@ MUTANTS = (
     Mutant(
         "the stream has no logprobs although the object has (xPyD-sim)",
         "dialects/chat/writer.py",
-        'self._logprobs(held) if held else b"null"',
+        'self._logprobs(scored) if scored else b"null"',
         'b"null"',
         (CHAT,),
     ),
     Mutant(
         "the tail's tokens have no logprobs in the object",
         "dialects/chat/writer.py",
-        "told += [(False, token) for token in choice.tail]",
-        "told += []",
+        "return [*listed, *((False, token) for token in choice.tail)]",
+        "return listed",
         (CHAT,),
     ),
     Mutant(
@@ -775,8 +775,8 @@ MUTANTS = (
     Mutant(
         "offsets begin anew in every chunk",
         "dialects/completions/writer.py",
-        "scores = self._logprobs(said.offsets, prompt, held)",
-        "scores = self._logprobs(self._offsets(), prompt, held)",
+        "scores = self._logprobs(said.offsets, prompt, scored)",
+        "scores = self._logprobs(self._offsets(), prompt, scored)",
         (COMPLETIONS,),
     ),
     Mutant(
@@ -789,8 +789,8 @@ MUTANTS = (
     Mutant(
         "the sampled token is not among its alternatives (lm-eval's is_greedy)",
         "dialects/logprobs.py",
-        "for other in (*token.top[: self._top], token):",
-        "for other in token.top[: self._top] or (token,):",
+        "for other in (token, *best) if self._sampled_first else (*best, token):",
+        "for other in best or (token,):",
         (COMPLETIONS,),
     ),
     Mutant(
@@ -910,8 +910,8 @@ MUTANTS = (
     Mutant(
         "the tokens of marks are lost",
         "parsers/base.py",
-        "self._owed.extend(self._buffer.take(n)[1])",
-        "self._buffer.take(n)",
+        "self._owed.extend(self._buffer.take(n, drop=True)[1])",
+        "self._buffer.take(n, drop=True)",
         (f"{PARSERS}/test_laws.py",),
     ),
     Mutant(
@@ -1285,9 +1285,9 @@ MUTANTS = (
     ),
     Mutant(
         "of TGI's tokens that come at once each says the text of all of them",
-        "dialects/tgi/writer.py",
-        "        text = text[len(own) :]\n",
-        "        text = text[0:]\n",
+        "dialects/content_tokens.py",
+        "        self._text = self._text[len(data) :]\n",
+        "",
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
     ),
     Mutant(
