@@ -69,6 +69,35 @@ MUTANTS = (
         "",
         ("tests/launch/test_heeded.py",),
     ),
+    # Browsers.
+    Mutant(
+        "any page of the web sends requests to a server on its reader's machine (CSRF)",
+        "serving/endpoint.py",
+        "        if self.access is not Access.PUBLIC:\n",
+        "        if self.access is Access.ADMIN:\n",
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "a body without a type is JSON: a browser sends a Blob without asking first",
+        "serving/endpoint.py",
+        'self.headers.get("content-type", "").partition',
+        'self.headers.get("content-type", "application/json").partition',
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "an image's address on another site flushes the cache: browsers send no Origin then",
+        "serving/origins.py",
+        "        if origins or all(site in _OWN_SITES",
+        "        if True or all(site in _OWN_SITES",
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "a deeply nested body of an administrator's route is a 500",
+        "serving/orders.py",
+        "        check_text(data)\n",
+        "",
+        ("tests/hardening/test_admin_bodies.py",),
+    ),
     # HTTP.
     Mutant(
         "a client holds a connection for ever by sending its headers a byte at a time (uvicorn, and Slowloris)",
