@@ -78,7 +78,7 @@ async def test_there_are_only_so_many_connections() -> None:
                 "close",
             )
             held.pop()[1].close()
-            while len(wire.state.connections) > 7:
+            while len(wire.state.connections) > 7:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
         for _, each in held:
@@ -111,7 +111,7 @@ async def test_one_address_has_only_so_many_of_them(monkeypatch: pytest.MonkeyPa
         for _, each in held:
             each.close()
         async with asyncio.timeout(5):
-            while wire.state.connections:
+            while wire.state.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
 
@@ -130,7 +130,7 @@ def test_what_is_counted_is_forgotten_when_it_is_over() -> None:
 async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int) -> None:
     gone = asyncio.Event()
 
-    async def app(_: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         gone.set()
@@ -146,7 +146,7 @@ async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int
 async def test_a_client_is_seen_to_leave_while_nobody_reads_its_body() -> None:
     gone = asyncio.Event()
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope["extensions"]["dragoman.leaving"](gone.set)
         await gone.wait()
 

@@ -96,7 +96,7 @@ async def test_an_upgrade_in_http_1_0_is_ignored() -> None:
 async def test_a_message_counts_while_it_comes_and_no_longer() -> None:
     """100 sockets with half a message each took 1.4 GB, and no budget knew of it."""
     body = {"model": "m", "input": "x" * 50_000}
-    async with served(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:
+    async with served(SAY, options=ServingOptions(max_inflight_body_bytes=100_000)) as where:  # noqa: SIM117
         async with connected(where) as (reader, writer), httpx2.AsyncClient(base_url=f"http://{where}") as http:
             writer.write(frame(b"x" * 60_000, length=90_000))
             for _ in range(200):

@@ -320,8 +320,8 @@ class Connection(asyncio.Protocol):
         self._refuse(Refused(408, "The request's body took too long."))
 
     def peek(self) -> None:
-        """Nothing is read meanwhile. Behind as much again as is held the end of a client cannot be seen, nor does one that
-        is served send so much unasked: it is taken for gone.
+        """Nothing is read meanwhile. Behind as much again as is held the end of a connection cannot be seen, and no
+        client sends so much unasked: it is taken for gone.
         """
         is_pipelining = self._exchange is not None and self._body is None
         if has_left(self.transport) or (is_pipelining and unread(self.transport) > self._shared.limits.held_bytes):

@@ -70,7 +70,7 @@ class WebSocket(WebSocketsSansIOProtocol, Lasting):
         super().send_receive_event_to_app()
         self._end_deadline()
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Any) -> None:  # noqa: ANN401 - one of many TypedDicts
         await super().send(message)
         if message["type"] == "websocket.accept":
             self._end_deadline()

@@ -38,8 +38,8 @@ LIMIT = "websocket_connection_limit_reached"
 FINISH = "dragoman.finish"
 """The type of a message by which a server that stops asks a connection to end: at once, or when its answer does."""
 PENDING = "dragoman.pending"
-"""An extension of the scope: a function that takes one which the server calls with the bytes that have come of a message
-that is not whole, whenever their number changes. It says whether there is room for them; if not the server closes."""
+"""An extension of the scope: takes a function which the server calls with the bytes that have come of a message that is
+not whole, whenever their number changes. It returns whether there is room for them; if not the server closes."""
 RESTART = 1012
 """Why it ends then. Clients connect again after that."""
 
