@@ -80,9 +80,13 @@ async def test_what_cannot_fit_is_refused_before_it_is_rendered(
     """27 MB to /tokenize took 31 s and 1.4 GB, 300,000 messages 20 s, a tool call of 5 MB 14 s."""
     models = build_models(Settings(), SystemClock())
     worked: list[object] = []
+
+    def work(*given: object, **_: object) -> None:
+        worked.append(given)
+
     for name in ("encode", "decode"):
-        monkeypatch.setattr(HfTokenizer, name, lambda *given, **_: worked.append(given))
-    monkeypatch.setattr(Renderer, "render", lambda *given, **_: worked.append(given))
+        monkeypatch.setattr(HfTokenizer, name, work)
+    monkeypatch.setattr(Renderer, "render", work)
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
     ) as http:

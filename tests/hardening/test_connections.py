@@ -103,7 +103,11 @@ async def test_far_too_many_are_not_even_told_so() -> None:
 
 async def test_one_address_has_only_so_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of loopback are a proxy's, or the user's own."""
-    monkeypatch.setattr("dragoman.http.shared.is_loopback", lambda _: False)
+
+    def is_loopback(_: str) -> bool:
+        return False
+
+    monkeypatch.setattr("dragoman.http.shared.is_loopback", is_loopback)
     async with serving(stream, Limits(per_address=2, linger=SOON)) as wire:
         held = [await wire.connect() for _ in range(2)]
         async with asyncio.timeout(5):

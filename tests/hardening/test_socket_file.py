@@ -26,7 +26,11 @@ def test_it_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int):
 def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Between `bind` and `chmod` anybody could connect."""
     path, bound = tmp_path / "s", list[int]()
-    monkeypatch.setattr(os, "chmod", lambda *_: bound.append(stat.S_IMODE(path.stat().st_mode)))
+
+    def note(*_: object) -> None:
+        bound.append(stat.S_IMODE(path.stat().st_mode))
+
+    monkeypatch.setattr(os, "chmod", note)
     listen_on_file(str(path), 0o600).close()
     assert bound == [0o600]
 

@@ -13,7 +13,19 @@ from msgspec import Struct
 
 from ..core.engine import Capabilities, Feature
 from ..core.errors import ContextTooLong, RequestError, Unsupported
-from ..core.message import Audio, File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from ..core.message import (
+    Audio,
+    File,
+    FunctionTool,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ..core.request import (
     Choices,
     Constraint,
@@ -208,7 +220,7 @@ def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> No
     if calls > most:
         message = f"The arguments of the tool calls have {calls} characters; at most {most} are taken."
         raise RequestError(message, param="messages", code="string_above_max_length")
-    tools = sum(len(tool.parameters or "") for tool in prompt.tools)
+    tools = sum(len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool))
     if tools > most:
         message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
         raise RequestError(message, param="tools", code="string_above_max_length")

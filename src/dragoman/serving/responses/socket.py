@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -65,8 +65,8 @@ class ResponsesSocket:
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
             connection = Connection(http, receive, send)
-            watch_pending = (scope.get("extensions") or {}).get(PENDING)
-            if watch_pending is not None:
+            extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = scope.get("extensions") or {}
+            if (watch_pending := extensions.get(PENDING)) is not None:
                 watch_pending(connection.note_pending)
             await connection()
         finally:
