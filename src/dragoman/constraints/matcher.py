@@ -38,6 +38,7 @@ class CompilerLimits(Struct, frozen=True):
     initial_fuel: int = 1_000_000
     step_fuel: int = 200_000
     step_items: int = 50_000
+    row_items: int = 16_000
 
 
 class Compiler:
@@ -127,6 +128,7 @@ def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
         initial_lexer_fuel=limits.initial_fuel,
         step_lexer_fuel=limits.step_fuel,
         step_max_items=limits.step_items,
+        max_items_in_row=limits.row_items,
         max_lexer_states=limits.lexer_states,
         max_grammar_size=limits.grammar_size,
         verbose_errors=False,
@@ -140,13 +142,13 @@ def compile_with(tools: Tools, text: str) -> Compiled:
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
-    with _no_panic():
+    with _no_panic(_too_complex):
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
-        _check(pristine)
+        _check_compiled(pristine)
         warnings = tuple(pristine.get_grammar_warnings())
         first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
         first.compute_bitmask()
-        _check(first)
+        _check_compiled(first)
     return Compiled(text, pristine, warnings)
 
 
@@ -228,10 +230,16 @@ class Rejected(Exception):
         self.message = message
 
 
-def _check(matcher: llguidance.LLMatcher) -> None:
+def _too_complex() -> Rejected:
+    return Rejected("The constraint is too large or too complex to be compiled.")
+
+
+def _check_compiled(matcher: llguidance.LLMatcher) -> None:
+    """A panic here is the grammar's fault: llguidance overflows on some that are within all its limits."""
     if not matcher.is_error():
         return
-    _check_panic(matcher)
+    if matcher.get_error().startswith("panic"):
+        raise _too_complex()
     if matcher.get_error().startswith("NoExtension"):
         raise Rejected("Invalid constraint: no answer can satisfy it.")
     raise Rejected(f"Invalid or unsupported constraint: {_reason(matcher)}")
@@ -254,11 +262,11 @@ def _reason(matcher: llguidance.LLMatcher) -> str:
 
 
 @contextmanager
-def _no_panic() -> Generator[None]:
-    """A panic in Rust is a BaseException; it must not end the process."""
+def _no_panic(failure: Callable[[], Exception] | None = None) -> Generator[None]:
+    """A panic in Rust is a BaseException; it must not end the process. failure: makes what is raised instead."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise EngineError("The grammar engine failed.") from error
+        raise (EngineError("The grammar engine failed.") if failure is None else failure()) from error

@@ -222,7 +222,8 @@ class Failed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The only output of a sequence that the engine does not take, where it could not tell so when it was added.
+    """The last output of a sequence whose request is at fault, where the engine could not tell so when it was added:
+    the only one, unless its grammar cannot be followed any further.
 
     error: a RequestError, or Overloaded.
     """

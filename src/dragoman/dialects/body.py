@@ -40,11 +40,11 @@ class Body:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        _check_text(data)
+        check_text(data)
         try:
             self.fields = _top_level.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise _translated(error, data) from None
+            raise translated(error, data) from None
 
     def others(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
@@ -54,7 +54,7 @@ class Body:
         try:
             return shape.decoder.decode(self._data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _translated(error, self._data) from None
+            raise translated(error, self._data) from None
 
 
 class Shape(Generic[T]):
@@ -126,7 +126,8 @@ def invalid(param: str, what: str) -> RequestError:
     return RequestError(f"Invalid value for '{param}': {what}.", param=param, code="invalid_value")
 
 
-def _check_text(data: bytes) -> None:
+def check_text(data: bytes) -> None:
+    """Raise RequestError for what is not UTF-8, or nests too deeply to be read."""
     if not data.isascii():
         try:
             data.decode()
@@ -162,7 +163,8 @@ def _too_deep() -> RequestError:
     return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
 
 
-def _translated(error: Exception, data: bytes) -> RequestError:
+def translated(error: Exception, data: bytes) -> RequestError:
+    """msgspec's error, a RecursionError or a UnicodeError, as the client is told of it."""
     if isinstance(error, RecursionError):
         return _too_deep()
     if not isinstance(error, msgspec.ValidationError):

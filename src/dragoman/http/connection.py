@@ -5,8 +5,8 @@
       +---------+------------+--> closed: refused, too slow, told not to be kept, gone
 
 While an answer is written it holds no parser, no headers and no timer. Bytes of a request that comes before the answer
-to the one before it are kept as they came, up to a limit; reading pauses there, so that nothing is seen of the client's
-leaving until it is read on.
+to the one before it are kept as they came, up to a limit; reading pauses there, and the socket is asked now and then
+whether the client has left.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from .bell import Bell
 from .body import Body
 from .deadlines import Deadlines
 from .exchange import Exchange
-from .head import END, Head, check_beginning, read_head
+from .head import END, Head, check_beginning, check_websocket, read_head
 from .refused import Refused
 from .response import plain
 from .shared import Shared, log
-from .sockets import Address, ends, reset
+from .sockets import Address, ends, has_left, reset, unread
 
 
 class Connection(asyncio.Protocol):
     """What uvicorn's server makes for every client."""
 
     __slots__ = (
-        "_body", "_exchange", "_held", "_is_closing", "_is_reading", "_shared", "_unsent", "_wait", "_waits",
+        "_address", "_body", "_body_until", "_exchange", "_grown", "_held", "_is_closing", "_is_reading", "_shared",
+        "_unsent", "_wait", "_waits",
         "client", "drained", "is_full", "is_secure", "server", "transport",
     )  # fmt: skip
 
@@ -40,7 +41,9 @@ class Connection(asyncio.Protocol):
         self._body: Body | None = None
         self._held = b""
         self._wait: Deadlines[Connection] | None = None
-        self._unsent = 0
+        self._unsent = self._grown = 0
+        self._body_until = 0.0
+        self._address: str | None = None
         self._is_reading = True
         self._is_closing = False
         self.is_full = self.is_secure = False
@@ -56,10 +59,14 @@ class Connection(asyncio.Protocol):
         self.server = self._shared.address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._shared.connections.add(self)
+        self._address = None if self.client is None else self.client[0]
         self._wait_for(self._waits.head)
+        if not self._shared.admit(self._address):
+            self._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
         self._shared.connections.discard(self)
+        self._shared.release(self._address)
         self._wait_for(None)
         self._waits.drain.end(self)
         self._is_closing = True
@@ -99,7 +106,8 @@ class Connection(asyncio.Protocol):
 
     def wants_body(self) -> None:
         self._read_on()
-        self._wait_for(self._waits.body)
+        if self._wait is not self._waits.body:
+            self._begin_waiting_for_body()
 
     def answered(self, *, keeps_alive: bool) -> None:
         self._exchange = None
@@ -133,6 +141,9 @@ class Connection(asyncio.Protocol):
         try:
             end = self._end_of_head(data, known)
             head = read_head(data[:end]) if end else None
+            is_websocket = head is not None and head.upgrade == b"websocket" and self._shared.speaks_websocket
+            if head is not None and is_websocket:
+                check_websocket(head)
         except Refused as refused:
             self._refuse(refused)
             return
@@ -140,7 +151,7 @@ class Connection(asyncio.Protocol):
         if head is None:
             if data and self._wait is not self._waits.head:
                 self._wait_for(self._waits.head)
-        elif head.upgrade == b"websocket" and self._shared.speaks_websocket:
+        elif is_websocket:
             self._become_websocket(head, data[end:])
         else:
             self._begin(head)
@@ -160,13 +171,15 @@ class Connection(asyncio.Protocol):
     def _begin(self, head: Head) -> None:
         self._wait_for(None)
         self._body = head.body
+        if head.body is not None:
+            self._body_until = self._shared.loop.time() + self._shared.limits.body_total
         self._exchange = exchange = Exchange(self, self._shared, head)
         exchange.start(self, head)
         rest, self._held = self._held, b""
         if rest:
             self.data_received(rest)
         elif head.body is not None and not exchange.is_held_back:
-            self._wait_for(self._waits.body)
+            self._begin_waiting_for_body()
 
     def _take_body(self, body: Body, data: bytes) -> None:
         exchange = self._exchange
@@ -183,13 +196,28 @@ class Connection(asyncio.Protocol):
                 self._wait_for(None)
                 self._hold(rest)
             elif exchange.unread > self._shared.limits.held_bytes:
-                self._wait_for(None)
                 self._pause()
             else:
-                self._wait_for(self._waits.body)
+                self._note_growth(len(data))
         elif rest is not None:
             self._held = rest
             self._next()
+
+    def _begin_waiting_for_body(self) -> None:
+        self._grown = 0
+        self._wait_for(self._waits.body)
+
+    def _note_growth(self, size: int) -> None:
+        """Of the body that is waited for. Once it has grown enough it has as much time again."""
+        limits = self._shared.limits
+        self._grown += size
+        if self._wait is not self._waits.body:
+            self._begin_waiting_for_body()
+        elif self._grown >= limits.body_rate * limits.body:
+            if self._shared.loop.time() > self._body_until:
+                self.body_is_late()
+            else:
+                self._begin_waiting_for_body()
 
     def _hold(self, data: bytes) -> None:
         """The next request's, until this one is answered."""
@@ -208,7 +236,7 @@ class Connection(asyncio.Protocol):
         """uvicorn's own protocol goes on, from the request's first byte. It wants names of headers in lower case."""
         self._wait_for(None)
         self._shared.connections.discard(self)
-        protocol = self._shared.websocket()
+        protocol = self._shared.websocket(self._address)
         protocol.connection_made(self.transport)
         protocol.data_received(head.written() + rest)
         self.transport.set_protocol(protocol)
@@ -221,8 +249,15 @@ class Connection(asyncio.Protocol):
             self._exchange.fail()
             return
         self._leave()
-        self.transport.write(plain(refused.status, refused.words, self._shared.header_lines))
+        self.transport.write(plain(refused.status, refused.words, self._shared.header_lines + refused.lines))
         self._linger()
+
+    def _turn_away(self) -> None:
+        """One connection too many. That it is told so is a courtesy, which has a bound too."""
+        if self._shared.is_flooded:
+            self.cut(hard=True)
+        else:
+            self._refuse(Refused(503, "The server has too many connections; try again later.", b"retry-after: 1\r\n"))
 
     def _linger(self) -> None:
         """Close, but not over what the client still sends: its system would then drop what it has not read yet."""
@@ -263,6 +298,8 @@ class Connection(asyncio.Protocol):
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
+            # What comes after the bytes that are left in the socket is not seen any more, and neither is their end.
+            self._wait_for(self._waits.peek)
 
     def _read_on(self) -> None:
         if not self._is_reading:
@@ -284,6 +321,16 @@ class Connection(asyncio.Protocol):
     def body_is_late(self) -> None:
         self._refuse(Refused(408, "The request's body took too long."))
 
+    def peek(self) -> None:
+        """Nothing is read meanwhile. Behind as much again as is held the end of a connection cannot be seen, and no
+        client sends so much unasked: it is taken for gone.
+        """
+        is_pipelining = self._exchange is not None and self._body is None
+        if has_left(self.transport) or (is_pipelining and unread(self.transport) > self._shared.limits.held_bytes):
+            self.cut(hard=True)
+        elif self._wait is None:
+            self._wait_for(self._waits.peek)
+
     def drain_is_late(self) -> None:
         """Slow is not stalled: whoever took something gets as much time again."""
         if self.transport.get_write_buffer_size() < self._unsent:
@@ -299,6 +346,7 @@ class Waits:
         loop, limits = shared.loop, shared.limits
         self.head = Deadlines(loop, limits.head, Connection.head_is_late)
         self.body = Deadlines(loop, limits.body, Connection.body_is_late)
+        self.peek = Deadlines(loop, limits.peek, Connection.peek)
         self.idle = Deadlines(loop, shared.config.timeout_keep_alive, Connection.shutdown)
         self.linger = Deadlines(loop, limits.linger, Connection.shutdown)
         self.drain = Deadlines(loop, limits.stall, Connection.drain_is_late)

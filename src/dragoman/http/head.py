@@ -19,7 +19,12 @@ END = b"\r\n\r\n"
 
 _FOUL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """What no head may have in it, wherever it stands."""
+_REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
+"""RFC 9112, 3: single spaces, and no other protocol's name. llhttp takes RTSP and ICE too."""
+_AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
+_DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 _LENGTH = re.compile(rb"[0-9]{1,18}")
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _COMMON = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
     b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
@@ -92,10 +97,14 @@ def read_head(data: bytes) -> Head:
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
         raise Refused(505, "This server speaks HTTP/1.1.")
+    if _REQUEST_LINE.match(data) is None:
+        raise _malformed("Invalid request line")
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
         raise Refused(405, "This server is no proxy.")
     path, query = _target(heard.url)
+    if not heard.url.startswith(b"/"):
+        _check_authority(heard.url, heard.headers)
     told = heard.told
     wishes = [wish.strip().lower() for value in told.get(b"connection", ()) for wish in value.split(b",")]
     return Head(
@@ -107,7 +116,8 @@ def read_head(data: bytes) -> Head:
         _body(told, version),
         version == "1.1" and b"close" not in wishes,
         version == "1.1" and any(each.lower() == b"100-continue" for each in told.get(b"expect", ())),
-        told[b"upgrade"][0].lower() if b"upgrade" in told and b"upgrade" in wishes else None,
+        # RFC 9110, 7.8: ignored in HTTP/1.0.
+        told[b"upgrade"][0].lower() if version == "1.1" and b"upgrade" in told and b"upgrade" in wishes else None,
     )
 
 
@@ -133,6 +143,34 @@ def _parse(data: bytes) -> tuple[_Heard, httptools.HttpRequestParser]:
 def _malformed(why: str = "") -> Refused:
     """why: llhttp's word."""
     return Refused(400, f"The request is not well-formed HTTP/1.1{': ' if why else ''}{why}.")
+
+
+def check_websocket(head: Head) -> None:
+    """Raise Refused for a handshake that the WebSocket protocol does not take (RFC 6455, 4.2.1): it never answers some.
+
+    Its headers may not tell of a body either, not even of an empty one.
+    """
+    told = dict(head.headers)
+    if head.method != "GET":
+        raise Refused(400, "A WebSocket handshake is a GET.")
+    if b"content-length" in told or b"transfer-encoding" in told:
+        raise Refused(400, "A WebSocket handshake has no body.")
+    if told.get(b"sec-websocket-version") != b"13":
+        lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
+        raise Refused(426, "This server speaks version 13 of the WebSocket protocol.", lines)
+    if _KEY.fullmatch(told.get(b"sec-websocket-key", b"")) is None:
+        raise Refused(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
+
+
+def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Of a target in absolute form, which counts more than Host: both must be the same (RFC 9112, 3.2.2)."""
+    found = _AUTHORITY.match(url)
+    if found is None:
+        return
+    port = _DEFAULT_PORT[found[1].lower()]
+    named = found[2].lower().removesuffix(port)
+    if any(value.lower().removesuffix(port) != named for name, value in headers if name == b"host"):
+        raise Refused(400, "The request target names another host than the Host header.")
 
 
 def _target(url: bytes) -> tuple[bytes, bytes]:

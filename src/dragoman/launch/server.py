@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import Check
+from ..http.limits import Limits
 from ..http.server import Http11
 from ..pipeline.models import EmbedderBackend, Models, Place, ScorerBackend
 from ..serving.app import Application, create_app
@@ -37,6 +38,7 @@ from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
 from .door import Door
+from .listener import listen_on_file
 from .models import build_models, mind_unheeded
 from .parting import Lasting, Parting
 from .secret import secret_key
@@ -69,8 +71,10 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     doors = Doors([Door(one) for one in told if one.uds is None])
     seen = [SeenFrom(door, doors) for door in doors.each] or [None]
     each = [assembled(one, secret, ports) for one, ports in zip(told, seen, strict=True)]
-    listeners = [door.open() for door in doors.each] or None
-    ports: list[int | None] = [None] if listeners is None else [door.port for door in doors.each]
+    listeners = [door.open() for door in doors.each]
+    if settings.uds is not None:
+        listeners.append(listen_on_file(settings.uds, int(settings.uds_mode, 8)))
+    ports: list[int | None] = [None] if settings.uds is not None else [door.port for door in doors.each]
     app = each[0].application
     if settings.instances.each:
         from .instances import ByPort  # noqa: PLC0415 - as below
@@ -85,7 +89,11 @@ def run(settings: Settings, say: Callable[[str], None]) -> int:
     # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
     gc.freeze()
     gc.enable()
-    server.run(sockets=listeners)
+    try:
+        server.run(sockets=listeners)
+    finally:
+        if settings.uds is not None:
+            Path(settings.uds).unlink(missing_ok=True)
     return 0
 
 
@@ -207,7 +215,10 @@ def uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         uds=settings.uds,
-        http=cast("type[asyncio.Protocol]", Http11()),
+        http=cast(
+            "type[asyncio.Protocol]",
+            Http11(Limits(connections=settings.max_connections, per_address=settings.max_connections_per_address)),
+        ),
         ws=cast("type[asyncio.Protocol]", websocket_protocol),
         ws_max_size=settings.max_body_bytes,
         access_log=False,

@@ -13,7 +13,19 @@ from msgspec import Struct
 
 from ..core.engine import Capabilities, Feature
 from ..core.errors import ContextTooLong, RequestError, Unsupported
-from ..core.message import Audio, File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from ..core.message import (
+    Audio,
+    File,
+    FunctionTool,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ..core.request import (
     Choices,
     Constraint,
@@ -52,6 +64,10 @@ _FEATURE_OF: dict[type[Constraint], Feature] = {
     ContextFree: Feature.GRAMMAR,
 }
 
+FREE_SIZE = 1024 * 1024
+"""Characters that are always looked at closely, however small the context is."""
+MAX_COUNTED = 8 * 1024 * 1024
+MAX_COUNTED_MESSAGES = 20_000
 _HONOURED_BY_THE_PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
 
 
@@ -155,11 +171,14 @@ def _of_the_prompt(request: GenerateRequest, terms: Terms) -> Iterator[str]:
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
-    """A cheap bound before tokenising: `limit` tokens cannot hold more than this many bytes. Never a false reject.
+    """A cheap bound before rendering and tokenising: `limit` tokens cannot hold more than this many bytes, and a
+    message takes a token at least. Never a false reject.
 
     Raises ContextTooLong.
     """
     prompt = request.prompt
+    if isinstance(prompt, Conversation):
+        _check_arguments(prompt, limit, longest_token)
     if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
         return
     if isinstance(prompt, str):
@@ -167,9 +186,44 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
     elif isinstance(prompt, Conversation):
         size, param = sum(_text_size(part) for message in prompt.messages for part in _flat(message.parts)), "messages"
     else:
-        return
+        size, param = 0, "prompt"
+    count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
+    if count > limit:
+        raise ContextTooLong(limit=limit, prompt=count, at_least=True, param=param)
     if size > limit * longest_token:
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
+
+
+def check_countable(prompt: Conversation | str, limit: int, longest_token: int) -> None:
+    """For what is only to be counted, and may be larger than the context. Raises RequestError."""
+    most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
+    if isinstance(prompt, str):
+        size, param = _size(prompt), "prompt"
+    else:
+        size, param = sum(_text_size(part) for message in prompt.messages for part in _flat(message.parts)), "messages"
+        _check_arguments(prompt, limit, longest_token)
+    if size > most:
+        raise RequestError(f"`{param}` has {size} characters; at most {most} are counted at a time.", param=param)
+    if not isinstance(prompt, str) and len(prompt.messages) > MAX_COUNTED_MESSAGES:
+        count = len(prompt.messages)
+        raise RequestError(
+            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are counted at a time.", param=param
+        )
+
+
+def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> None:
+    """Of tools: a template writes arguments and definitions in its own way, or not at all. So there is room for
+    many that the model does not see. Raises RequestError.
+    """
+    most = max(FREE_SIZE, limit * longest_token)
+    calls = sum(len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall)
+    if calls > most:
+        message = f"The arguments of the tool calls have {calls} characters; at most {most} are taken."
+        raise RequestError(message, param="messages", code="string_above_max_length")
+    tools = sum(len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool))
+    if tools > most:
+        message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
+        raise RequestError(message, param="tools", code="string_above_max_length")
 
 
 def _text_size(part: Part) -> int:

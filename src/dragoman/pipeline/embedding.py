@@ -59,9 +59,12 @@ def _ids(tokenizer: HfTokenizer, texts: Texts, index: int, limit: int) -> tuple[
     text, frame = texts.inputs[index], tokenizer.frame
     framed = isinstance(text, str) and texts.add_special_tokens
     before, after = (frame.before, frame.after) if framed else ((), ())
+    param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
+    if texts.truncate is None and len(text) > limit * (tokenizer.longest_token if isinstance(text, str) else 1):
+        least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
+        raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
     inner = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
     around = len(before) + len(after)
-    param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
     if texts.truncate is not None:
         keep = limit if texts.truncate < 0 else min(texts.truncate, limit)
         if keep <= around:

@@ -11,8 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 from ..core.errors import BodyTooLarge, RequestError
 from ..serving.host import check_host
+from ..serving.origins import Origins
 
 Nothing = Callable[[], Awaitable[None]]
+_NO_PAGES = Origins()
 
 
 async def lifespan(receive: Receive, send: Send, started: Nothing, stopped: Nothing) -> None:
@@ -28,8 +30,13 @@ async def lifespan(receive: Receive, send: Send, started: Nothing, stopped: Noth
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]) -> bytes | None:
-    """All of it; None if the client has left. Raises RequestError, also for a Host that is not ours."""
-    check_host(Headers(scope=scope), tuple(hosts))
+    """All of it; None if the client has left.
+
+    Raises RequestError, also for a Host that is not ours and for pages of other origins: an upstream may need no key.
+    """
+    headers = Headers(scope=scope)
+    check_host(headers, tuple(hosts))
+    _NO_PAGES.check(headers, named=True)
     parts: list[bytes] = []
     size = 0
     while True:

@@ -73,9 +73,12 @@ class Http:
         return int(told[:19]) if told.isdecimal() else 0
 
     async def json(self) -> bytes:
-        """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
-        kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
+        """The body of a POST. Only JSON, and said to be JSON: a browser sends that across origins only after a
+        preflight, but a body without a type at once. No body needs no type.
+        """
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_json = kind == "application/json" or kind.endswith("+json")
+        if not is_json and (kind or self.length or "transfer-encoding" in self.headers):
             raise UnsupportedMedia("Send the body as `Content-Type: application/json`.")
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.share)
 
@@ -170,8 +173,10 @@ class Endpoint:
         """Raises DragomanError and ClientGone."""
         check_headers(http.headers, self._service.allowed_hosts)
         origins = self._service.options.origins
-        if self.access is Access.ADMIN:
-            origins.check(http.headers, named=True)
+        if self.access is not Access.PUBLIC:
+            is_admin = self.access is Access.ADMIN
+            reads = method in ("GET", "HEAD") and not is_admin
+            origins.check(http.headers, named=is_admin, allow_navigation=reads)
         told = origins.preflight(method, http.headers, self.handlers)
         if told is not None:
             return Complete(200, [*http.head(), *told], b"", 0)

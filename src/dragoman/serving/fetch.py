@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpx2
 
@@ -26,7 +26,22 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 REDIRECTS = 3
 SECONDS = 10.0
 """For all of it, redirects too."""
-_NAT64 = IPv6Network("64:ff9b::/96")
+_GLOBAL = IPv6Network("2000::/3")
+"""All that is given out for unicast; behind other prefixes IPv4 addresses, links and sites can hide."""
+_NOT_PUBLIC = tuple(
+    ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
+        "192.88.99.0/24",  # 6to4 relays, deprecated (RFC 7526)
+        "2001::/23",  # IETF protocol assignments, Teredo among them (RFC 2928)
+        "2001:db8::/32",  # documentation (RFC 3849)
+        "2002::/16",  # 6to4 (RFC 3056)
+        "3fff::/20",  # documentation (RFC 9637)
+    )
+)
+"""What the versions of `ipaddress` do not agree on, or count as global though no host of the internet is there.
+https://www.iana.org/assignments/iana-ipv6-special-registry/
+"""
 
 
 class Fetcher:
@@ -92,9 +107,7 @@ class Fetcher:
 
 def is_public(address: Address) -> bool:
     """Neither of this machine nor of its network, nor an IPv6 address behind which an IPv4 one can hide."""
-    if isinstance(address, IPv6Address) and (
-        address.ipv4_mapped or address.sixtofour or address.teredo or address in _NAT64
-    ):
+    if any(address in network for network in _NOT_PUBLIC) or (address.version == 6 and address not in _GLOBAL):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from ..core.errors import RequestError
 from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import Call, Header, ReaderOptions, Writer
+from ..dialects.body import check_text
 from ..pipeline.admission import Terms
 from ..pipeline.models import ServedModel
 from ..pipeline.prepare import TokenJob
@@ -218,8 +219,9 @@ def _json_header(headers: Headers, name: str) -> str | None:
         return None
     try:
         text = value.encode("latin-1").decode()
+        check_text(text.encode())
         msgspec.json.decode(text)
-    except (UnicodeError, msgspec.DecodeError) as error:
+    except (UnicodeError, msgspec.DecodeError, RecursionError, RequestError) as error:
         raise RequestError(f"{name}: {error}", code="invalid_header") from None
     return text
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from ..core.errors import RequestError
+from ..dialects.body import check_text, translated
 from .endpoint import Http
 
 T = TypeVar("T")
@@ -17,10 +18,12 @@ MAX_VERSION = 256
 
 async def body(http: Http, kind: type[T]) -> T:
     """A JSON body; none at all is an empty object. Raises RequestError."""
+    data = await http.json() or b"{}"
     try:
-        return msgspec.json.decode(await http.json() or b"{}", type=kind)
-    except msgspec.DecodeError as error:
-        raise RequestError(str(error)) from None
+        check_text(data)
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise translated(error) from None
 
 
 def version_of(text: str | None, param: str = "weight_version") -> str | None:

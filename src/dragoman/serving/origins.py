@@ -25,6 +25,10 @@ _SECONDS = b"7200"
 """How long a browser may remember what it was told beforehand: the longest that any of them does."""
 
 
+_OWN_SITES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site for requests that no other page has made; `none` is the user's own doing."""
+
+
 class Origins:
     """allowed: as a browser writes them (`https://app.example`, `http://localhost:3000`, `null`), or `*` for all."""
 
@@ -65,15 +69,30 @@ class Origins:
             told.append((b"access-control-allow-private-network", b"true"))
         return told
 
-    def check(self, headers: Headers, *, named: bool) -> None:
-        """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere, and send
-        a POST without a body. named: it must be allowed by its name, and not by `*`.
+    def check(self, headers: Headers, *, named: bool, allow_navigation: bool = False) -> None:
+        """Raise NotPermitted for a request that a page of another origin makes.
+
+        Browsers send many of them without asking first: a WebSocket handshake, a form, a POST of a `Blob` without a
+        type, an `<img>`. Of these the last has no Origin, but Sec-Fetch-Site. `same-site` is another origin too: all
+        ports of localhost are one site. Clients that are no browsers send neither header.
+        https://www.w3.org/TR/fetch-metadata/
+
+        named: the origin must be allowed by its name, and not by `*`. allow_navigation: a link to here may be followed
+        from anywhere; the page that has it cannot read the answer.
         """
-        host = headers.get("host", "").lower()
-        for origin in headers.getlist("origin"):
-            allowed = origin.lower() in self._allowed or ("*" in self._allowed and not named)
-            if not allowed and origin.lower().partition("://")[2] != host:
-                raise NotPermitted("Pages of other sites may not do this here. See --allowed-origins.")
+        if "*" in self._allowed and not named:
+            return
+        origins = headers.getlist("origin")
+        if not all(self._is_allowed(origin.lower(), headers) for origin in origins):
+            raise _foreign()
+        if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
+            return
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if not (allow_navigation and is_navigation):
+            raise _foreign()
+
+    def _is_allowed(self, origin: str, headers: Headers) -> bool:
+        return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
 
     def _lets(self, headers: Headers) -> bool:
         return "*" in self._allowed or self._origin(headers) is not None
@@ -82,3 +101,7 @@ class Origins:
         """The one that asks, if it is allowed by name."""
         given = headers.getlist("origin")
         return given[0] if len(given) == 1 and given[0].lower() in self._allowed else None
+
+
+def _foreign() -> NotPermitted:
+    return NotPermitted("Pages of other origins may not send requests to this server. See --allowed-origins.")

@@ -185,6 +185,8 @@ async def load_adapter(http: Http) -> Whole | Answer:
     asked = await body(http, _Load)
     if not asked.lora_name or not asked.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
+    if "\0" in asked.lora_path:
+        raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
     base = _adaptable(http) if asked.base_model_name is None else models.find(asked.base_model_name)
     await models.load_adapter(base, Adapter(asked.lora_name, asked.lora_path), again=asked.load_inplace)

@@ -11,6 +11,7 @@ from ..core.request import GenerateRequest
 from ..dialects.anthropic import count_tokens_answer, read_count_tokens
 from ..dialects.models import ModelCard, model_list, model_object
 from ..dialects.tokenize import detokenize_answer, read_detokenize, read_tokenize, tokenize_answer
+from ..pipeline.admission import check_countable
 from ..pipeline.editing import edited_prompt
 from ..pipeline.models import Place, ServedModel, TokenBackend, is_pattern
 from ..pipeline.prompting import framed, render_conversation
@@ -20,6 +21,9 @@ from .generate import reading, refuse_unknown, terms, what_is_ignored
 from .leaving import unless_gone
 from .party import files_of
 from .threads import whole_conversation
+
+MAX_DETOKENIZED = 131_072
+"""Ids in one call, unless the model's context holds more."""
 
 
 async def list_models(http: Http) -> Whole | Answer:
@@ -68,11 +72,13 @@ async def tokenize(http: Http) -> Whole | Answer:
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _no_tokenizer()
+        check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
         ids = await anyio.to_thread.run_sync(
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
     elif isinstance(model.backend, TokenBackend):
+        check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
         talk = await http.service.media.in_conversation(files_of(http), model, prompt)
         rendering = render_conversation(model.backend, talk, terms(http, http.id))
         rendered = (await unless_gone(http.watch, rendering))[0].ids
@@ -91,6 +97,7 @@ async def count_tokens(http: Http) -> Whole | Answer:
     model = await http.service.models.ready(call.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    check_countable(call.conversation, model.max_model_len, model.backend.tokenizer.longest_token)
     talk = await http.service.media.in_conversation(files_of(http), model, call.conversation)
     request = GenerateRequest(model.name, talk, add_special_tokens=False)
     _, prompted = await edited_prompt(model.backend, request, terms(http, http.id))
@@ -101,9 +108,13 @@ async def count_tokens(http: Http) -> Whole | Answer:
 async def detokenize(http: Http) -> Whole | Answer:
     call = read_detokenize(await http.json(), http.service.reading)
     refuse_unknown(call.unknown, strict=http.service.options.strict)
-    tokenizer = (await http.service.models.ready(call.model)).tokenizer
+    model = await http.service.models.ready(call.model)
+    tokenizer, most = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
         raise _no_tokenizer()
+    if len(call.tokens) > most:
+        message = f"`tokens` has {len(call.tokens)} ids; at most {most} are decoded at a time."
+        raise RequestError(message, param="tokens")
     wrong = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if wrong is not None:
         raise RequestError(f"Token id {wrong} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")

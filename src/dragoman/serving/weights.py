@@ -58,6 +58,8 @@ def on_disk(http: Http, path: str, param: str) -> Stored:
     root = http.service.options.weights_dir
     if root is None:
         raise NotPermitted("Weights are read from disk only beneath --weights-dir, which is not set.", param=param)
+    if "\0" in path:
+        raise RequestError("A path cannot contain NUL.", param=param)
     found = (Path(root) / path).resolve()
     if not found.is_relative_to(Path(root).resolve()):
         raise NotPermitted("This path does not lie beneath --weights-dir.", param=param)
@@ -124,7 +126,7 @@ async def update(http: Http) -> Whole | Answer:
 def _path(info: Raw) -> str:
     try:
         return msgspec.json.decode(info, type=_Stored).path
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise Unsupported(f"update_info: {error}; {OFFER}.", param="update_info") from None
 
 

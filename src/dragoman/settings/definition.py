@@ -128,6 +128,21 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     host: Annotated[str, Option("Server", "The address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", least=0, most=65535)] = 8000
     uds: Annotated[str | None, Option("Server", "Listen on this Unix socket instead.", metavar="PATH")] = None
+    uds_mode: Annotated[
+        str,
+        Option(
+            "Server",
+            "Permissions of the Unix socket, in octal: 600 is for this user alone, 660 for the group too.",
+            metavar="MODE",
+        ),
+    ] = "600"
+    max_connections: Annotated[
+        int,
+        Option("Server", "Connections that may be open; more are refused with 503 and `Retry-After`.", least=1),
+    ] = 16384
+    max_connections_per_address: Annotated[
+        int, Option("Server", "Connections that may be open from one address that is not loopback.", least=1)
+    ] = 4096
     max_body_bytes: Annotated[
         int, Option("Server", "Bytes that the body of a request may have.", least=1024, sized=True)
     ] = 32 * _MIB

@@ -6,6 +6,7 @@ Knows where, and names it in every complaint; what a value may be is told by `va
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -129,6 +130,8 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
             raise SettingsError(f"{origins['uds']} and {origins[name]}: a server listens on a socket or on a port")
+    if not re.fullmatch("0?[0-7]{3}", settings.uds_mode):
+        raise SettingsError(f"{origins['uds_mode']}: {settings.uds_mode!r} is no mode such as 600 or 660")
     if settings.uds is None and not is_loopback(settings.host) and not settings.api_key and not settings.no_auth:
         raise SettingsError(
             f"{origins['host']}: {settings.host} can be reached from other machines, and no key is set. "

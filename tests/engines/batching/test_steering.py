@@ -100,7 +100,7 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
     await client.engine.steering.pause("keep")
     told = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.steering.abort_all() == 1
-    assert [type(output).__name__ for output in told] == (["Failed"] if scored else ["Scheduled", "Ended"])
+    assert [type(output).__name__ for output in told] == ["Scheduled", *["PromptScored"] * scored, "Ended"]
 
 
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, CountOrRest, Decoding
+from ..fields import MAX_MESSAGES, AtLeastOne, CountOrRest, Decoding
 
 
 class Source(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Prompting(Struct, frozen=True, kw_only=True):
     """What makes the prompt; count_tokens takes these too."""
 
     model: str | None = None
-    messages: Annotated[list[WireMessage], Meta(min_length=1, max_length=100_000)]
+    messages: Annotated[list[WireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: str | list[ContentBlock] | None = None
     tools: list[WireTool] | None = None
     tool_choice: WireToolChoice | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import CountOrRest, Generation, Logprobs
+from ..fields import MAX_MESSAGES, CountOrRest, Generation, Logprobs
 
 
 class ImageUrl(Struct, frozen=True):
@@ -135,7 +135,7 @@ class WireToolChoice(Struct, frozen=True):
 class Prompting(Struct, frozen=True, kw_only=True):
     """What makes the prompt; /tokenize takes these too."""
 
-    messages: Annotated[list[WireMessage], Meta(min_length=1)]
+    messages: Annotated[list[WireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[WireTool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -58,12 +58,13 @@ class EngineConfig(Struct, frozen=True):
 class _Live:
     """A sequence that has not ended, and what it has been told."""
 
-    __slots__ = ("announced", "deliver", "id", "unscored")
+    __slots__ = ("announced", "deliver", "id", "prompt_tokens", "unscored")
 
     def __init__(self, request: TokenRequest, deliver: Deliver) -> None:
         self.id, self.deliver = request.id, deliver
         self.announced = False
         self.unscored = request.prompt_logprobs is not None
+        self.prompt_tokens = len(request.prompt)
 
     def note(self, output: TokenOutput) -> None:
         self.announced = True
@@ -71,11 +72,11 @@ class _Live:
             self.unscored = False
 
     def ending(self) -> list[TokenOutput]:
-        """What it is told when it ends from outside."""
+        """What it is told when it ends from outside: an abort is no failure; scores are missing."""
+        outputs: list[TokenOutput] = [] if self.announced else [Scheduled(self.id, 0)]
         if self.unscored:
-            return [Failed(self.id, "The request was ended before its prompt was scored.")]
-        ended: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
-        return ended if self.announced else [Scheduled(self.id, 0), *ended]
+            outputs.append(PromptScored(self.id, (None,) * self.prompt_tokens))
+        return [*outputs, Ended(self.id, FinishReason.ABORT)]
 
 
 class BatchingEngine:

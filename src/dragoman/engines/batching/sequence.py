@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.engine import Ended, Failed, Score, TokenRequest
+from ...core.engine import Ended, Failed, Refused, Score, TokenRequest
 from ...core.events import FinishReason
 from .adapters import Adapter
 from .blocks import BLOCK_SIZE, block_hash, root_hash, shown_in
@@ -87,7 +87,7 @@ class Sequence:
         if self.prompt_scores is not None:
             self.prompt_scores = [None]
 
-    def append(self, token: int) -> Ended | Failed | None:
+    def append(self, token: int) -> Ended | Failed | Refused | None:
         """Take in the next token; how the sequence ends, if it does."""
         self.tokens.append(token)
         self.sampling.observe(token)
@@ -104,6 +104,8 @@ class Sequence:
                 return Ended(id, FinishReason.STOP)
         return Ended(id, FinishReason.LENGTH) if self.num_tokens >= self._max_tokens else None
 
-    def broken(self) -> Failed:
+    def broken(self) -> Failed | Refused:
         """The end of a sequence whose matcher failed."""
+        if self.constraint and self.constraint.error is not None:
+            return Refused(self.request.id, self.constraint.error)
         return Failed(self.request.id, "The grammar of this request failed.")

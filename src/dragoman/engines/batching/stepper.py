@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from ...core.control import FIRST_VERSION
-from ...core.engine import Ended, Failed, PromptScored, Sampled, SampledBy, Scheduled, Score, TokenOutput
+from ...core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
 from ...core.events import FinishReason
 from .blocks import BLOCK_SIZE, BlockPool
 from .constraint import allows
@@ -35,7 +35,7 @@ class Output(Struct, frozen=True, gc=False):
 
     @property
     def last(self) -> bool:
-        return isinstance(self.output, (Ended, Failed))
+        return isinstance(self.output, (Ended, Failed, Refused))
 
 
 class Stepper:
@@ -172,7 +172,7 @@ def _scores(sequences: list[Sequence], logits: Floats, tokens: list[int]) -> lis
     return scores
 
 
-def _dead_end(sequence: Sequence, row: Floats) -> Ended | Failed:
+def _dead_end(sequence: Sequence, row: Floats) -> Ended | Failed | Refused:
     """No token can be had: the masks together leave none, or something is broken."""
     if sequence.constraint and sequence.constraint.broken:
         return sequence.broken()

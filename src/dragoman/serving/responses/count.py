@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...core.errors import Unsupported
+from ...core.request import Conversation
 from ...dialects.base import Call
 from ...dialects.responses import input_tokens_answer, read_responses
+from ...pipeline.admission import check_countable
 from ...pipeline.fitting import dropped_warning, prompt_that_fits
 from ...pipeline.models import TokenBackend
 from ..answer import Answer
@@ -27,6 +29,8 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
         raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+    if isinstance(request.prompt, Conversation):
+        check_countable(request.prompt, model.max_model_len, model.backend.tokenizer.longest_token)
     request = await http.service.media.gathered(files_of(http), model, request)
     prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
     dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []

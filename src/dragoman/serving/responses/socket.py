@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -37,6 +37,9 @@ WAITING = 8
 LIMIT = "websocket_connection_limit_reached"
 FINISH = "dragoman.finish"
 """The type of a message by which a server that stops asks a connection to end: at once, or when its answer does."""
+PENDING = "dragoman.pending"
+"""An extension of the scope: takes a function which the server calls with the bytes that have come of a message that is
+not whole, whenever their number changes. It returns whether there is room for them; if not the server closes."""
 RESTART = 1012
 """Why it ends then. Clients connect again after that."""
 
@@ -61,7 +64,11 @@ class ResponsesSocket:
         self._open += 1
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
-            await Connection(http, receive, send)()
+            connection = Connection(http, receive, send)
+            extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = scope.get("extensions") or {}
+            if (watch_pending := extensions.get(PENDING)) is not None:
+                watch_pending(connection.note_pending)
+            await connection()
         finally:
             self._open -= 1
 
@@ -93,7 +100,7 @@ class Connection:
         self._gone = False
         self._watching: Callable[[], object] | None = None
         self._is_last = False
-        self._waiting = 0
+        self._waiting = self._pending = 0
         self._memory: Past | None = None
 
     async def __call__(self) -> None:
@@ -111,6 +118,17 @@ class Connection:
             await asyncio.gather(hearing, return_exceptions=True)
             self._http.share.give_back()
 
+    def note_pending(self, size: int) -> bool:
+        """Bytes of a message that has begun to come: they count as those of a body do. False if there is no room."""
+        if self._gone:
+            return False
+        try:
+            self._http.share.take(self._waiting + size)
+        except Overloaded:
+            return False
+        self._pending = size
+        return True
+
     async def _hear(self) -> None:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
@@ -124,7 +142,7 @@ class Connection:
                 if self._heard.qsize() >= WAITING or (self._waiting > most and not self._heard.empty()):
                     await self._say({"type": "websocket.close", "code": 1008, "reason": "too much at once"})
                     return
-                self._http.share.take(self._waiting)
+                self._http.share.take(self._waiting + self._pending)
                 self._heard.put_nowait(data)
         except Overloaded:
             await self._say({"type": "websocket.close", "code": 1013, "reason": "too much of all connections"})
@@ -136,7 +154,7 @@ class Connection:
             async with asyncio.timeout_at(until):
                 data = await self._heard.get()
             self._waiting -= len(data or b"")
-            self._http.share.take(self._waiting)
+            self._http.share.take(self._waiting + self._pending)
             return data
         except TimeoutError:
             error = RequestError(
