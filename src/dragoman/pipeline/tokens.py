@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
 from ..core.errors import ConnectionCut, DragomanError, EngineError, QueueFull
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
+from .engine_calls import EngineCall, Progress
 from .mailbox import Mailbox
 from .prepare import TokenJob
 from .text import TextAssembler
@@ -30,14 +31,16 @@ class TokenRun:
         "_mailbox",
         "_nothing_to_say",
         "_others",
+        "_progress",
         "_prompt_tokens",
         "_room",
         "_started",
         "_unfinished",
     )
 
-    def __init__(self, job: TokenJob) -> None:
+    def __init__(self, job: TokenJob, progress: Progress) -> None:
         self._job: TokenJob | None = job
+        self._progress = progress
         self._engine, self._room, self._eos = job.engine, job.room, job.eos
         self._nothing_to_say = job.nothing_to_say
         self._prompt_tokens = len(job.prompt)
@@ -53,11 +56,15 @@ class TokenRun:
         self._held: list[TokenOutput] | None = [] if job.scored else None
 
     async def batches(self) -> AsyncGenerator[list[Event]]:
+        progress = self._progress
         self._room.enter(self._prompt_tokens)
+        progress.begin()
         try:
-            self._add_all()
+            with EngineCall():
+                self._add_all()
             while self._unfinished:
                 await self._mailbox.arrival()
+                progress.events += 1
                 batch = self._read_all(self._mailbox.take())
                 if batch:
                     yield batch
@@ -67,10 +74,14 @@ class TokenRun:
                     raise self._failure
             yield [Finished(self._usage())]
         finally:
-            for choice in self._choices:
-                if not choice.strand.finished:
-                    self._engine.abort(choice.id)
-            self._leave()
+            try:
+                with EngineCall():
+                    for choice in self._choices:
+                        if not choice.strand.finished:
+                            self._engine.abort(choice.id)
+            finally:
+                progress.end()
+                self._leave()
 
     def _add_all(self) -> None:
         """Raises what the engine refuses them with."""

@@ -24,6 +24,7 @@ from ..core.events import Event
 from ..core.reply import Fold
 from ..dialects.base import Writer
 from ..http.leaving import Watch
+from ..pipeline.engine_calls import contain
 from .patience import Lookout
 
 log = logging.getLogger(__name__)
@@ -120,10 +121,13 @@ class Answer(ABC):
         try:
             try:
                 await self._produce()
-            except Exception as error:
+            except BaseException as error:
+                failure = contain(error, self._task)
+                if not isinstance(failure, Exception):
+                    raise
                 # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
                 with suppress(DragomanError, OSError):
-                    await self._fail(error if isinstance(error, DragomanError) else unexpected(error))
+                    await self._fail(failure if isinstance(failure, DragomanError) else unexpected(failure))
         except asyncio.CancelledError:
             # Only a cancellation of our own ends here, as with asyncio.timeout.
             if not self._cancelled or self._task is None or self._task.uncancel():
