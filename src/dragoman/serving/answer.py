@@ -172,7 +172,10 @@ class Answer(ABC):
             self._timer.cancel()
             self._timer = None
         self._lookout.add(self)
+        # Events that are rendered already are sent next: a keepalive that is due now would overtake them.
+        self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._is_writing = False
 
     async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._opening = None
@@ -208,6 +211,8 @@ class Answer(ABC):
     async def _give_sign(self) -> None:
         if self._opening is not None:
             await self._begin()
+        elif self._is_writing:
+            return
         await self._write(self._frame.keepalive)
 
 

@@ -264,7 +264,7 @@ def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> A
         http, made = replace(http, envelope=made.envelope), made.error
     if isinstance(made, DragomanError):
         status, headers, said = http.refusal(made)
-        return Complete(status, headers, said, len(said), made)
+        return Complete(status, headers, said if body else b"", len(said), made)
     head = http.head(made.content_type, made.warnings)
     return Complete(made.status, head, made.body if body else b"", len(made.body))
 
