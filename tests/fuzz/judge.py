@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 
 from dragoman.conformance import anthropic, chat, completions, responses, sglang, shapes, tgi
 from dragoman.conformance.violation import Violation, an_object, must
 
 from .exchange import Request, Response
 
-LEAKS = re.compile(rb"Traceback|File \\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}")
+LEAKS = re.compile(
+    rb"Traceback|File \\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}"
+)
 """What a body may hold only if its request did: a traceback, a path of the server's machine, an address in memory."""
 EXPECTED = frozenset({501, 503})
 """Statuses from 500 that are documented, each with its reason in the body."""
@@ -83,6 +85,10 @@ def check_stream(request: Request, data: bytes) -> None:
             anthropic.check_stream(data)
         case "/generate_stream":
             tgi.check_stream(data, before=_prompt_of(sent))
+        case "/generate" if "inputs" in sent:
+            tgi.check_stream(data, before=_prompt_of(sent))
+        case "/generate":
+            sglang.check_stream(data, choices=_choices_of(sent))
         case _:
             must(data.endswith(b"\n\n") or not data, "the stream ends inside an event")
 
@@ -109,16 +115,27 @@ def _sent(request: Request) -> dict[str, Any]:
         sent = json.loads(request.body or b"{}")
     except ValueError:
         return {}
-    return sent if isinstance(sent, dict) else {}
+    return _object(sent)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _choices_of(sent: dict[str, Any]) -> int:
+    """SGLang's: prompts, each with its own `n` where the parameters are a list."""
+    text, ids, params = sent.get("text"), sent.get("input_ids"), sent.get("sampling_params")
+    many = isinstance(text, list) or (isinstance(ids, list) and bool(ids) and isinstance(ids[0], list))
+    prompts = len(cast("list[Any]", text if isinstance(text, list) else ids)) if many else 1
+    each = cast("list[Any]", params) if isinstance(params, list) else [params] * prompts
+    return sum(_object(one).get("n") or 1 for one in each)
 
 
 def _wants_usage(sent: dict[str, Any]) -> bool:
-    options = sent.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
+    return _object(sent.get("stream_options")).get("include_usage") is True
 
 
 def _prompt_of(sent: dict[str, Any]) -> str:
-    parameters = sent.get("parameters")
-    full = isinstance(parameters, dict) and parameters.get("return_full_text") is True
+    full = _object(sent.get("parameters")).get("return_full_text") is True
     inputs = sent.get("inputs")
     return inputs if full and isinstance(inputs, str) else ""

@@ -5,12 +5,27 @@ from __future__ import annotations
 import copy
 import json
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 SCALARS: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 7, 2**31, 2**53 + 1, -(2**63), 2**64, 10**40, 0.5, 1.9, -0.0, 1e-9, 1e300),
     *(float("nan"), float("inf"), -float("inf")),
-    *("", " ", "a", "3", "auto", "none", "required", "null", "\x00", "\ud800", "é😀\u2028", "a" * 3000, "%s%n{0}", "../x"),
+    *(
+        "",
+        " ",
+        "a",
+        "3",
+        "auto",
+        "none",
+        "required",
+        "null",
+        "\x00",
+        "\ud800",
+        "é😀\u2028",
+        "a" * 3000,
+        "%s%n{0}",
+        "../x",
+    ),
     *("<|im_end|>", "<tool_call>", "</think>", "[INST]", "data: [DONE]\n\n", "\r\nx: y", "'; DROP TABLE records; --"),
     *("json_object", "user", "assistant", "system", "tool", "text", "function", "image_url", "input_text", "file"),
     *("data:image/png;base64,AA==", "http://127.0.0.1:1/x", "file:///etc/passwd", "resp_1", "conv_1", "file-1"),
@@ -26,7 +41,7 @@ def mutate(random: Random, body: Any, *, words: list[str]) -> Any:
         match random.randrange(8):
             case 0 | 1 | 2:
                 holder[key] = copy.deepcopy(random.choice(SCALARS))
-            case 3 if len(changed) and not isinstance(holder, list) and holder is not changed:
+            case 3 if not isinstance(holder, list) and holder is not changed:
                 del holder[key]
             case 4 if isinstance(holder[key], dict):
                 holder[key][random.choice(words)] = copy.deepcopy(random.choice(SCALARS))
@@ -46,12 +61,15 @@ def _places(root: dict[str, Any]) -> list[tuple[Any, Any]]:
     rest: list[Any] = [root]
     while rest and len(found) < 400:
         holder = rest.pop()
-        pairs = holder.items() if isinstance(holder, dict) else enumerate(holder)
-        for key, value in pairs:
+        for key, value in _pairs(holder):
             found.append((holder, key))
             if isinstance(value, dict | list):
-                rest.append(value)
+                rest.append(cast("Any", value))
     return found
+
+
+def _pairs(holder: Any) -> list[tuple[Any, Any]]:
+    return list(holder.items() if isinstance(holder, dict) else enumerate(holder))
 
 
 def encode(body: Any) -> bytes:
@@ -69,13 +87,19 @@ def damage(random: Random, data: bytes) -> bytes:
             return data[: random.randrange(len(data) + 1)]
         case 1:
             at = random.randrange(len(data) + 1)
-            return data[:at] + random.choice((b"\x00", b"\xff", b"\xed\xa0\x80", b'"', b"}", b",", b"\\u")) + data[at + 1 :]
+            return (
+                data[:at]
+                + random.choice((b"\x00", b"\xff", b"\xed\xa0\x80", b'"', b"}", b",", b"\\u"))
+                + data[at + 1 :]
+            )
         case 2:
             return data + random.choice((b"}", b" x", b"\x00", data))
         case 3:
             depth = random.choice((100, 200, 3000))
             return b'{"x":' + b"[" * depth + b"]" * depth + b"}"
         case 4:
-            return random.choice((b"", b"null", b"[]", b"0", b'"x"', b"{", b"\xef\xbb\xbf{}", b"{}{}", b'{"a":1,"a":2}'))
+            return random.choice(
+                (b"", b"null", b"[]", b"0", b'"x"', b"{", b"\xef\xbb\xbf{}", b"{}{}", b'{"a":1,"a":2}')
+            )
         case _:
             return random.randbytes(random.randrange(60))

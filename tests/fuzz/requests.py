@@ -24,7 +24,10 @@ MODELS = (*"sssssss", "t", "e")
 COUNTS, READS = ("t", "t", "t", "s", "e"), ("e", "e", "e", "t")
 """Where tokens are needed, and where vectors are."""
 HELLO = [{"role": "user", "content": "hello"}]
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {}}},
+}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAMPLING: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "seed": 1, "stop": ["x"], "n": 1, "max_new_tokens": 3}
 
@@ -45,7 +48,11 @@ class State:
 
     def pick(self, random: Random, route: str) -> str:
         known = self.ids.get(route, [])[-20:]
-        return random.choice(known) if known and random.random() < 0.85 else random.choice(("x", "resp_1", "é", "a b", "%00"))
+        return (
+            random.choice(known)
+            if known and random.random() < 0.85
+            else random.choice(("x", "resp_1", "é", "a b", "%00"))
+        )
 
 
 def _dialect(name: str, models: tuple[str, ...] = MODELS) -> Body:
@@ -95,7 +102,9 @@ def _nothing(_: Random, __: State) -> Any:
     return None
 
 
-_RERANK = _with_model({"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}, {"query": "a", "documents": ["b"]}, models=READS)
+_RERANK = _with_model(
+    {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}, {"query": "a", "documents": ["b"]}, models=READS
+)
 _SCORE = _with_model({"text_1": "a", "text_2": ["b", "c"]}, {"queries": ["a"], "documents": ["b"]}, models=READS)
 _TGI = _with_model(
     {"inputs": "hello", "parameters": {"max_new_tokens": 3, "details": True, "stop": ["x"]}},
@@ -112,7 +121,9 @@ _TOKENS = _with_model(
     {"token_ids": [5], "stream": True, "stream_options": {"include_usage": True}, "sampling_params": {"max_tokens": 2}},
     models=COUNTS,
 )
-_TOKENIZE = _with_model({"prompt": "hello", "return_token_strs": True}, {"messages": HELLO, "tools": [TOOL]}, models=COUNTS)
+_TOKENIZE = _with_model(
+    {"prompt": "hello", "return_token_strs": True}, {"messages": HELLO, "tools": [TOOL]}, models=COUNTS
+)
 _ITEMS = {"items": [{"type": "message", "role": "user", "content": "hi"}], "metadata": {"a": "b"}}
 _LINE = {"custom_id": "a", "params": {"model": "s", "max_tokens": 3, "messages": HELLO}}
 
@@ -137,7 +148,9 @@ POSTS: dict[str, Body] = {
     "/v1/conversations/{id}/items": _any_of(_ITEMS),
     "/v1/messages": _dialect("messages"),
     "/v1/messages/count_tokens": _dialect("messages", COUNTS),
-    "/v1/embeddings": _with_model({"input": "a"}, {"input": [[5, 6]], "encoding_format": "base64"}, {"input": ["a", "b"]}, models=READS),
+    "/v1/embeddings": _with_model(
+        {"input": "a"}, {"input": [[5, 6]], "encoding_format": "base64"}, {"input": ["a", "b"]}, models=READS
+    ),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
     **dict.fromkeys(("/v1/moderations", "/classify", "/pooling"), _with_model({"input": "a"})),
@@ -145,8 +158,14 @@ POSTS: dict[str, Body] = {
     "/generate": lambda random, state: (_SGLANG if random.random() < 0.6 else _TGI)(random, state),
     "/generate_stream": _TGI,
     "/": _TGI,
-    **{f"/v1/{path}/explain": _dialect(name, COUNTS) for path, name in (("chat/completions", "chat"), ("completions", "completions"))},
-    **{f"/v1/{path}/render": _dialect(name, COUNTS) for path, name in (("chat/completions", "chat"), ("completions", "completions"))},
+    **{
+        f"/v1/{path}/explain": _dialect(name, COUNTS)
+        for path, name in (("chat/completions", "chat"), ("completions", "completions"))
+    },
+    **{
+        f"/v1/{path}/render": _dialect(name, COUNTS)
+        for path, name in (("chat/completions", "chat"), ("completions", "completions"))
+    },
     "/v1/responses/explain": _dialect("responses", COUNTS),
     "/v1/messages/explain": _dialect("messages", COUNTS),
     "/inference/v1/generate/explain": _TOKENS,
@@ -182,18 +201,49 @@ POSTS: dict[str, Body] = {
 }
 GETS = (
     *("/v1/chat/completions", "/v1/chat/completions/{id}", "/v1/chat/completions/{id}/messages", "/v1/responses/{id}"),
-    *("/v1/responses/{id}/input_items", "/v1/conversations/{id}", "/v1/conversations/{id}/items", "/weight_info", "/info"),
-    *("/v1/conversations/{id}/items/{item}", "/tokenizer_info", "/load", "/get_world_size", "/server_info", "/model_info"),
-    *("/health_generate", "/get_model_info", "/get_weight_version", "/flush_cache", "/", "/v1/models", "/health", "/ping"),
+    *(
+        "/v1/responses/{id}/input_items",
+        "/v1/conversations/{id}",
+        "/v1/conversations/{id}/items",
+        "/weight_info",
+        "/info",
+    ),
+    *(
+        "/v1/conversations/{id}/items/{item}",
+        "/tokenizer_info",
+        "/load",
+        "/get_world_size",
+        "/server_info",
+        "/model_info",
+    ),
+    *(
+        "/health_generate",
+        "/get_model_info",
+        "/get_weight_version",
+        "/flush_cache",
+        "/",
+        "/v1/models",
+        "/health",
+        "/ping",
+    ),
     *("/v1/models/{model:path}", "/version", "/v1/files", "/v1/files/{file}", "/v1/files/{file}/content", "/metrics"),
     *("/v1/messages/batches", "/v1/messages/batches/{batch}", "/v1/messages/batches/{batch}/results", "/is_sleeping"),
     *("/is_paused", "/dragoman/faults", "/dragoman/listener", "/v1/batches", "/v1/batches/{batch}"),
 )
 DELETES = (
-    *("/v1/chat/completions/{id}", "/v1/responses/{id}", "/v1/conversations/{id}", "/v1/conversations/{id}/items/{item}"),
+    *(
+        "/v1/chat/completions/{id}",
+        "/v1/responses/{id}",
+        "/v1/conversations/{id}",
+        "/v1/conversations/{id}/items/{item}",
+    ),
     *("/v1/files/{file}", "/v1/messages/batches/{batch}"),
 )
-PUTS = {"/generate": _SGLANG, "/dragoman/faults": POSTS["/dragoman/faults"], "/dragoman/listener": POSTS["/dragoman/listener"]}
+PUTS = {
+    "/generate": _SGLANG,
+    "/dragoman/faults": POSTS["/dragoman/faults"],
+    "/dragoman/listener": POSTS["/dragoman/listener"],
+}
 
 SKETCHES: dict[tuple[str, str], Body] = {
     **{("POST", route): body for route, body in POSTS.items()},
@@ -203,11 +253,31 @@ SKETCHES: dict[tuple[str, str], Body] = {
 }
 BUSY = tuple(
     ("POST", route)
-    for route in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate", "/generate_stream")
+    for route in (
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/generate",
+        "/generate_stream",
+    )
 )
 """Where most of what a request can be is; half of all go there."""
 _FIELDS = sorted({name for known in examples.DIALECTS.values() for name in known.examples})
-WORDS = [*_FIELDS, "type", "role", "content", "id", "name", "text", "function", "arguments", "schema", "tool_calls", "input"]
+WORDS = [
+    *_FIELDS,
+    "type",
+    "role",
+    "content",
+    "id",
+    "name",
+    "text",
+    "function",
+    "arguments",
+    "schema",
+    "tool_calls",
+    "input",
+]
 QUERIES = (
     *(b"", b"", b"", b"limit=1", b"limit=-1", b"limit=x&order=desc", b"after=x", b"stream=true", b"starting_after=1"),
     *(b"stream=true&starting_after=0", b"include=x", b"model=t", b"model=none", b"mode=wait", b"level=0", b"level=9"),
@@ -215,9 +285,24 @@ QUERIES = (
 )
 HEADERS: tuple[dict[str, str], ...] = (
     *({"x-request-id": "a" * 200}, {"x-request-id": "mine"}, {"x-dragoman-timeout": "20"}),
-    *({"x-dragoman-timeout": "nan"}, {"x-dragoman-reply": '{"text": "x"}'}, {"x-dragoman-reply": "{"}, {"accept": "text/html"}),
-    *({"x-data-parallel-rank": "1"}, {"authorization": "Bearer x"}, {"content-type": "text/plain"}, {"content-encoding": "gzip"}),
-    *({"content-encoding": "br, gzip"}, {"idempotency-key": "x"}, {"anthropic-beta": "x"}, {"content-length": "99999999999"}),
+    *(
+        {"x-dragoman-timeout": "nan"},
+        {"x-dragoman-reply": '{"text": "x"}'},
+        {"x-dragoman-reply": "{"},
+        {"accept": "text/html"},
+    ),
+    *(
+        {"x-data-parallel-rank": "1"},
+        {"authorization": "Bearer x"},
+        {"content-type": "text/plain"},
+        {"content-encoding": "gzip"},
+    ),
+    *(
+        {"content-encoding": "br, gzip"},
+        {"idempotency-key": "x"},
+        {"anthropic-beta": "x"},
+        {"content-length": "99999999999"},
+    ),
 )
 
 
@@ -237,7 +322,9 @@ def draw_request(random: Random, state: State) -> Request:
     if route.startswith(("/v1/messages", "/v1/files")) and random.random() < 0.7:
         headers["anthropic-version"] = "2023-06-01"
     leave = random.randrange(5) if random.random() < 0.06 else None
-    return Request(_method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave)
+    return Request(
+        _method(random, method), route, _path(random, route, state), data, headers, random.choice(QUERIES), leave
+    )
 
 
 def _method(random: Random, method: str) -> str:
@@ -257,12 +344,18 @@ def _path(random: Random, route: str, state: State) -> str:
 
 
 def _upload(random: Random, noise: bytes) -> tuple[str, bytes]:
-    line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "s", "messages": HELLO}})
+    line = json.dumps(
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "s", "messages": HELLO}}
+    )
     content = random.choice((line.encode() + b"\n", noise, b"", b"\xff\xfe"))
     form = (
         b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="file"; filename="../a.jsonl"\r\n\r\n' + content + b"\r\n--b--\r\n"
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="../a.jsonl"\r\n\r\n'
+        + content
+        + b"\r\n--b--\r\n"
     )
     if random.random() < 0.3:
         form = damage(random, form)
-    return random.choice(("multipart/form-data; boundary=b", "multipart/form-data; boundary=b", "multipart/form-data")), form
+    return random.choice(
+        ("multipart/form-data; boundary=b", "multipart/form-data; boundary=b", "multipart/form-data")
+    ), form

@@ -67,14 +67,22 @@ async def server(folder: Path) -> AsyncGenerator[tuple[ASGIApp, Models]]:
 
 
 async def undo(app: ASGIApp) -> None:
-    for path in ("/resume", "/continue_generation", "/wake_up", "/resume_memory_occupation", "/shutdown_weight_transfer_engine"):
+    for path in (
+        "/resume",
+        "/continue_generation",
+        "/wake_up",
+        "/resume_memory_occupation",
+        "/shutdown_weight_transfer_engine",
+    ):
         await send_request(app, Request("POST", path, path))
     await send_request(app, Request("PUT", "/dragoman/faults", "/dragoman/faults", b"[]"))
 
 
 def is_idle(models: Models) -> bool:
     states = [engine.health() for model in models for engine in model.engines]
-    return not any(state.running or state.waiting for state in states) and not any(model.progress.running for model in models)
+    return not any(state.running or state.waiting for state in states) and not any(
+        model.progress.running for model in models
+    )
 
 
 async def fuzz(folder: Path, seed: int, requests: int) -> None:
@@ -92,7 +100,7 @@ async def fuzz(folder: Path, seed: int, requests: int) -> None:
             if request.route in HOLDING:
                 await undo(app)
         async with asyncio.timeout(30):
-            while not is_idle(models):
+            while not is_idle(models):  # noqa: ASYNC110 - an engine tells its state, and no event of it
                 await asyncio.sleep(0.01)
         before = asyncio.all_tasks()
     assert asyncio.all_tasks() <= before
@@ -138,7 +146,7 @@ def test_the_judge_rejects_what_must_not_be() -> None:
 
 def test_mutations_change_bodies_and_repeat_with_their_seed() -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "n": 1}
-    drawn = [mutate(Random(seed), body, words=["a"]) for seed in range(50)]
-    assert drawn[:5] == [mutate(Random(seed), body, words=["a"]) for seed in range(5)] or any(x != x for x in drawn)
-    assert sum(other != body for other in drawn) > 40
+    drawn = [repr(mutate(Random(seed), body, words=["a"])) for seed in range(50)]
+    assert drawn == [repr(mutate(Random(seed), body, words=["a"])) for seed in range(50)]
+    assert sum(other != repr(body) for other in drawn) > 40
     assert damage(Random(1), b"{}") == damage(Random(1), b"{}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
@@ -11,6 +12,8 @@ from .engine_calls import EngineCall, Progress
 from .mailbox import Mailbox
 from .prepare import TokenJob
 from .text import TextAssembler
+
+log = logging.getLogger(__name__)
 
 
 class TokenRun:
@@ -74,14 +77,9 @@ class TokenRun:
                     raise self._failure
             yield [Finished(self._usage())]
         finally:
-            try:
-                with EngineCall():
-                    for choice in self._choices:
-                        if not choice.strand.finished:
-                            self._engine.abort(choice.id)
-            finally:
-                progress.end()
-                self._leave()
+            self._abort_unfinished()
+            progress.end()
+            self._leave()
 
     def _add_all(self) -> None:
         """Raises what the engine refuses them with."""
@@ -93,6 +91,15 @@ class TokenRun:
         except QueueFull:
             self._full = True
             raise
+
+    def _abort_unfinished(self) -> None:
+        for choice in self._choices:
+            if not choice.strand.finished:
+                try:
+                    self._engine.abort(choice.id)
+                except BaseException:
+                    # The call does not wait, so that this is no cancellation of ours. The answer has its end already.
+                    log.exception("an engine failed to abort %s", choice.id)
 
     def _leave(self) -> None:
         """Room for others: in the queue where this has not begun, in the engine otherwise."""
