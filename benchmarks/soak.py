@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py --minutes 20
 
-The first fifth warms up: caches that are bounded fill. After that the resident memory, the open descriptors, the threads
-and the lag of the event loop, measured from outside as the time of `GET /health`, are sampled once a second. The drift is
-the median of the last third of the samples against that of the first third. Exit status 1 where a bound is exceeded or a
-request failed.
+The first fifth warms up: caches that are bounded fill. After that the resident memory, the open descriptors, the
+threads and the lag of the event loop, measured from outside as the time of `GET /health`, are sampled once a second.
+Drift is the median of the last third of the samples against that of the first third. Exit status 1 where a bound is
+exceeded or a request failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SLACK = {"memory": 8 * 2**20, "descriptors": 2, "threads": 2}
 LAG_P99 = 0.25
 """Seconds that `GET /health` may take at the 99th percentile, on a machine that also runs the clients."""
 CLIENTS = 6
-WORDS = "the capital of Japan is Tokyo and a list of seven small colours with their names".split()
+WORDS = ("the", "capital", "of", "Japan", "is", "Tokyo", "a", "list", "seven", "small", "colours", "names")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
 
