@@ -176,7 +176,7 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "dragoman", "serve", asked.model, "--port", "0", "--log-level", "warning"]
-        command += ["--store", f"sqlite:{folder}/store.db", "--max-model-len", "1024"]
+        command += ["--store", f"sqlite:{folder}/store.db", "--max-model-len", "1024", "--kv-cache-tokens", "8192"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             try:

@@ -118,6 +118,10 @@ def _sent(request: Request) -> dict[str, Any]:
     return _object(sent)
 
 
+def _array(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def _object(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
@@ -125,9 +129,8 @@ def _object(value: object) -> dict[str, Any]:
 def _choices_of(sent: dict[str, Any]) -> int:
     """SGLang's: prompts, each with its own `n` where the parameters are a list."""
     text, ids, params = sent.get("text"), sent.get("input_ids"), sent.get("sampling_params")
-    many = isinstance(text, list) or (isinstance(ids, list) and bool(ids) and isinstance(ids[0], list))
-    prompts = len(cast("list[Any]", text if isinstance(text, list) else ids)) if many else 1
-    each = cast("list[Any]", params) if isinstance(params, list) else [params] * prompts
+    prompts = len(_array(text)) or sum(isinstance(one, list) for one in _array(ids)) or 1
+    each = _array(params) or [params] * prompts
     return sum(_object(one).get("n") or 1 for one in each)
 
 

@@ -68,8 +68,8 @@ def _places(root: dict[str, Any]) -> list[tuple[Any, Any]]:
     return found
 
 
-def _pairs(holder: Any) -> list[tuple[Any, Any]]:
-    return list(holder.items() if isinstance(holder, dict) else enumerate(holder))
+def _pairs(holder: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]]:
+    return [*holder.items()] if isinstance(holder, dict) else [*enumerate(holder)]
 
 
 def encode(body: Any) -> bytes:
