@@ -257,6 +257,8 @@ def serving_options(settings: Settings) -> ServingOptions:
         patience=Patience(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        request_timeout=settings.request_timeout,
+        progress_timeout=settings.progress_timeout,
         max_background=settings.max_background,
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,

@@ -45,6 +45,7 @@ class Terms(Struct, frozen=True):
     new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
     background: the priority is the server's own, and no wish of the client's.
     strict: an ignored parameter is an error. max_logprobs: most alternatives a token.
+    timeout: seconds from admission after which the answer fails with EngineTimeout; None is no deadline.
     """
 
     answer_id: str
@@ -54,6 +55,7 @@ class Terms(Struct, frozen=True):
     background: bool = False
     strict: bool = False
     max_logprobs: int = 20
+    timeout: float | None = None
 
 
 _FEATURE_OF: dict[type[Constraint], Feature] = {

@@ -13,6 +13,7 @@ from ..core.embed import Embeddings, EmbedRequest, Texts
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
+from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 INLINE = 2048
@@ -24,7 +25,8 @@ async def embed(model: ServedModel, texts: Texts, dimensions: int | None, normal
     embedder, tokenizer = embedder_of(model)
     embedder.traits.check(dimensions)
     inputs = await tokenised(tokenizer, texts, embedder.traits.max_tokens)
-    return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
+    with EngineCall():
+        return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
 
 
 def embedder_of(model: ServedModel) -> tuple[Embedder, HfTokenizer]:

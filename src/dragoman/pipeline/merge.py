@@ -9,6 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, sampled
+from .engine_calls import contain
 from .mailbox import Mailbox
 
 Batches = AsyncGenerator[list[Event]]
@@ -39,12 +40,16 @@ async def _merge(prompts: Sequence[Batches]) -> Batches:
 
 
 async def _pump(index: int, batches: Batches, mailbox: Mailbox[tuple[int, list[Event] | _End]]) -> None:
+    task = asyncio.current_task()
     try:
         async with aclosing(batches):
             async for batch in batches:
                 mailbox.put((index, batch))
-    except Exception as error:
-        mailbox.put((index, _End(error)))
+    except BaseException as error:
+        failure = contain(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        mailbox.put((index, _End(failure)))
     else:
         mailbox.put((index, _End()))
 

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
+from .engine_calls import contain
 from .residence import Offer, Place, State
 from .served import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
@@ -149,6 +150,7 @@ class Models:
 
     async def tend(self, place: Place) -> None:
         """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
+        place.note_progress()
         if place.dead:
             await place.bury()
         if place.due:
@@ -159,11 +161,14 @@ class Models:
                     await place.leave()
 
     async def _look(self, place: Place) -> None:
+        task = asyncio.current_task()
         while True:
             await self._sleep(LOOK)
             try:
                 await self.tend(place)
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception) and contain(error, task) is error:
+                    raise
                 # Whatever it was, the next look must come.
                 log.exception("looking after %s failed", place.name)
 

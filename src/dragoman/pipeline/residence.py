@@ -91,7 +91,8 @@ class Place:
         self._users = self._waiting = self._expected = 0
         self._change = asyncio.Event()
         self._failures = 0
-        self.last_used = self.started = self.retry_at = clock()
+        self.last_used = self.started = self.retry_at = self._progressed = clock()
+        self._events_seen = 0
         self.traits = None if self.model is None else Traits.of(self.model)
         """Known once it has been loaded."""
 
@@ -144,6 +145,23 @@ class Place:
     def due(self) -> bool:
         """It is time to try again."""
         return self.state is State.ILL and self._clock() >= self.retry_at
+
+    def note_progress(self) -> None:
+        """Called now and then: whether its generations have advanced since the last call. One that is held need not."""
+        model = self.model
+        if model is None:
+            return
+        events, held = model.progress.events, model.control is not None and model.control.is_paused
+        if events != self._events_seen or not model.progress.running or held:
+            self._events_seen, self._progressed = events, self._clock()
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds for which requests have run without a single event, as of the last `note_progress`."""
+        model = self.model
+        if model is None or not model.progress.running or model.progress.events != self._events_seen:
+            return 0.0
+        return self._clock() - self._progressed
 
     def use(self) -> ServedModel:
         """The model, for a request that has come. Raises Overloaded while it is ill or not here."""

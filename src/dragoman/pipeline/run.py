@@ -9,6 +9,7 @@ from ..core.events import Event
 from ..core.request import GenerateRequest
 from ..prompts.spelling import since_control
 from .admission import Terms
+from .engine_calls import limit_time
 from .merge import best, merge
 from .meter import Meters, Tally, counted
 from .models import ServedModel, TokenBackend
@@ -56,8 +57,10 @@ async def _admit(
         job, said = await prepare(model, request, terms, index)
         jobs.append(job)
         warnings |= dict.fromkeys(said)
-    streams = [_stream(*each) for each in zip(jobs, requests, tallies, strict=True)]
+    streams = [_stream(model, *each) for each in zip(jobs, requests, tallies, strict=True)]
     batches = merge(streams)
+    if terms.timeout is not None:
+        batches = limit_time(batches, terms.timeout)
     if model.presence is not None:
         batches = Kept(model.presence, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
@@ -70,8 +73,9 @@ def _opening(model: ServedModel, job: Job) -> tuple[int, ...] | None:
     return since_control(job.prompt, model.backend.tokenizer.control_ids)
 
 
-def _stream(job: Job, request: GenerateRequest, tally: Tally | None) -> AsyncGenerator[list[Event]]:
-    run = TokenRun(job) if isinstance(job, TokenJob) else EventRun(job)
+def _stream(model: ServedModel, job: Job, request: GenerateRequest, tally: Tally | None) -> AsyncGenerator[list[Event]]:
+    progress = model.progress
+    run = TokenRun(job, progress) if isinstance(job, TokenJob) else EventRun(job, progress)
     batches = run.batches() if tally is None else counted(run.batches(), tally)
     candidates = request.best_of or 0
     return best(batches, request.choices) if candidates > request.choices else batches

@@ -12,6 +12,7 @@ from ..core.embed import Embeddings, EmbedRequest, Pair, PairTexts, ScoreRequest
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .embedding import INLINE, cut, embedder_of
+from .engine_calls import EngineCall
 from .models import ScorerBackend, ServedModel
 
 T = TypeVar("T")
@@ -27,7 +28,8 @@ async def score(model: ServedModel, asked: PairTexts) -> Scores:
 async def _read_together(backend: ScorerBackend, name: str, asked: PairTexts) -> Scores:
     limit = backend.engine.max_tokens
     pairs = await _tokenised(lambda: _pairs(backend.tokenizer, asked, limit), asked)
-    return await backend.engine.score(ScoreRequest(name, pairs, asked.activation))
+    with EngineCall():
+        return await backend.engine.score(ScoreRequest(name, pairs, asked.activation))
 
 
 async def _compared(model: ServedModel, asked: PairTexts) -> Scores:
@@ -37,7 +39,8 @@ async def _compared(model: ServedModel, asked: PairTexts) -> Scores:
         raise Unsupported("This model's scores are cosines, which pass no function.", param="use_activation")
     limit = embedder.traits.max_tokens
     inputs = await _tokenised(lambda: _singles(tokenizer, asked, limit), asked)
-    made = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
+    with EngineCall():
+        made = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
     return await anyio.to_thread.run_sync(_cosines, made, len(asked.queries))
 
 

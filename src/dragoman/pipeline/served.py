@@ -17,6 +17,7 @@ from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
+from .engine_calls import Progress
 from .text import Vocabulary
 from .waiting import WaitingRoom
 
@@ -76,7 +77,7 @@ class ServedModel:
     can be held; trainable: whose weights can be replaced; directed: that can be told what to say. adapters: those that
     can be named instead of the model; None for one that knows none. presence: held by whoever uses it, that it may not
     be let go meanwhile; None for one that always stays. tokenizer_info: what a client needs to know to do the
-    tokenizer's work itself, where it is known.
+    tokenizer's work itself, where it is known. progress: counts what its generations do.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ServedModel:
     adapters: Adapters | None = None
     presence: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
+    progress: Progress = field(default_factory=Progress, compare=False)
     markers: frozenset[int] = field(init=False)
     """Control tokens whose text the parsers need; the same set for every request."""
 

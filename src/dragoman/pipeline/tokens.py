@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import Ended, Failed, PromptScored, Refused, Sampled, SampledBy, Scheduled, Score, TokenOutput
 from ..core.errors import ConnectionCut, DragomanError, EngineError, QueueFull
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
+from .engine_calls import EngineCall, Progress
 from .mailbox import Mailbox
 from .prepare import TokenJob
 from .text import TextAssembler
+
+log = logging.getLogger(__name__)
 
 
 class TokenRun:
@@ -30,14 +34,16 @@ class TokenRun:
         "_mailbox",
         "_nothing_to_say",
         "_others",
+        "_progress",
         "_prompt_tokens",
         "_room",
         "_started",
         "_unfinished",
     )
 
-    def __init__(self, job: TokenJob) -> None:
+    def __init__(self, job: TokenJob, progress: Progress) -> None:
         self._job: TokenJob | None = job
+        self._progress = progress
         self._engine, self._room, self._eos = job.engine, job.room, job.eos
         self._nothing_to_say = job.nothing_to_say
         self._prompt_tokens = len(job.prompt)
@@ -53,11 +59,15 @@ class TokenRun:
         self._held: list[TokenOutput] | None = [] if job.scored else None
 
     async def batches(self) -> AsyncGenerator[list[Event]]:
+        progress = self._progress
         self._room.enter(self._prompt_tokens)
+        progress.begin()
         try:
-            self._add_all()
+            with EngineCall():
+                self._add_all()
             while self._unfinished:
                 await self._mailbox.arrival()
+                progress.events += 1
                 batch = self._read_all(self._mailbox.take())
                 if batch:
                     yield batch
@@ -67,9 +77,8 @@ class TokenRun:
                     raise self._failure
             yield [Finished(self._usage())]
         finally:
-            for choice in self._choices:
-                if not choice.strand.finished:
-                    self._engine.abort(choice.id)
+            self._abort_unfinished()
+            progress.end()
             self._leave()
 
     def _add_all(self) -> None:
@@ -82,6 +91,15 @@ class TokenRun:
         except QueueFull:
             self._full = True
             raise
+
+    def _abort_unfinished(self) -> None:
+        for choice in self._choices:
+            if not choice.strand.finished:
+                try:
+                    self._engine.abort(choice.id)
+                except BaseException:
+                    # The call does not wait, so that this is no cancellation of ours. The answer has its end already.
+                    log.exception("an engine failed to abort %s", choice.id)
 
     def _leave(self) -> None:
         """Room for others: in the queue where this has not begun, in the engine otherwise."""

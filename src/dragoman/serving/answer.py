@@ -24,6 +24,7 @@ from ..core.events import Event
 from ..core.reply import Fold
 from ..dialects.base import Writer
 from ..http.leaving import Watch
+from ..pipeline.engine_calls import contain
 from .patience import Lookout
 
 log = logging.getLogger(__name__)
@@ -120,10 +121,13 @@ class Answer(ABC):
         try:
             try:
                 await self._produce()
-            except Exception as error:
+            except BaseException as error:
+                failure = contain(error, self._task)
+                if not isinstance(failure, Exception):
+                    raise
                 # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
                 with suppress(DragomanError, OSError):
-                    await self._fail(error if isinstance(error, DragomanError) else unexpected(error))
+                    await self._fail(failure if isinstance(failure, DragomanError) else unexpected(failure))
         except asyncio.CancelledError:
             # Only a cancellation of our own ends here, as with asyncio.timeout.
             if not self._cancelled or self._task is None or self._task.uncancel():
@@ -168,7 +172,10 @@ class Answer(ABC):
             self._timer.cancel()
             self._timer = None
         self._lookout.add(self)
+        # Events that are rendered already are sent next: a keepalive that is due now would overtake them.
+        self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._is_writing = False
 
     async def _whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._opening = None
@@ -204,6 +211,8 @@ class Answer(ABC):
     async def _give_sign(self) -> None:
         if self._opening is not None:
             await self._begin()
+        elif self._is_writing:
+            return
         await self._write(self._frame.keepalive)
 
 

@@ -5,6 +5,7 @@ Pure ASGI: nothing wraps `send`, so that a streamed token costs no middleware.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMedia
 from ..dialects.body import echo
 from ..http.leaving import Watch
+from ..pipeline.engine_calls import contain
 from .answer import Answer, Opening, Outcome, RawHeaders, unexpected
 from .auth import Access, Caller
 from .body import ClientGone, Share, read_body
@@ -245,14 +247,18 @@ def http_of(scope: Scope, receive: Receive, watch: Watch, service: Service, enve
 
 async def make(handling: Awaitable[Made]) -> Made | DragomanError:
     """What a handler makes, or what refuses it. Raises ClientGone."""
+    task = asyncio.current_task()
     try:
         return await handling
     except DragomanError as error:
         return error
     except ClientGone:
         raise
-    except Exception as error:
-        return unexpected(error)
+    except BaseException as error:
+        failure = contain(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        return failure if isinstance(failure, DragomanError) else unexpected(failure)
 
 
 def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> Answer | Complete:
@@ -263,7 +269,7 @@ def answer_of(http: Http, made: Made | DragomanError, *, body: bool = True) -> A
         http, made = replace(http, envelope=made.envelope), made.error
     if isinstance(made, DragomanError):
         status, headers, said = http.refusal(made)
-        return Complete(status, headers, said, len(said), made)
+        return Complete(status, headers, said if body else b"", len(said), made)
     head = http.head(made.content_type, made.warnings)
     return Complete(made.status, head, made.body if body else b"", len(made.body))
 

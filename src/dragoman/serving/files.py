@@ -101,9 +101,25 @@ async def _form(http: Http) -> FormData:
 
 
 class _FormParser(MultiPartParser):
-    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none."""
+    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none.
+
+    Raises MultiPartException for a form without its end too: the parser would leave the file of the last part open.
+    """
 
     _told = b""
+    _has_end = False
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._has_end:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise MultiPartException("The form has no end.")
+        return form
+
+    def on_end(self) -> None:
+        self._has_end = True
+        super().on_end()
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._told += data[start:end]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +29,9 @@ from .request_log import Line, noted
 from .service import Service
 
 T = TypeVar("T")
+
+TIMEOUT_HEADER = "x-dragoman-timeout"
+_SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is read in a thread, so that others do not wait for it."""
@@ -196,7 +200,18 @@ def terms(party: Party, answer_id: str, tool_prefix: str = "call_") -> Terms:
         background=party.caller.background,
         strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
+        timeout=request_timeout(party),
     )
+
+
+def request_timeout(party: Party) -> float | None:
+    """Seconds that an answer may take: the server's bound, or less where the client says so. Raises RequestError."""
+    most, given = party.service.options.request_timeout, party.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return most
+    if not _SECONDS.fullmatch(given) or not float(given):
+        raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
+    return float(given) if most is None else min(float(given), most)
 
 
 def _steered(request: GenerateRequest, headers: Headers) -> GenerateRequest:

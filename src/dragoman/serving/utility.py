@@ -134,6 +134,12 @@ async def health(http: Http) -> Whole | Answer:
     """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
     if http.service.models.closed:
         return Whole(msgspec.json.encode({"reason": "the server is stopping"}), 503)
+    limit = http.service.options.progress_timeout
+    for place in http.service.models.places:
+        if place.stalled_for > limit:
+            running = 0 if place.model is None else place.model.progress.running
+            reason = f"{running} requests are running, and nothing has come of them for {place.stalled_for:.0f} s"
+            return Whole(msgspec.json.encode({"model": place.name, "reason": reason}), 503)
     for model in http.service.models:
         for engine in model.engines:
             state = engine.health()

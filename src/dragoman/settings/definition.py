@@ -159,6 +159,25 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     keepalive_interval: Annotated[
         float, Option("Server", "Seconds of silence after which a stream gets a sign of life.", least=0.05, most=3600)
     ] = 5.0
+    request_timeout: Annotated[
+        float | None,
+        Option(
+            "Server",
+            "Seconds after which a generation that has not finished fails with a timeout; a client may ask for less by "
+            "the header `x-dragoman-timeout`. By default there is no deadline.",
+            least=0.05,
+            most=86400,
+        ),
+    ] = None
+    progress_timeout: Annotated[
+        float,
+        Option(
+            "Server",
+            "Seconds without any event of a model, while requests run on it, after which `/health` is 503.",
+            least=1,
+            most=86400,
+        ),
+    ] = 600.0
     shutdown_timeout: Annotated[
         float,
         Option(

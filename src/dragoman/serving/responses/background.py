@@ -35,7 +35,7 @@ class Background:
         self._store, self._limit = store, limit
         self._runs: dict[Key, asyncio.Task[None]] = {}
         self._news: dict[Key, asyncio.Event] = {}
-        self._unsettled: set[Key] = set()
+        self._unsettled: dict[Key, EngineError] = {}
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -69,7 +69,18 @@ class Background:
             raise
         task = asyncio.create_task(run)
         self._runs[put.key] = task
-        task.add_done_callback(lambda _: self._runs.pop(put.key, None))
+        task.add_done_callback(lambda done: self._ended(put.key, done))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        """A run that ended without settling its response is settled by the next tick; who cancelled it has done so."""
+        self._runs.pop(key, None)
+        if task.cancelled():
+            error = None
+        elif (error := task.exception()) is None:
+            return
+        else:
+            log.error("background response %s failed", key.id, exc_info=error)
+        self._unsettled[key] = EngineError("The server failed while it made this response; its log says why.")
 
     async def cancel(self, record: Record) -> Record | None:
         """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
@@ -118,7 +129,7 @@ class Background:
 
     def give_up(self, key: Key) -> None:
         """Its end could not be stored: that is tried again."""
-        self._unsettled.add(key)
+        self._unsettled[key] = EngineError("The response could not be stored.")
 
     async def settle_lapsed(self) -> None:
         while records := await self._store.lapsed(RESPONSE):
@@ -131,9 +142,9 @@ class Background:
             record = await self._store.get(key)
             if record is None or record.state not in RUNNING:
                 await self._stop(key)
-        for key in list(self._unsettled):
-            await self.settle(key, EngineError("The response could not be stored."))
-            self._unsettled.discard(key)
+        for key, error in list(self._unsettled.items()):
+            await self.settle(key, error)
+            self._unsettled.pop(key, None)
 
     async def _look_after(self) -> None:
         ticks = 0

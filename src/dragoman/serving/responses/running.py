@@ -9,6 +9,7 @@ from ...core.errors import DragomanError
 from ...core.events import Event, Finished, Started
 from ...core.reply import Fold
 from ...dialects.responses.kept import RUNNING
+from ...pipeline.engine_calls import contain
 from ...store import Change, Key, Put, Refused, Replace, StoreUnavailable
 from ..answer import log, unexpected
 from .background import Background, appended
@@ -43,8 +44,11 @@ class _Run:
             """Somebody has cancelled or deleted it, and told so already."""
         except DragomanError as error:
             await self._fail(error)
-        except Exception as error:
-            await self._fail(unexpected(error))
+        except BaseException as error:
+            failure = contain(error, asyncio.current_task())
+            if not isinstance(failure, Exception):
+                raise
+            await self._fail(failure if isinstance(failure, DragomanError) else unexpected(failure))
         finally:
             if self._storing is not None:
                 self._storing.cancel()
