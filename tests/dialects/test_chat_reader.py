@@ -547,7 +547,7 @@ def test_the_one_tier_there_is_is_named_where_a_tier_was_asked_for():
     assert "service_tier" not in whole(chat(), *ANSWER)
     assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
     assert chat(service_tier="flex").warnings == (
-        "service_tier: there is one tier here; 'flex' was served as 'default'",
+        "service_tier: 'flex' is not available; 'default' was used",
     )
 
 

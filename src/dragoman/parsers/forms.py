@@ -44,12 +44,10 @@ def _alternatives(schema: Schema, seen: set[str]) -> list[Schema]:
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
     """Raises Unsupported where writing each argument for itself would say the same too often."""
     if len(schemas) > MOST_ARGUMENTS:
-        raise Unsupported(
-            f"More than {MOST_ARGUMENTS} arguments cannot be enforced in the form in which this model calls."
-        )
+        raise Unsupported(f"More than {MOST_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
     copies = sum("const" not in one for schema in schemas for one in alternatives(schema))
     if copies * len(encode(defs)) > MOST_COPIED:
-        raise Unsupported("The definitions are too large to be enforced in the form of this model's calls.")
+        raise Unsupported("The tool definitions are too large to be enforced in this model's tool call format.")
 
 
 def _options(schema: Schema) -> list[Schema]:

@@ -136,7 +136,7 @@ def _renderer(backend: TokenBackend, source: str | None) -> Renderer:
         return backend.renderer
     if not backend.trust_templates:
         raise Unsupported(
-            "This server does not take chat templates from requests (--trust-request-chat-template).",
+            "This server does not accept chat templates in requests (--trust-request-chat-template).",
             param="chat_template",
         )
     return backend.renderer.variant(source)

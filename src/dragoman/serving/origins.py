@@ -73,7 +73,7 @@ class Origins:
         for origin in headers.getlist("origin"):
             allowed = origin.lower() in self._allowed or ("*" in self._allowed and not named)
             if not allowed and origin.lower().partition("://")[2] != host:
-                raise NotPermitted("Pages of other sites may not do this here. See --allowed-origins.")
+                raise NotPermitted("Cross-origin requests are not allowed. See --allowed-origins.")
 
     def _lets(self, headers: Headers) -> bool:
         return "*" in self._allowed or self._origin(headers) is not None

@@ -91,7 +91,7 @@ def _editor(tool: WireTool) -> FunctionTool:
     description = (
         "View, create and edit text files. view shows a file or lists a directory, create writes file_text, "
         f"str_replace replaces the one occurrence of old_str by new_str, insert puts {inserted} behind line "
-        "insert_line" + (", undo_edit takes back the last edit of the file." if with_undo else ".")
+        "insert_line" + (", undo_edit reverts the last edit of the file." if with_undo else ".")
     )
     properties = {"file_text": _STRING, "old_str": _STRING, "new_str": _STRING, inserted: _STRING}
     schema = _object(

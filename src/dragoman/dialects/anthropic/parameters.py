@@ -12,8 +12,9 @@ _PROMPTING = (
     ("model", "optional if the server has a default model"),
     (
         "messages",
-        "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message is continued. "
-        "Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted tools' calls and "
+        "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message is "
+        "continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; "
+        "hosted tools' calls and "
         "results are replayed as far as they can be parsed; thinking and redacted_thinking that this server did not "
         "sign or encrypt for this key are handled as --reasoning-check specifies",
     ),
@@ -30,8 +31,8 @@ _PROMPTING = (
     ("tool_choice", "auto, any, tool, none, disable_parallel_tool_use"),
     (
         "thinking",
-        "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the default is "
-        "the model's. budget_tokens is enforced; display omitted returns no text",
+        "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the default "
+        "is the model's. budget_tokens is enforced; display omitted returns no text",
     ),
     ("output_config", "effort, and format with json_schema"),
     ("output_format", "former name of output_config.format"),

@@ -25,16 +25,15 @@ _OWN = (
     ("stream_options", "include_obfuscation: true is refused; usage is always included"),
     (
         "include",
-        "message.output_text.logprobs; reasoning.encrypted_content, which only this server can decrypt, for the same API "
-        "key. Other values belong to "
-        "hosted tools and have no effect",
+        "message.output_text.logprobs; reasoning.encrypted_content, which only this server can decrypt, for the same "
+        "API key. Other values belong to hosted tools and have no effect",
     ),
     ("tools", "function, namespace, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
     ("tool_choice", "all forms; a hosted tool is refused"),
     ("parallel_tool_calls", ""),
     ("max_tool_calls", "limits calls of hosted tools; there are none"),
     ("max_output_tokens", "1 or more; -1 and null are the rest of the context"),
-    ("text", "format text, json_object and json_schema; verbosity is validated, low and high have no effect and give a warning"),
+    ("text", "format text, json_object and json_schema; verbosity: low and high have no effect and give a warning"),
     (
         "reasoning",
         "effort (none turns reasoning off); with summary the reasoning is returned as a summary, otherwise as "
@@ -43,7 +42,7 @@ _OWN = (
     ("top_logprobs", "0 to 20; more than 0 includes the logprobs"),
     (
         "truncation",
-        "auto omits the oldest whole turns (calls together with their results) of a conversation that does not fit, and "
+        "auto omits the oldest whole turns (calls together with their results) of a conversation that does not fit; "
         "a warning gives the number of omitted messages; the instructions, the last question and the last turn remain",
     ),
     ("metadata", "at most 16 keys of 64 characters with values of 512 characters; echoed"),

@@ -32,7 +32,7 @@ _PARAMS = (
     ("frequency_penalty", "-2 to 2, as in OpenAI's dialects"),
     ("seed", ""),
     ("stop", "stays in the text, as in TGI"),
-    ("best_of", "returns the candidate with the highest likelihood per token, not the others. No streaming if greater than 1"),
+    ("best_of", "returns the candidate with the highest likelihood per token; no streaming if greater than 1"),
     ("details", "requires an engine with logprobs; without it logprobs in a stream are null"),
     ("decoder_input_details", "logprobs of the prompt, as `prefill`; requires details, not with stream"),
     ("top_n_tokens", "0 to 20, requires details"),

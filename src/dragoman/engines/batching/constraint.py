@@ -26,7 +26,7 @@ class Constraint:
         try:
             return self._matcher.mask()
         except Exception:
-            log.exception("the matcher of %s gave no mask", self._id)
+            log.exception("the matcher of %s returned no mask", self._id)
             self.broken = True
             return b""
 
@@ -35,7 +35,7 @@ class Constraint:
             self.broken = not self._matcher.advance(token)
             self.finished = self._matcher.finished
         except Exception:
-            log.exception("the matcher of %s did not take token %d", self._id, token)
+            log.exception("the matcher of %s rejected token %d", self._id, token)
             self.broken = True
 
 

@@ -73,7 +73,7 @@ class _Live:
     def ending(self) -> list[TokenOutput]:
         """What it is told when it ends from outside."""
         if self.unscored:
-            return [Failed(self.id, "The request was ended before its prompt was scored.")]
+            return [Failed(self.id, "The request was aborted before its prompt was scored.")]
         ended: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
         return ended if self.announced else [Scheduled(self.id, 0), *ended]
 
@@ -209,9 +209,9 @@ class BatchingEngine:
         check_request(request, self.vocab_size, self.max_model_len)
         adapter = self._adapter(request)
         if request.images and self._sight is None:
-            raise Unsupported("This engine does not see.", param="messages")
+            raise Unsupported("This engine does not accept images.", param="messages")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are already queued or running; retry later.")
         if not self._live:
             self._busy_since = self._clock()
         self._arrived += 1
@@ -226,7 +226,7 @@ class BatchingEngine:
         extras = dict(request.extras)
         asked = extras.pop("lora", None) if self._adapters else None
         if extras:
-            raise Unsupported(f"This engine does not know {next(iter(extras))}.", param=next(iter(extras)))
+            raise Unsupported(f"This engine does not support {next(iter(extras))}.", param=next(iter(extras)))
         if asked is None or self._adapters is None:
             return None
         name = msgspec.json.decode(asked, type=str)

@@ -26,7 +26,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     request = call.requests[0]
     model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
     request = await http.service.media.gathered(files_of(http), model, request)
     prompted = await prompt_that_fits(model.backend, request, terms(http, http.id), model.max_model_len)
     dropped = [dropped_warning(prompted.dropped, model.max_model_len)] if prompted.dropped else []

@@ -89,7 +89,8 @@ def no_such_conversation(id: str, param: str | None = None) -> NotFound:
 
 def _needs_store(param: str) -> Unsupported:
     return Unsupported(
-        f"'{param}' is not supported here: this server keeps no state. Send the whole conversation as 'input'.",
+        f"'{param}' is not supported here: this server has no store (--store none). Send the whole "
+        "conversation as 'input'.",
         param=param,
     )
 
