@@ -107,7 +107,7 @@ def plain(word: str, marks: Sequence[str]) -> str:
     found = next((mark for mark in marks if mark in word), None)
     if found is not None:
         raise Unsupported(
-            f"{word[:100]!r} cannot be written in the form of this model's calls: it has {found!r} in it."
+            f"{word[:100]!r} cannot be represented in this model's tool call format: it contains {found!r}."
         )
     return word
 

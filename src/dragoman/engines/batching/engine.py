@@ -179,7 +179,7 @@ class BatchingEngine:
         running = min(worker.running, live)
         silent, config = self._silence(worker), self._config
         if silent > min(config.stall_after, config.step_timeout):
-            hangs, reason = silent > config.step_timeout, f"no step for {silent:.0f} s"
+            hangs, reason = silent > config.step_timeout, f"no step completed for {silent:.0f} s"
             return Health(ready=False, reason=reason, waiting=live - running, running=running, failed=hangs)
         return Health(waiting=live - running, running=running)
 

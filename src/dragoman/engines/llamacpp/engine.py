@@ -119,7 +119,7 @@ class LlamaCppEngine:
         trouble, failed, config = self._link.trouble, self._link.broken, self._config
         silent = self._clock() - self._heard if self._running else 0.0
         if trouble is None and silent > min(config.stall_after, config.step_timeout):
-            trouble, failed = f"llama.cpp has said nothing for {silent:.0f} s", silent > config.step_timeout
+            trouble, failed = f"no message from llama.cpp for {silent:.0f} s", silent > config.step_timeout
         return Health(trouble is None, trouble, len(self._waiting), len(self._running), failed)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:

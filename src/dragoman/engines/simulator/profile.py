@@ -120,7 +120,7 @@ def load(name: str) -> Profile:
         except OSError as error:
             raise ProfileError(f"{name}: {error.strerror}") from None
     if name not in shipped():
-        raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(shipped())}")
+        raise ProfileError(f"there is no profile {name!r}; included profiles are {', '.join(shipped())}")
     return loads((FOLDER / f"{name}{SUFFIX}").read_bytes(), name)
 
 
