@@ -53,7 +53,7 @@ def test_what_is_played_is_what_was_said_to_the_byte(tmp_path: Path) -> None:
     with served(Player(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
         assert said(url) == through
         assert raw(url) == passed
-        with pytest.raises(openai.NotFoundError, match="no answer to this GET"):
+        with pytest.raises(openai.NotFoundError, match="no response for this GET"):
             openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list()
 
 

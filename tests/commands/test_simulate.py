@@ -128,7 +128,7 @@ def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     enough = int(said.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
     assert shares[enough] >= 99 > shares[enough - 1], "the very fewest"
-    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("Not even 2 replicas are enough")
+    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
     assert json.loads(told("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
 
 

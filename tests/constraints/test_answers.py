@@ -284,7 +284,7 @@ def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: st
         (Regex("a" * 4097), "4 KiB"),
         (Regex("(" * 2_000 + ")" * 2_000), "regex"),
         (Regex(r"[^\s\S]"), "no answer"),
-        (Choices(()), "nothing to choose"),
+        (Choices(()), "list of choices is empty"),
         (Choices(("x" * 70_000,)), "64 KiB"),
         (ContextFree("start: nothing"), "nothing"),
         (ContextFree(""), "mpty"),

@@ -76,9 +76,9 @@ def test_the_same_question_is_the_same_however_it_is_written() -> None:
     ("lines", "why"),
     [
         ([b'{"id": 1}'], "line 1: Object missing required field"),
-        ([written(Head(2, "x"))], "line 1: a recording of version 2; this reads 1"),
+        ([written(Head(2, "x"))], "line 1: the recording has version 2; the supported version is 1"),
         ([HEAD, b"{broken"], "line 2"),
-        ([written(Exchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0))], "does not begin as one"),
+        ([written(Exchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0))], "the header is missing"),
     ],
 )
 def test_what_is_no_recording_is_told(lines: list[bytes], why: str) -> None:

@@ -55,7 +55,7 @@ class Compiler:
         limits: CompilerLimits | None = None,
     ) -> None:
         if not eos:
-            raise ValueError("constraints need a token that ends an answer")
+            raise ValueError("constraints require an end-of-sequence token")
         self._limits = limits or CompilerLimits()
         self.vocabulary = Vocabulary.of(tokenizer, eos, vocab_size or 0)
         self._made: Tools | None = None
@@ -176,7 +176,7 @@ class _Matcher:
             mask = self._inner.compute_bitmask()
             if self._inner.is_error():  # the mask would let the answer end here, as if it were whole
                 _check_panic(self._inner)
-                raise RequestError(f"The constraint cannot be followed any further: {_reason(self._inner)}")
+                raise RequestError(f"The constraint cannot be satisfied: {_reason(self._inner)}")
             return mask
 
     def allows(self, token: int) -> bool:

@@ -41,7 +41,7 @@ Schema: TypeAlias = "dict[str, Json] | bool"
 
 
 def check_schema(schema: str, param: str) -> None:
-    """Raise RequestError for what is no JSON Schema, or too large or deep a one."""
+    """Raise RequestError for an invalid, too large or too deep JSON Schema."""
     parse_schema(schema, param)
 
 
@@ -56,7 +56,7 @@ def parse_schema(schema: str, param: str) -> Schema:
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
     if not isinstance(value, (dict, bool)):
-        raise RequestError("A JSON Schema has to be an object or a boolean.", param=param)
+        raise RequestError("A JSON Schema must be an object or a boolean.", param=param)
     if _levels(value) > 2 * MOST_LEVELS:  # a level of a schema is two of JSON: `properties`, and a name in it
         raise _too_deep(param)
     _check_meta(value, param)

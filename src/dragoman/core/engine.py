@@ -369,4 +369,4 @@ def check_prompt(ids: tuple[int, ...], vocab: int, max_model_len: int) -> None:
     if len(ids) >= max_model_len:
         raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
     if min(ids) < 0 or max(ids) >= vocab:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab - 1}.", param="prompt")
+        raise RequestError(f"The prompt contains token ids that are not in 0 to {vocab - 1}.", param="prompt")

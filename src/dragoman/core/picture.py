@@ -55,14 +55,14 @@ def checked_image(inline: Inline, param: str) -> Inline:
     """
     if len(inline.data) > MAX_BYTES:
         raise RequestError(
-            f"The image in '{param}' has {len(inline.data)} bytes; at most {MAX_BYTES} are taken.",
+            f"The image in '{param}' has {len(inline.data)} bytes; the maximum is {MAX_BYTES}.",
             param=param,
             code="image_too_large",
         )
     picture = picture_of(inline.data)
     if picture is None:
         raise RequestError(
-            f"What is in '{param}' is not an image that can be read: PNG, JPEG, GIF and WebP are taken.",
+            f"'{param}' is not a readable image; supported formats are PNG, JPEG, GIF and WebP.",
             param=param,
             code="invalid_image",
         )
@@ -75,7 +75,7 @@ def checked_image(inline: Inline, param: str) -> Inline:
         )
     if picture.width * picture.height > MAX_PIXELS:
         raise RequestError(
-            f"The image in '{param}' has {picture.width} x {picture.height} pixels; at most {MAX_PIXELS} are taken.",
+            f"The image in '{param}' has {picture.width} x {picture.height} pixels; the maximum is {MAX_PIXELS}.",
             param=param,
             code="image_too_large",
         )

@@ -36,7 +36,7 @@ _top_level = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Body:
-    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is no JSON object."""
+    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is not a JSON object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -40,7 +40,7 @@ def structured(fields: Decoding) -> list[tuple[str, Constraint]]:
 def only_one(found: Sequence[tuple[str, Constraint]]) -> Constraint | None:
     if len(found) > 1:
         names = " and ".join(f"'{param}'" for param, _ in found)
-        raise RequestError(f"Only one constraint is possible, but got {names}.", param=found[1][0])
+        raise RequestError(f"Only one constraint is allowed, but got {names}.", param=found[1][0])
     return found[0][1] if found else None
 
 

@@ -240,7 +240,7 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
         return
     one_of(tier, ("auto", "default", "flex", "scale", "priority", "fast"), "service_tier")
     if tier not in ("auto", "default"):
-        warnings.append(f"service_tier: there is one tier here; '{tier}' was served as 'default'")
+        warnings.append(f"service_tier: '{tier}' is not available; 'default' was used")
 
 
 def most_logprobs(profile: Profile) -> int:

@@ -104,7 +104,7 @@ class Call:
         self._seen_arguments = False
 
     def read(self, text: str, at: int) -> tuple[int, Seen]:
-        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is no JSON or no name."""
+        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is not valid JSON, or no name."""
         while True:
             start, reads = at, self._reads
             at, seen = self._object.read(text, at)

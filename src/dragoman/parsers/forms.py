@@ -44,12 +44,10 @@ def _alternatives(schema: Schema, seen: set[str]) -> list[Schema]:
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
     """Raises Unsupported where writing each argument for itself would say the same too often."""
     if len(schemas) > MOST_ARGUMENTS:
-        raise Unsupported(
-            f"More than {MOST_ARGUMENTS} arguments cannot be enforced in the form in which this model calls."
-        )
+        raise Unsupported(f"More than {MOST_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
     copies = sum("const" not in one for schema in schemas for one in alternatives(schema))
     if copies * len(encode(defs)) > MOST_COPIED:
-        raise Unsupported("The definitions are too large to be enforced in the form of this model's calls.")
+        raise Unsupported("The tool definitions are too large to be enforced in this model's tool call format.")
 
 
 def _options(schema: Schema) -> list[Schema]:
@@ -109,7 +107,7 @@ def plain(word: str, marks: Sequence[str]) -> str:
     found = next((mark for mark in marks if mark in word), None)
     if found is not None:
         raise Unsupported(
-            f"{word[:100]!r} cannot be written in the form of this model's calls: it has {found!r} in it."
+            f"{word[:100]!r} cannot be represented in this model's tool call format: it contains {found!r}."
         )
     return word
 

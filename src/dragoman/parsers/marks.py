@@ -15,7 +15,7 @@ class Marks:
 
     def __init__(self, texts: Sequence[str]) -> None:
         if not texts or not all(texts):
-            raise ValueError("there must be at least one text, and none may be empty")
+            raise ValueError("there must be at least one text, and no text may be empty")
         self._next: list[dict[str, int]] = [{}]
         self._fail = [0]
         self._depth = [0]

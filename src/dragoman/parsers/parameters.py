@@ -79,7 +79,7 @@ def enforceable(tool: Tool) -> Parameters:
     root = _root(tool)
     found = next((word for word in _COMBINED if word in root), None)
     if found is not None:
-        raise Unsupported(f"{found!r} over all arguments cannot be enforced in the form in which this model calls.")
+        raise Unsupported(f"{found!r} over all arguments cannot be enforced in this model's tool call format.")
     known = parameters(tool)
     check_size([one.schema for one in known.named], {key: root[key] for key in _DEFINITIONS if key in root})
     required = root.get("required")

@@ -259,7 +259,7 @@ class TaggedReader:
         return at, Seen.MORE
 
     def _behind_json(self, text: str, at: int) -> tuple[int, Seen]:
-        """What is no JSON stays as it is."""
+        """What is not valid JSON stays as it is."""
         at, rest = self._until.read(text, at)
         self._say(self._named.json(rest))
         return self._behind_value(at)

@@ -39,7 +39,7 @@ def decode(text: str) -> Json:
 
 
 def _no_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def encode(value: Json) -> str:

@@ -132,7 +132,7 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
     most = min(capabilities.max_logprobs, terms.max_logprobs)
     for asked, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
         if asked is not None and asked > most:
-            raise RequestError(f"`{param}` is {asked}; this server gives at most {most}.", param=param)
+            raise RequestError(f"`{param}` is {asked}; the maximum is {most}.", param=param)
 
 
 def _parameters(request: GenerateRequest) -> Iterator[str]:

@@ -52,7 +52,9 @@ def thought_limit(
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
     if model.reasoning is None:
-        raise Unsupported("This model does not reason: there is nothing to limit.", param="thinking_token_budget")
+        raise Unsupported(
+            "This model does not support reasoning, so it has no reasoning to limit.", param="thinking_token_budget"
+        )
     syntax = model.reasoning.thought
     begin, end = (tuple(backend.tokenizer.encode(mark, special=True)) for mark in (syntax.begin, syntax.end))
     return ThoughtLimit(prompt.reasoning.budget, begin, end, end, opened(syntax, tail))

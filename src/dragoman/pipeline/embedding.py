@@ -37,14 +37,16 @@ def embedder_of(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
         case TokenBackend(embedder=embedder, tokenizer=tokenizer) if embedder is not None:
             return embedder, tokenizer
         case ScorerBackend():
-            raise Unsupported("This model scores pairs of texts and makes no embeddings: use /rerank.", param="model")
+            raise Unsupported(
+                "This model scores pairs of texts and does not support embeddings: use /rerank.", param="model"
+            )
         case TokenBackend() | EventBackend():
-            raise Unsupported("This model makes no embeddings.", param="model")
+            raise Unsupported("This model does not support embeddings.", param="model")
 
 
 def does_not_generate(backend: EmbedderBackend | ScorerBackend) -> Unsupported:
     route = "/v1/embeddings" if isinstance(backend, EmbedderBackend) else "/rerank or /score"
-    return Unsupported(f"This model reads texts and generates none: use {route}.", param="model")
+    return Unsupported(f"This model does not generate text: use {route}.", param="model")
 
 
 async def tokenised(tokenizer: HfTokenizer, texts: Texts, limit: int) -> tuple[tuple[int, ...], ...]:

@@ -52,7 +52,7 @@ async def prompt_that_fits(backend: TokenBackend, request: GenerateRequest, term
 
 
 def dropped_warning(dropped: int, limit: int) -> str:
-    return f"truncation: the {dropped} oldest messages were left out to fit the context of {limit} tokens"
+    return f"truncation: the {dropped} oldest messages were omitted to fit the context of {limit} tokens"
 
 
 def _without(request: GenerateRequest, prompt: Conversation, gone: set[int]) -> GenerateRequest:

@@ -38,7 +38,7 @@ def _empty(part: Part, found: list[bytes], mark: Image | Text) -> Part:
             found.append(data)
             return mark
         case Image():
-            raise Unsupported("This engine takes images that come with the request only.", param="messages")
+            raise Unsupported("This engine accepts only images that are included in the request.", param="messages")
         case ToolResult(content=content):
             shown = tuple(_empty(one, found, mark) if isinstance(one, Image) else one for one in content)
             return ToolResult(part.call_id, shown, part.is_error)  # pyright: ignore[reportArgumentType]

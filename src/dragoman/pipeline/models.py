@@ -103,7 +103,7 @@ class Models:
         """
         place = self.place(name)
         if self.closed:
-            raise Overloaded("The server is stopping; try again.")
+            raise Overloaded("The server is shutting down; retry later.")
         if place.state in (State.UNLOADED, State.LEAVING):
             loading = self._loads.get(place.name)
             if loading is None:
@@ -116,7 +116,7 @@ class Models:
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, again: bool = False) -> None:
         """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
         if base.adapters is None:
-            raise RequestError("This model's engine takes no adapters.", param="base_model_name")
+            raise RequestError("This model's engine does not support adapters.", param="base_model_name")
         if adapter.name in self._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
         await base.adapters.load(adapter, again=again)
@@ -128,7 +128,7 @@ class Models:
             if model.adapters is not None and name in model.adapters:
                 model.adapters.unload(name)
                 return
-        raise RequestError(f"`{name}` is no adapter.", param="lora_name")
+        raise RequestError(f"`{name}` is not an adapter.", param="lora_name")
 
     async def start(self) -> None:
         for place in self._places:
@@ -170,7 +170,7 @@ class Models:
                 if not isinstance(error, Exception) and contain(error, task) is error:
                     raise
                 # Whatever it was, the next look must come.
-                log.exception("looking after %s failed", place.name)
+                log.exception("monitoring %s failed", place.name)
 
     async def _bring(self, place: Place) -> None:
         async with self._moving:
@@ -187,7 +187,9 @@ class Models:
         while sum(place.memory for place in self._places) + need > most:
             able = [place for place in self._places if place.memory and place.state is not State.LEAVING]
             if not able:
-                raise EngineError(f"The model `{wanted.name}` takes more memory than all models may take here.")
+                raise EngineError(
+                    f"The model `{wanted.name}` needs more memory than the limit for all models (--models-memory)."
+                )
             await min(able, key=lambda place: (place.busy, place.last_used)).leave()
 
     def _loaded(self, name: str, done: asyncio.Task[None]) -> None:

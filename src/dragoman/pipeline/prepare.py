@@ -83,9 +83,9 @@ async def prepare(model: ServedModel, request: GenerateRequest, terms: Terms, in
     warnings = check(request, model.capabilities, terms, rendered_here=isinstance(backend, TokenBackend))
     if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
-            warnings.append("truncation is ignored: this model's engine makes its own prompts")
+            warnings.append("truncation is ignored: this model's engine builds its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
-            warnings.append("context_management is ignored: this model's engine makes its own prompts")
+            warnings.append("context_management is ignored: this model's engine builds its own prompts")
         return _event_job(model, backend.engine, request, terms), warnings
     preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
     return await preparation.job(), warnings
@@ -144,7 +144,7 @@ class _TokenPreparation:
         for name in prompted.ignored:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
         if request.limits.stop and not _stops(request):
-            self.warnings.append("stop is ignored: it would cut the JSON that the response format asks for")
+            self.warnings.append("stop is ignored: it would truncate the JSON of the response format")
         max_tokens = self._max_tokens(len(prompted.ids))
         requests = self._sequences(prompted, max_tokens, await self._compile(prompted))
         return TokenJob(
@@ -173,7 +173,7 @@ class _TokenPreparation:
             default = self.model.max_new_tokens
             return left if default is None else min(left, default)
         if asked > left:
-            self.warnings.append(f"max_tokens is cut from {asked} to {left}: the context holds {limit} tokens")
+            self.warnings.append(f"max_tokens is reduced from {asked} to {left}: the context has {limit} tokens")
         return min(asked, left)
 
     async def _compile(self, prompted: Prompted) -> Compiled | None:

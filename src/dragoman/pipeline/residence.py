@@ -99,7 +99,7 @@ class Place:
     def __enter__(self) -> None:
         if self.state is not State.LOADED:
             # It went between being found and being used.
-            raise Overloaded("The model has just been let go; try again.")
+            raise Overloaded("The model is being unloaded; retry in a few seconds.")
         self._users += 1
 
     def __exit__(self, *_: object) -> None:
@@ -167,9 +167,9 @@ class Place:
         """The model, for a request that has come. Raises Overloaded while it is ill or not here."""
         if self.state is State.ILL:
             wait = max(1.0, self.retry_at - self._clock())
-            raise Overloaded("The model's engine failed and is being started again.", retry_after=wait)
+            raise Overloaded("The model's engine failed and is being restarted.", retry_after=wait)
         if self.model is None or self.state is not State.LOADED:
-            raise Overloaded("The model is not loaded at present; try again.")
+            raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model
 
@@ -183,7 +183,7 @@ class Place:
         except (DragomanError, OSError, ValueError) as error:
             log.exception("%s cannot be loaded", self.name)
             await self._give_up()
-            raise EngineError(f"The model `{self.name}` could not be loaded; the server's log says why.") from error
+            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
         self.traits = Traits.of(made)
         self._expected = self._waiting
         log.info("%s is loaded", self.name)
@@ -201,7 +201,7 @@ class Place:
         await self._until(lambda: not self._users)
         await self.stop()
         self.model, self.state = None, State.UNLOADED
-        log.info("%s is let go", self.name)
+        log.info("%s is unloaded", self.name)
 
     async def _until(self, so: Callable[[], bool]) -> None:
         while not so():
@@ -235,10 +235,10 @@ class Place:
         try:
             await self.start()
         except Exception:
-            log.exception("%s: its engine could not be started again", self.name)
+            log.exception("%s: its engine could not be restarted", self.name)
             await self._give_up()
         else:
-            log.info("%s: its engine was started again", self.name)
+            log.info("%s: its engine was restarted", self.name)
 
     def _fall_ill(self) -> None:
         now = self._clock()

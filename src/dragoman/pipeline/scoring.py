@@ -36,7 +36,9 @@ async def _compared(model: ServedModel, asked: PairTexts) -> Scores:
     """Each text is read once, however many it is compared with."""
     embedder, tokenizer = embedder_of(model)
     if asked.activation is not None:
-        raise Unsupported("This model's scores are cosines, which pass no function.", param="use_activation")
+        raise Unsupported(
+            "This model's scores are cosine similarities, which use no activation function.", param="use_activation"
+        )
     limit = embedder.traits.max_tokens
     inputs = await _tokenised(lambda: _singles(tokenizer, asked, limit), asked)
     with EngineCall():
@@ -87,7 +89,7 @@ def _left(whole: int, taken: int) -> int:
     """Tokens that are left for a text. Raises RequestError where there are none."""
     if whole <= taken:
         raise RequestError(
-            f"truncate_prompt_tokens leaves no token: {taken} stand beside the text that is cut.",
+            f"truncate_prompt_tokens leaves no room for the text: {taken} tokens are required besides it.",
             param="truncate_prompt_tokens",
         )
     return whole - taken

@@ -27,7 +27,7 @@ class WaitingRoom:
         """Raises Overloaded where a prompt of any length would be refused."""
         if self._unasked:
             self._unasked -= 1
-            raise QueueFull("As many wait for the engine already as may.")
+            raise QueueFull("The request queue is full; retry later.")
         if self.tokens >= self._most:
             raise self._overloaded()
 
@@ -51,4 +51,4 @@ class WaitingRoom:
         self._unasked = 0
 
     def _overloaded(self) -> Overloaded:
-        return Overloaded(f"{self.tokens} tokens of prompts are waiting already.")
+        return Overloaded(f"{self.tokens} tokens of prompts are already queued; retry later.")

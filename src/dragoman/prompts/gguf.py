@@ -89,7 +89,7 @@ def tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
         case "bert":
             parts = _wordpiece(vocabulary)
         case other:
-            raise TokenizerError(f"its vocabulary is of a kind that is not supported: `{other}`")
+            raise TokenizerError(f"its vocabulary type is not supported: `{other}`")
     added = [_added(id, name, kind) for id, (name, kind) in _special(vocabulary).items()]
     return msgspec.json.encode({"version": "1.0", "added_tokens": added, "truncation": None, "padding": None, **parts})
 
@@ -107,7 +107,7 @@ def _added(id: int, name: str, kind: int) -> dict[str, Any]:
 def _byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     splits = _SPLITS.get(vocabulary.pre)
     if splits is None:
-        raise TokenizerError(f"it cuts text in a way that is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
+        raise TokenizerError(f"its pre-tokenizer is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
     cut = [{"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False} for each in splits]
     bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     merges = [tuple(merge.split(" ", 1)) for merge in vocabulary.merges]

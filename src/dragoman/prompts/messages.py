@@ -151,7 +151,7 @@ class _Writer:
     def _check_text(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if self._part(part).keys() == {"type"}:
-                raise Unsupported("The chat template of this model takes text only.", param="messages")
+                raise Unsupported("The chat template of this model supports only text.", param="messages")
 
     def _part(self, part: Part) -> Object:
         match part:
@@ -160,12 +160,12 @@ class _Writer:
             case Image() | Audio() | File():
                 kind = type(part).__name__.lower()
                 if not (self._images and isinstance(part, Image)):
-                    raise Unsupported(f"This model does not read {kind} input.", param="messages")
+                    raise Unsupported(f"This model does not support {kind} input.", param="messages")
                 return {"type": kind}
             case ToolCall():
-                raise RequestError("Only an assistant's message can hold tool calls.", param="messages")
+                raise RequestError("Only an assistant message can contain tool calls.", param="messages")
             case ToolResult():
-                raise RequestError("An assistant's message cannot hold tool results.", param="messages")
+                raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
     def _call(self, call: ToolCall) -> Object:
         if call.custom:
@@ -196,7 +196,7 @@ def _known(message: Message, traits: Traits) -> Message:
 def _text(part: Part) -> str:
     if isinstance(part, Text):
         return part.text
-    raise Unsupported("System and developer messages can hold only text.", param="messages")
+    raise Unsupported("System and developer messages can contain only text.", param="messages")
 
 
 def _as_error(content: Sequence[Text | Image | Audio | File]) -> Sequence[Text | Image | Audio | File]:

@@ -228,14 +228,14 @@ def _size(conversation: Conversation) -> int:
     try:
         return len(msgspec.json.encode(conversation))
     except UnicodeEncodeError as error:
-        message = "The messages are not valid Unicode: they hold half of a surrogate pair."
+        message = "The messages are not valid Unicode: they contain an unpaired surrogate."
         raise RequestError(message, param="messages") from error
 
 
 def _check_final(messages: tuple[Message, ...], generate: bool) -> None:
     param = "continue_final_message"
     if generate:
-        raise RequestError("continue_final_message and add_generation_prompt exclude each other.", param=param)
+        raise RequestError("continue_final_message and add_generation_prompt cannot be combined.", param=param)
     if not messages or messages[-1].role is not Role.ASSISTANT:
         raise RequestError("Only a final message of the assistant can be continued.", param=param)
     parts = messages[-1].parts
@@ -270,7 +270,7 @@ def _options(reasoning: ReasoningOptions, template: Template) -> Object:
 def _kwargs(text: str | None, template: Template) -> Object:
     value = _json(text or "{}", "chat_template_kwargs")
     if not isinstance(value, dict):
-        raise RequestError("chat_template_kwargs has to be an object.", param="chat_template_kwargs")
+        raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     for name in value:
         if name in template.reserved or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
@@ -280,7 +280,7 @@ def _kwargs(text: str | None, template: Template) -> Object:
 def _documents(text: str | None) -> Json:
     value = _json(text or "null", "documents")
     if value is not None and not isinstance(value, list):
-        raise RequestError("documents has to be a list.", param="documents")
+        raise RequestError("documents must be a list.", param="documents")
     return value
 
 

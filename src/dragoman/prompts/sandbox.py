@@ -60,7 +60,7 @@ class Budget:
     def spend(self, characters: int) -> None:
         self._characters -= characters
         if self._characters < 0:
-            raise Exhausted("it makes too much text")
+            raise Exhausted("it produces too much text")
 
     def weigh(self, value: object) -> None:
         """Spend what a value takes when it is written out, however often it holds the same thing."""
@@ -121,7 +121,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def small(self, value: Value) -> Value:
         """A value may be a width."""
         if (isinstance(value, int) and abs(value) > _MOST) or (isinstance(value, str) and len(value) > _MOST // 100):
-            raise Exhausted("an argument is too great")
+            raise Exhausted("an argument is too large")
         return value
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
@@ -169,9 +169,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 _check_format(left)
                 self.written(right)
             case "*", int(), int() if left.bit_length() + right.bit_length() > _MOST_BITS:
-                raise Exhausted("a number is too great")
+                raise Exhausted("a number is too large")
             case "**", int(), int() if left.bit_length() * abs(right) > _MOST_BITS:
-                raise Exhausted("a number is too great")
+                raise Exhausted("a number is too large")
             case _:
                 pass
         return super().call_binop(context, operator, left, right)

@@ -111,7 +111,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise RequestError(_said(error), param="messages") from error
         except _FAILURES as error:
-            raise RequestError(f"The chat template fails at these messages: {error}", param="messages") from error
+            raise RequestError(f"The chat template fails on these messages: {error}", param="messages") from error
 
     def _attempt(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
@@ -213,8 +213,8 @@ def _config(raw: bytes) -> _Config:
 def _said(error: jinja2.TemplateError) -> str:
     """What a template said by `raise_exception` is for the client as it stands."""
     if type(error) is jinja2.TemplateError:
-        return error.message or "The chat template refuses these messages."
-    return f"The chat template fails at these messages: {error.message}"
+        return error.message or "The chat template rejects these messages."
+    return f"The chat template fails on these messages: {error.message}"
 
 
 _EPOCH = datetime(2000, 1, 1)

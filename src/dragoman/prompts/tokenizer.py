@@ -230,5 +230,5 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
 
 def _refuse_surrogates(text: str, error: Exception) -> NoReturn:
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise RequestError("The text is not valid Unicode: it holds half of a surrogate pair.") from error
+        raise RequestError("The text is not valid Unicode: it contains an unpaired surrogate.") from error
     raise error

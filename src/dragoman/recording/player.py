@@ -67,7 +67,7 @@ class Player:
         path = sent_path(scope)
         answer = self._next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
         if answer is None:
-            await refuse(send, 404, f"The recording has no answer to this {scope['method']} {path}.")
+            await refuse(send, 404, f"The recording has no response for this {scope['method']} {path}.")
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_when_left, receive, tasks.cancel_scope)

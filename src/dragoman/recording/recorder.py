@@ -104,7 +104,7 @@ class _Passing:
             self._end_at = self._now() - self._begin
             self._ended = "cut"
             if self._status is None:
-                await refuse(send, 502, f"The upstream did not answer: {type(error).__name__}.")
+                await refuse(send, 502, f"The upstream did not respond: {type(error).__name__}.")
             # Else the answer stays unfinished, as the upstream's is: the server closes the connection.
 
     async def _relay(self, answer: httpx2.Response, send: Send) -> None:

@@ -125,13 +125,15 @@ def read(lines: Iterable[bytes]) -> list[Exchange]:
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=Head).dragoman_recording
                 if version != VERSION:
-                    raise TapeError(f"line {number}: a recording of version {version}; this reads {VERSION}")
+                    raise TapeError(
+                        f"line {number}: the recording has version {version}; the supported version is {VERSION}"
+                    )
                 headed = True
                 continue
             exchange = msgspec.json.decode(line, type=Exchange)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise TapeError(f"line {number}: {error}") from None
         if not headed:
-            raise TapeError(f"line {number}: this is no recording: it does not begin as one")
+            raise TapeError(f"line {number}: this is not a recording: the header is missing")
         found.append(exchange)
     return found

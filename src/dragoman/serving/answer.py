@@ -47,7 +47,7 @@ class Outcome(Struct, frozen=True):
 def unexpected(error: Exception) -> EngineError:
     """A bug of ours or of an engine's: the log gets all of it, the client a plain word, and never a false end."""
     log.error("answering failed", exc_info=error)
-    return EngineError("The server failed while it was answering; its log says why.", code="internal_error")
+    return EngineError("The server failed while answering; see its log.", code="internal_error")
 
 
 class Frame(Protocol):

@@ -297,7 +297,7 @@ class _Job:
         return file_store.lines(self._store, Key(self.owner, file_store.FILE, self.batch.input_file_id))
 
     def _append(self, file: str | None, item: Item) -> Append:
-        assert file is not None, "a batch in progress has its files"
+        assert file is not None, "the files of a batch in progress cannot be deleted"
         return Append(Key(self.owner, file_store.FILE, file), file_store.CONTENT, (item,))
 
     def _file(self, what: str) -> File:

@@ -39,7 +39,7 @@ class Share:
         """So many bytes in all. Raises Overloaded; never where it becomes less."""
         budget, others = self._budget, self._budget.taken - self._taken
         if size > self._taken and others and others + size > budget.most:
-            raise Overloaded("The bodies of other requests take all the memory that there is for them; try again.")
+            raise Overloaded("The memory for request bodies is exhausted; retry later.")
         budget.taken, self._taken = others + size, size
 
     def give_back(self) -> None:
@@ -146,4 +146,4 @@ def _unzstd(data: bytes, limit: int) -> bytes:
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than the {limit} bytes that are allowed.")
+    return BodyTooLarge(f"The body is larger than the limit of {limit} bytes.")

@@ -279,7 +279,7 @@ def not_found(service: Service, envelope: EnvelopeOf, known: Sequence[str]) -> E
 
     async def refuse(http: Http) -> Whole:
         meant = _meant(http.path.rstrip("/"), known)
-        hint = "See the documentation for those that there are." if meant is None else f"Did you mean {meant}?"
+        hint = "See the documentation for the available routes." if meant is None else f"Did you mean {meant}?"
         raise NotFound(f"No such route: {echo(http.path)}. {hint}")
 
     methods = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

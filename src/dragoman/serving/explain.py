@@ -35,12 +35,12 @@ def rendered(read: Read, *, several: bool = False) -> Handler:
         _require(http)
         call, admitted, _, jobs = await _prepared(http, read)
         if any(job.requests[0].images for job in jobs):
-            raise Unsupported("A prompt with images cannot be told as token ids.", param="messages")
+            raise Unsupported("A prompt with images cannot be returned as token ids.", param="messages")
         asked = zip(call.requests, jobs, strict=True)
         bodies: list[bytes] = [rendering(admitted.header.id, request, job.requests[0]) for request, job in asked]
         warnings = admitted.warnings
         if any(job.requests[0].matcher is not None for job in jobs):
-            warnings = (*warnings, "the grammar of the answer is left out: it has no form on the wire")
+            warnings = (*warnings, "the grammar of the answer is omitted: it cannot be serialized")
         return Whole(b"[" + b",".join(bodies) + b"]" if several else bodies[0], warnings=warnings)
 
     return handle
@@ -89,7 +89,7 @@ async def _conversation(http: Http) -> Call:
 
 def _require(http: Http) -> None:
     if not http.service.options.explain:
-        raise NotFound("This server does not explain prompts (--explain).", code="unsupported_endpoint")
+        raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
 
 
 async def _prepared(http: Http, read: Read) -> tuple[Call, Admitted, ServedModel, tuple[TokenJob, ...]]:
@@ -100,7 +100,7 @@ async def _prepared(http: Http, read: Read) -> tuple[Call, Admitted, ServedModel
     await admitted.run.batches.aclose()
     jobs = tuple(job for job in admitted.run.jobs if isinstance(job, TokenJob))
     if len(jobs) != len(admitted.run.jobs):
-        raise Unsupported("This model's engine makes its own prompts.", param="model")
+        raise Unsupported("This model's engine builds its own prompts.", param="model")
     return call, admitted, http.service.models.find(header.model), jobs
 
 

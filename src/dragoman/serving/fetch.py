@@ -83,17 +83,17 @@ class Fetcher:
                     return await _content(response, url, param)
                 at = str(httpx2.URL(at).join(response.headers["location"]))
             except httpx2.InvalidURL:
-                raise _refused(param, f"{echo(url)} leads to what is no URL") from None
+                raise _refused(param, f"{echo(url)} redirects to an invalid URL") from None
             finally:
                 await response.aclose()
-        raise _failed(param, f"{echo(url)} leads from one URL to the next")
+        raise _failed(param, f"{echo(url)} redirects too often")
 
     async def _request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
         """To the address of the URL's host, which is asked for by its name."""
         parsed = _parsed(url, param)
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
-            raise _refused(param, f"nothing is fetched from {echo(host)} here")
+            raise _refused(param, f"this server does not fetch from {echo(host)}")
         found = [ip_address(text) for text in await self._resolve(host, port)]
         if not found or not all(map(self._allowed, found)):
             raise _refused(param, f"{echo(host)} is not a public host")
@@ -122,7 +122,7 @@ def _parsed(url: str, param: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
-        raise _refused(param, f"{echo(url)} is no URL") from None
+        raise _refused(param, f"{echo(url)} is not a URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
         raise _refused(param, "only http and https URLs of named hosts are fetched")
     if parsed.userinfo:
@@ -133,16 +133,16 @@ def _parsed(url: str, param: str) -> httpx2.URL:
 async def _content(response: httpx2.Response, url: str, param: str) -> bytes:
     """The body as it comes over the wire: nothing is decompressed."""
     if response.status_code != 200:
-        raise _failed(param, f"{echo(url)} answers with HTTP {response.status_code}")
+        raise _failed(param, f"{echo(url)} returned HTTP {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise _failed(param, f"{echo(url)} answers compressed, though that was not asked for")
+        raise _failed(param, f"{echo(url)} sent a compressed response, which was not requested")
     pieces: list[bytes] = []
     size = 0
     async for piece in response.aiter_raw():
         size += len(piece)
         if size > MAX_BYTES:
             raise RequestError(
-                f"What lies at {echo(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
+                f"The content of {echo(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
             )
         pieces.append(piece)
     return b"".join(pieces)

@@ -93,7 +93,7 @@ async def _form(http: Http) -> FormData:
     if kind != "multipart/form-data":
         raise UnsupportedMedia("Send the file as `Content-Type: multipart/form-data`.")
     if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("A file is taken as it is, without a Content-Encoding.")
+        raise UnsupportedMedia("File uploads cannot have a Content-Encoding.")
     try:
         return await _FormParser(http.headers, _received(http), max_files=1, max_fields=8).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
@@ -141,7 +141,7 @@ async def _received(http: Http) -> AsyncGenerator[bytes]:
             raise ClientGone
         size += len(message.get("body", b""))
         if size > limit:
-            raise BodyTooLarge(f"The file is larger than the {limit} bytes that are allowed.")
+            raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
         yield message.get("body", b"")
         if not message.get("more_body", False):
             return

@@ -180,7 +180,7 @@ def what_is_ignored(call: Ignoring, *, strict: bool) -> tuple[str, ...]:
     """Warnings for the client. Raises RequestError where the server is strict, and there is something to warn of."""
     refuse_unknown(call.unknown, strict=strict)
     if strict and call.warnings:
-        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
+        raise RequestError(f"This server is strict (--strict): {call.warnings[0]}.")
     return (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown))
 
 

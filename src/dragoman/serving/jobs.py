@@ -171,10 +171,10 @@ class Jobs:
         try:
             await work(record, self)
         except Refused:
-            log.info("%s %s was changed by somebody else", self._kind, record.key.id)
+            log.info("%s %s was changed by another process", self._kind, record.key.id)
             await self._let_go(record.key)
         except Exception:
-            log.exception("%s %s failed, and will be tried again", self._kind, record.key.id)
+            log.exception("%s %s failed and will be retried", self._kind, record.key.id)
             await asyncio.sleep(LONGEST_PAUSE)
             await self._let_go(record.key)
 

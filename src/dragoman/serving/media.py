@@ -98,7 +98,7 @@ class Media:
                 brought = await self._bring(owned, medium, at)
             total += len(brought.source.data) if isinstance(brought.source, Inline) else 0
             if total > MAX_TOTAL:
-                message = f"What this request names has more than {MAX_TOTAL} bytes together."
+                message = f"The files and images of this request have more than {MAX_TOTAL} bytes together."
                 raise RequestError(message, param=at, code="image_too_large")
             return brought
 
@@ -130,7 +130,7 @@ class Media:
     async def _fetched(self, url: str, at: str) -> Inline:
         if self._options.urls != "fetch":
             raise Unsupported(
-                "This server fetches nothing from URLs (--media-urls): send a data URL, or upload the file first.",
+                "This server does not fetch URLs (--media-urls): send a data URL, or upload the file first.",
                 param=at,
                 code="invalid_image_url",
             )
@@ -162,7 +162,7 @@ async def _uploaded(owned: Owned, id: str, at: str) -> tuple[Inline, str]:
         raise RequestError(f"No such File object: {echo(id)}", param=at, code="image_file_not_found")
     if found.bytes > MAX_BYTES:
         raise RequestError(
-            f"The file {echo(id)} has {found.bytes} bytes; at most {MAX_BYTES} are taken.",
+            f"The file {echo(id)} has {found.bytes} bytes; the maximum is {MAX_BYTES}.",
             param=at,
             code="image_too_large",
         )

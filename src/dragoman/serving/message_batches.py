@@ -115,14 +115,14 @@ async def delete(http: Http) -> Whole | Answer:
     except Refused as refused:
         if refused.found is None:
             raise _absent(key.id) from None
-        raise RequestError("A message batch can be deleted once it has ended; cancel it first.") from None
+        raise RequestError("A message batch can be deleted only after it has ended; cancel it first.") from None
     return Whole(deleted(key.id))
 
 
 async def results(http: Http) -> Whole | Answer:
     record = await _record(http)
     if record.state != "ended":
-        raise RequestError("This message batch has no results yet; they are there once it has ended.")
+        raise RequestError("This message batch has no results yet; they are available after it has ended.")
     return ReplayedAnswer(
         _pages(store_of(http), record.key),
         Bare(),

@@ -45,5 +45,5 @@ def _read(asked: object) -> list[Order]:
 def _listening(http: Http) -> Listening:
     listening = http.service.listening
     if listening is None:
-        raise NotFound("Only a simulated server on a port can stop listening.", code="unsupported_endpoint")
+        raise NotFound("Only a simulated server on a port supports listener states.", code="unsupported_endpoint")
     return listening

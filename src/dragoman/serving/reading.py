@@ -87,9 +87,13 @@ def routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
         "/v2/rerank": reranking,
         "/score": scoring,
         "/v1/score": scoring,
-        "/v1/moderations": {"POST": refusing("Nothing here moderates: no engine of this server judges texts.")},
-        "/classify": {"POST": refusing("Nothing here classifies: no engine of this server has labels.")},
-        "/pooling": {"POST": refusing("Tokens' own vectors are not given; /v1/embeddings gives those of texts.")},
+        "/v1/moderations": {
+            "POST": refusing("Moderation is not supported: no engine of this server classifies texts.")
+        },
+        "/classify": {"POST": refusing("Classification is not supported: no engine of this server has labels.")},
+        "/pooling": {
+            "POST": refusing("Token embeddings are not supported; use /v1/embeddings for embeddings of texts.")
+        },
     }
     return {path: (Access.USER, handlers) for path, handlers in table.items()}
 

@@ -70,7 +70,7 @@ TRANSFERS = (
 
 
 async def refuse_transfer(http: Http) -> Whole | Answer:
-    raise Unsupported(f"{http.path}: pickled tensors are never read and no group is joined; {OFFER}.")
+    raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {OFFER}.")
 
 
 class _ModelInfo(Struct, frozen=True):
@@ -124,12 +124,16 @@ async def update_from_disk(http: Http) -> Whole | Answer:
     _, trainable = trained(http)
     asked = await body(http, _FromDisk)
     if asked.load_format not in (None, "auto", "safetensors"):
-        raise Unsupported("Only safetensors are read.", param="load_format")
+        raise Unsupported("Only safetensors are supported.", param="load_format")
     weights = on_disk(http, asked.model_path, "model_path")
     if asked.abort_all_requests:
         await _abort_all(http)
     version = await trainable.update_weights(weights, version_of(asked.weight_version))
-    warnings = () if asked.flush_cache else ("flush_cache: it is always flushed, since it is of other weights",)
+    warnings = (
+        ()
+        if asked.flush_cache
+        else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
+    )
     done = _Done(True, f"Weights updated. Weight version is {version}.")
     return Whole(msgspec.json.encode(done), warnings=warnings)
 
@@ -163,7 +167,7 @@ class _Abort(Struct, frozen=True):
 
 async def abort(http: Http) -> Whole | Answer:
     if not (await body(http, _Abort)).abort_all:
-        message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="rid")
     await _abort_all(http)
     return Whole(b"")

@@ -40,7 +40,7 @@ def controls_of(http: Http) -> list[Control]:
     """Of all models, or of the one that the query names. Raises NotFound where there is none."""
     controls = [model.control for model in _models(http) if model.control is not None]
     if not controls:
-        raise NotFound("This server's engine cannot be steered.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support control operations.", code="unsupported_endpoint")
     return controls
 
 
@@ -48,7 +48,7 @@ def _directed(http: Http) -> list[Directed]:
     """As `controls_of`."""
     directed = [model.directed for model in _models(http) if model.directed is not None]
     if not directed:
-        raise NotFound("This server's engine cannot be told what to say.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support scripted replies.", code="unsupported_endpoint")
     return directed
 
 
@@ -136,14 +136,14 @@ class _Aborted(Struct, frozen=True):
 async def abort(http: Http) -> Whole | Answer:
     """Whatever waits or runs ends now, with what it has said. aborted: sequences; a request may have several."""
     if (await body(http, _Abort)).request_ids:
-        message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="request_ids")
     count = sum([await control.abort_all() for control in controls_of(http)])
     return Whole(msgspec.json.encode(_Aborted("aborted", count)))
 
 
 async def refuse_rpc(_: Http) -> Whole | Answer:
-    message = "No method is called by its name here; /pause, /sleep and /update_weights are routes."
+    message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
 

@@ -17,7 +17,7 @@ _STEP = 100
 def store_of(party: Party) -> Store:
     """Raises Unsupported on a server that keeps nothing."""
     if party.service.store is None:
-        raise Unsupported("This server keeps nothing (--store none), and this needs something kept.")
+        raise Unsupported("This request requires a store, and this server has none (--store none).")
     return party.service.store
 
 

@@ -26,20 +26,20 @@ class Uploads:
         """most: bytes of all pieces. Raises BodyTooLarge."""
         size = sum(len(file) for each in (*self._open[model], piece) if isinstance(each, Sent) for file in each.files)
         if size > most:
-            raise BodyTooLarge(f"The pieces together are larger than the {most} bytes that are allowed.")
+            raise BodyTooLarge(f"The pieces together exceed the limit of {most} bytes.")
         self._open[model].append(piece)
 
     def finish(self, model: str) -> Weights:
         """Raises RequestError where the pieces are no whole. It is over in any case."""
         if model not in self._open:
-            raise Conflict("No weight update was started.")
+            raise Conflict("No weight update is in progress.")
         match self._open.pop(model):
             case []:
-                raise RequestError("No weights were sent since the update was started.", param="weights")
+                raise RequestError("No weights were sent since the update started.", param="weights")
             case [Stored() as stored]:
                 return stored
             case pieces:
                 files = [file for piece in pieces if isinstance(piece, Sent) for file in piece.files]
                 if len(files) < len(pieces):
-                    raise RequestError("Weights are sent in pieces, or lie in one place: not both.", param="weights")
+                    raise RequestError("Send weights in pieces or give a path, not both.", param="weights")
                 return Sent(tuple(files))

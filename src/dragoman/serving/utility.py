@@ -96,7 +96,7 @@ async def count_tokens(http: Http) -> Whole | Answer:
     warnings = what_is_ignored(call, strict=http.service.options.strict)
     model = await http.service.models.ready(call.model)
     if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
     check_countable(call.conversation, model.max_model_len, model.backend.tokenizer.longest_token)
     talk = await http.service.media.in_conversation(files_of(http), model, call.conversation)
     request = GenerateRequest(model.name, talk, add_special_tokens=False)
@@ -127,13 +127,13 @@ def _text(model: ServedModel, id: int) -> str:
 
 
 def _no_tokenizer() -> Unsupported:
-    return Unsupported("This model's engine does not lend its tokenizer.", param="model")
+    return Unsupported("This model's engine does not provide its tokenizer.", param="model")
 
 
 async def health(http: Http) -> Whole | Answer:
     """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
     if http.service.models.closed:
-        return Whole(msgspec.json.encode({"reason": "the server is stopping"}), 503)
+        return Whole(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
     for place in http.service.models.places:
         if place.stalled_for > limit:

@@ -47,7 +47,7 @@ def trained(http: Http) -> tuple[str, Trainable]:
     found = list(models) if named is None else [models.find(named)]
     able = [(model.name, model.trainable) for model in found if model.trainable is not None]
     if not able:
-        raise NotFound("The weights of this server's engine cannot be replaced.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support weight updates.", code="unsupported_endpoint")
     if len(able) > 1:
         raise RequestError("Several models are served; name one: ?model=NAME.", param="model")
     return able[0]
@@ -57,14 +57,14 @@ def on_disk(http: Http, path: str, param: str) -> Stored:
     """Raises NotPermitted for what the operator does not let be read, RequestError where nothing is."""
     root = http.service.options.weights_dir
     if root is None:
-        raise NotPermitted("Weights are read from disk only beneath --weights-dir, which is not set.", param=param)
+        raise NotPermitted("Weights are loaded from disk only under --weights-dir, which is not set.", param=param)
     if "\0" in path:
         raise RequestError("A path cannot contain NUL.", param=param)
     found = (Path(root) / path).resolve()
     if not found.is_relative_to(Path(root).resolve()):
-        raise NotPermitted("This path does not lie beneath --weights-dir.", param=param)
+        raise NotPermitted("This path is not under --weights-dir.", param=param)
     if not found.exists():
-        raise RequestError("Nothing is at this path.", param=param, code="not_found")
+        raise RequestError("This path does not exist.", param=param, code="not_found")
     return Stored(str(found))
 
 
@@ -79,7 +79,7 @@ async def initialize(http: Http) -> Whole | Answer:
     backend = asked.init_info.get("backend")
     if strange is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
         param = f"init_info.{strange or 'backend'}"
-        raise Unsupported(f"There is no transfer of this kind here: {OFFER}.", param=param)
+        raise Unsupported(f"This type of weight transfer is not supported: {OFFER}.", param=param)
     return _message("Weight transfer initialized")
 
 
@@ -118,7 +118,7 @@ async def update(http: Http) -> Whole | Answer:
     if not uploads.is_open(name):
         return _updated("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
-        raise RequestError("The version is told at the end, to /finish_weight_update.", param="weight_version")
+        raise RequestError("Send the version to /finish_weight_update instead.", param="weight_version")
     uploads.add(name, weights, http.service.options.max_weights_bytes)
     return _message("Weights received")
 

@@ -234,7 +234,7 @@ class MemoryStore:
 
     def _check_room(self, record: Record) -> None:
         if record.pinned and self._pinned > self._bounds.nbytes // 2:
-            raise StoreFull("There is no room left for files and batches; delete some that are no longer needed.")
+            raise StoreFull("The store is full; delete files and batches that are no longer needed.")
 
     def _keep(self, kept: _Kept) -> None:
         self._kept[kept.record.key] = kept

@@ -146,8 +146,8 @@ class SqliteStore(SqlReads):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
             raise StoreUnavailable(
-                f"The store {self._path} was made by a newer version of this server (schema {version}; "
-                f"this one knows {sql.SCHEMA_VERSION})."
+                f"The store {self._path} was created by a newer version of this server (schema {version}; "
+                f"this one supports {sql.SCHEMA_VERSION})."
             )
         for statement in sql.migrations(version, postgres=False):
             connection.execute(statement)

@@ -38,7 +38,7 @@ def drive(connection: sqlite3.Connection, steps: Steps[T]) -> T:
 def unavailable(error: sqlite3.Error) -> StoreUnavailable:
     """The log gets SQLite's own word; it names no path and no content, so that the client may have it too."""
     log.error("the store failed: %s", error)
-    return StoreUnavailable(f"The store cannot be used now: {error}.")
+    return StoreUnavailable(f"The store is unavailable: {error}.")
 
 
 class _Job:

@@ -180,10 +180,10 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
     write_tensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": np.zeros((3, 3), np.float32)})
     wrong: dict[str, Sent | Stored] = {
         "model.embed_tokens.weight has shape": Stored(str(tmp_path)),
-        "holds no safetensors": Sent(()),
+        "contains no safetensors": Sent(()),
         "no safetensors file": Sent((b"\x80\x04.",)),
-        "does not lie": Sent((good[:-1],)),
-        "what was sent holds model.* twice": Sent((good, good)),
+        "is not at the offset": Sent((good[:-1],)),
+        "what was sent contains model.* twice": Sent((good, good)),
         "holds no": Stored(str(tmp_path / "nowhere")),
     }
     for message, weights in wrong.items():

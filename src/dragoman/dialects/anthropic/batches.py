@@ -94,7 +94,7 @@ def _check_params(params: Raw, at: str) -> None:
     except msgspec.ValidationError:
         raise RequestError(f"Invalid type for '{at}': expected an object.", param=at, code="invalid_type") from None
     if asked.stream not in (None, False):
-        raise invalid(f"{at}.stream", "a batch does not stream")
+        raise invalid(f"{at}.stream", "streaming is not supported in a batch")
 
 
 class _Succeeded(Struct, frozen=True, tag_field="type", tag="succeeded"):

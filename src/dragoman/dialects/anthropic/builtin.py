@@ -58,13 +58,13 @@ def _one_of(*words: str) -> Schema:
 
 
 _BASH = (
-    "Run a command in a persistent bash session. Set restart to true to start the session anew.",
+    "Run a command in a persistent bash session. Set restart to true to start a new session.",
     _object((), command={"type": "string", "description": "The command to run."}, restart={"type": "boolean"}),
 )
 
 _MEMORY = (
-    "Keep notes in files under /memories that last beyond this conversation. view shows a file or lists a directory, "
-    "create writes a file, str_replace replaces old_str by new_str, insert puts insert_text behind line insert_line, "
+    "Keep notes in files under /memories, which persist across conversations. view shows a file or lists a directory, "
+    "create writes a file, str_replace replaces old_str with new_str, insert puts insert_text after line insert_line, "
     "delete removes path, rename moves old_path to new_path.",
     _object(
         ("command",),
@@ -90,8 +90,8 @@ def _editor(tool: WireTool) -> FunctionTool:
     commands = ("view", "create", "str_replace", "insert", *(("undo_edit",) if with_undo else ()))
     description = (
         "View, create and edit text files. view shows a file or lists a directory, create writes file_text, "
-        f"str_replace replaces the one occurrence of old_str by new_str, insert puts {inserted} behind line "
-        "insert_line" + (", undo_edit takes back the last edit of the file." if with_undo else ".")
+        f"str_replace replaces the only occurrence of old_str with new_str, insert puts {inserted} after line "
+        "insert_line" + (", undo_edit reverts the last edit of the file." if with_undo else ".")
     )
     properties = {"file_text": _STRING, "old_str": _STRING, "new_str": _STRING, inserted: _STRING}
     schema = _object(
@@ -117,7 +117,9 @@ _ACTIONS_2025 = (
 
 def _computer(tool: WireTool) -> tuple[str, Schema]:
     kind = tool.type or ""
-    description = "Use a computer by its screen, mouse and keyboard. Take a screenshot to see what an action did."
+    description = (
+        "Use a computer with its screen, mouse and keyboard. Take a screenshot to see the result of an action."
+    )
     if tool.display_width_px and tool.display_height_px:
         description += f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
     properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}

@@ -27,7 +27,7 @@ def read_edits(management: ContextManagement | None, warnings: list[str]) -> tup
         elif edit.type == THINKING:
             out += _reasoning(edit, at)
         else:
-            warnings.append(f"{at}: {edit.type[:64]} is not made here")
+            warnings.append(f"{at}: {edit.type[:64]} is not supported")
     return tuple(out)
 
 

@@ -49,7 +49,7 @@ def read_history(
     prefilled = last.role is Role.ASSISTANT and messages[-1].role == "assistant"
     if prefilled and any(isinstance(part, ToolCall) for part in last.parts):
         raise RequestError(
-            "tool_use blocks need a user message with their tool_result blocks behind them",
+            "tool_use blocks must be followed by a user message with their tool_result blocks",
             param=f"messages[{len(messages) - 1}]",
         )
     return History((*first, *turns), prefilled)

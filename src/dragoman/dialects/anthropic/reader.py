@@ -76,7 +76,7 @@ def _conversation(body: Prompting, options: ReaderOptions, warnings: list[str]) 
     toolbox = Toolbox(body.tools or (), warnings)
     toolbox.change(body.messages)
     if wants_citations(body.messages):
-        warnings.append("citations: answers cite nothing here")
+        warnings.append("citations: citations are not supported")
     history = read_history(
         body.messages, body.system, Thoughts(options.sealing, warnings), drop_nonces=options.drop_nonces
     )
@@ -168,7 +168,7 @@ def _constraint(body: MessagesBody, prompting: Prompting, prefilled: bool) -> Co
         ]
     )
     if constraint is not None and prefilled:
-        raise RequestError("A prefilled answer cannot follow a format from its beginning.", param="messages")
+        raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
     return constraint
 
 

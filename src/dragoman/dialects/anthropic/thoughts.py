@@ -26,7 +26,9 @@ class Thoughts:
         elif self._check is Check.STRICT:
             raise RequestError(f"{at}: Invalid `{field}` in `{block.type}` block", param=f"{at}.{field}")
         else:
-            self._warnings.append(f"{at}: its {field} was not made here for this key; the thought is left out")
+            self._warnings.append(
+                f"{at}: its {field} was not created by this server for this key; the thinking block is omitted"
+            )
 
     @property
     def _check(self) -> Check:

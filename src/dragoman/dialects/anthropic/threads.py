@@ -71,7 +71,7 @@ def read_thread(data: bytes) -> ThreadOrder | None:
         raise missing("thread.previous_message_id")
     for name in _ONCE:
         if not _is_absent(body.fields.get(name)):
-            raise invalid(name, "a thread keeps what it began with; leave it out when you continue")
+            raise invalid(name, "it cannot change after the thread is created; omit it when you continue the thread")
     return ThreadOrder(said.thread.previous_message_id, Turn(said.messages or []), body.fields)
 
 

@@ -58,7 +58,7 @@ def read_line(data: bytes, endpoint: str) -> Line:
     if line.url != endpoint:
         raise BadLine("invalid_url", f"`url` must be the batch's endpoint {endpoint}, not {echo(line.url)}.", "url")
     if asked.stream not in (None, False):
-        raise BadLine("invalid_request", "Streaming is not possible in a batch.", "body.stream")
+        raise BadLine("invalid_request", "Streaming is not supported in a batch.", "body.stream")
     return Line(line.custom_id, bytes(line.body), asked.model if isinstance(asked.model, str) else None)
 
 
@@ -88,7 +88,7 @@ def result_line(id: str, custom_id: str, status: int, request_id: str, body: byt
 def answer_in(line: bytes) -> bytes:
     """The body of a request that was answered."""
     response = msgspec.json.decode(line, type=_Result).response
-    assert response is not None, "only what was answered is asked for its answer"
+    assert response is not None, "only completed lines have a response"
     return bytes(response.body)
 
 

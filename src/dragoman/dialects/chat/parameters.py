@@ -9,25 +9,25 @@ DIALECT = "chat"
 
 _HONOURED = (
     ("messages", "all roles; text, image_url, input_audio, audio_url, file, refusal and thinking parts"),
-    ("max_completion_tokens", "goes before max_tokens"),
+    ("max_completion_tokens", "takes precedence over max_tokens"),
     ("logprobs", ""),
-    ("top_logprobs", "0 to 20, needs logprobs; -1 is refused"),
-    ("tools", "function and custom, whose regex is enforced; lark and hosted tools give a warning"),
+    ("top_logprobs", "0 to 20, requires logprobs; -1 is refused"),
+    ("tools", "function, and custom with an enforced regex; lark grammars and hosted tools give a warning"),
     ("tool_choice", "all forms"),
     ("parallel_tool_calls", ""),
-    ("functions", "legacy; the answer then has function_call"),
+    ("functions", "legacy; the answer has function_call"),
     ("function_call", "legacy"),
     ("reasoning_effort", "none turns reasoning off"),
-    ("thinking_token_budget", "-1 and null are no budget"),
+    ("thinking_token_budget", "-1 and null mean no budget"),
     ("include_reasoning", "false hides the reasoning; its tokens still count"),
-    ("chat_template", "where the server allows it"),
-    ("chat_template_kwargs", "those that the server allows; enable_thinking and thinking turn reasoning on or off"),
+    ("chat_template", "if the server allows it"),
+    ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
     ("documents", ""),
     ("add_generation_prompt", ""),
-    ("continue_final_message", "needs a last message of the assistant"),
+    ("continue_final_message", "requires a final assistant message"),
     ("return_prompt_text", ""),
-    ("store", "true stores the completion; a warning where the server has no store"),
-    ("verbosity", "checked; low and high give a warning, since no model here is told"),
+    ("store", "true stores the completion; a warning if the server has no store"),
+    ("verbosity", "validated; low and high have no effect and give a warning"),
 )
 
 
@@ -35,15 +35,15 @@ _OTHERS = (
     *accepted(
         DIALECT, "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", note="caching is automatic"
     ),
-    *warned(DIALECT, "prediction", "the prediction was not used; the answer is the same without"),
-    *refused(DIALECT, "modalities", "only text comes out", ["text"], []),
-    *refused(DIALECT, "audio", "only text comes out"),
-    *refused(DIALECT, "web_search_options", "there is no web search"),
-    *refused(DIALECT, "moderation", "there is no moderation"),
-    *refused(DIALECT, "echo", "a chat prompt is not repeated; see return_prompt_text", False),
+    *warned(DIALECT, "prediction", "the prediction was not used; it does not affect the answer"),
+    *refused(DIALECT, "modalities", "only text output is supported", ["text"], []),
+    *refused(DIALECT, "audio", "only text output is supported"),
+    *refused(DIALECT, "web_search_options", "web search is not supported"),
+    *refused(DIALECT, "moderation", "moderation is not supported"),
+    *refused(DIALECT, "echo", "chat prompts cannot be echoed; see return_prompt_text", False),
     *refused(DIALECT, "best_of", "use n", 1),
-    *refused(DIALECT, "media_io_kwargs", "how media is read is the server's setting", {}),
-    *refused(DIALECT, "mm_processor_kwargs", "how media is read is the server's setting", {}),
+    *refused(DIALECT, "media_io_kwargs", "media processing is configured by the server", {}),
+    *refused(DIALECT, "mm_processor_kwargs", "media processing is configured by the server", {}),
 )
 
 CHAT = Rules(

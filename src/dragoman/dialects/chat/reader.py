@@ -48,7 +48,7 @@ def read_chat_call(
     view = _view(body, options, conversation.tool_choice, reasoning_fields)
     id = AnswerId(ID_PREFIX, None if body.store else body.request_id)
     if body.store and body.request_id is not None:
-        warnings.append("request_id: the id of a stored completion is the server's")
+        warnings.append("request_id is ignored: the server assigns the id of a stored completion")
 
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.over(header), view)
@@ -115,7 +115,7 @@ def _reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
 
 def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
     if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
-        warnings.append("verbosity: models here are not told; say it in the prompt")
+        warnings.append("verbosity is ignored; ask for the desired length in the prompt")
 
 
 def _add_generation_prompt(body: Prompting, messages: tuple[Message, ...]) -> bool:

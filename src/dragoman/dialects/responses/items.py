@@ -169,7 +169,9 @@ class _Turns:
             return thought
         if key is not None and key.check is Check.STRICT:
             raise _foreign(at)
-        instead = "left out" if not (texts_of(item.content) or texts_of(item.summary)) else "replaced by what is shown"
+        instead = (
+            "left out" if not (texts_of(item.content) or texts_of(item.summary)) else "replaced by its visible content"
+        )
         self._warnings.append(f"{at}: its encrypted reasoning cannot be read here; it was {instead}")
         return None
 
@@ -203,7 +205,7 @@ class _Turns:
 
 
 def _foreign(at: str) -> RequestError:
-    return invalid(f"{at}.encrypted_content", "it is damaged, or was not made here for this key")
+    return invalid(f"{at}.encrypted_content", "it is damaged, or was not created by this server for this key")
 
 
 def _plain(part: Part) -> Part:

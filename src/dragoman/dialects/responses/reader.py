@@ -117,7 +117,7 @@ def _is_triggered(items: Sequence[WireItem]) -> bool:
 
 def _compacting(view: ResponsesView, sealing: Sealing | None) -> ResponsesView:
     if sealing is None:
-        raise Unsupported("Compaction is not supported here: this server has no key to seal summaries with.")
+        raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
     return msgspec.structs.replace(view, compact=partial(sealing.seal, Purpose.COMPACTION))
 
 
@@ -162,7 +162,7 @@ def _normal(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tuple[Input
 def _check(body: ResponsesBody, warnings: list[str]) -> None:
     """What changes nothing, or less than it says."""
     if body.previous_response_id and body.conversation:
-        raise invalid("previous_response_id", "it cannot be given together with 'conversation'")
+        raise invalid("previous_response_id", "it cannot be combined with 'conversation'")
     if body.background and body.store is False:
         raise invalid("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
@@ -176,10 +176,8 @@ def _check(body: ResponsesBody, warnings: list[str]) -> None:
         one_of(body.truncation, ("auto", "disabled"), "truncation")
     verbosity = body.text.verbosity if body.text is not None else None
     if verbosity is not None and one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
-        warnings.append("text.verbosity: models here are not told; say it in the prompt")
-    warnings.extend(
-        f"include: {quote(name)} is not known here" for name in body.include or () if name not in INCLUDABLE
-    )
+        warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
+    warnings.extend(f"include: {quote(name)} is not supported" for name in body.include or () if name not in INCLUDABLE)
 
 
 def _reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
@@ -188,9 +186,9 @@ def _reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
     if asked.effort is not None:
         one_of(asked.effort, EFFORTS, "reasoning.effort")
     if asked.context not in (None, "auto"):
-        warnings.append("reasoning.context: what past reasoning a model sees is its template's business")
+        warnings.append("reasoning.context is ignored: the chat template determines which past reasoning is included")
     if asked.mode not in (None, "standard"):
-        warnings.append("reasoning.mode: there is one mode here")
+        warnings.append("reasoning.mode is ignored: there is only one mode")
     switch = thinking_switch(body.chat_template_kwargs)
     enabled = False if switch is None and asked.effort == "none" else switch
     budget = body.thinking_token_budget
@@ -209,7 +207,9 @@ def _view(
 ) -> ResponsesView:
     include = body.include or ()
     if SEALED in include and sealing is None:
-        warnings.append(f"include: there is no key for {SEALED}; reasoning comes as content or summary alone")
+        warnings.append(
+            f"include: the server has no key for {SEALED}; reasoning is returned only as content or summary"
+        )
     scored = LOGPROBS in include or bool(body.top_logprobs)
     return ResponsesView(
         logprobs=(body.top_logprobs or 0) if scored else None,

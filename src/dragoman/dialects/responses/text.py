@@ -9,6 +9,6 @@ from ..text import line_safe
 
 
 def compact(raw: Raw) -> bytes:
-    """null where the field was absent. `raw` must have been read before: `json_text` tells what is no JSON."""
+    """null where the field was absent. `raw` must have been read before: `json_text` tells what is not valid JSON."""
     text = bytes(raw).strip()
     return line_safe(msgspec.json.format(text, indent=-1)) if text else b"null"

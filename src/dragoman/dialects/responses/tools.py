@@ -111,7 +111,7 @@ class Toolbox:
             self._warnings.append(f"{at}: tools of type {echo(tool.type)} cannot be run here; it was left out")
             return True
         if tool.allowed_callers and "direct" not in tool.allowed_callers:
-            self._warnings.append(f"{at}: it may be called by hosted code only; it was left out")
+            self._warnings.append(f"{at}: it can only be called by hosted code; it was omitted")
             return True
         return False
 

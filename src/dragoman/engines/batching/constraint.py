@@ -31,7 +31,7 @@ class Constraint:
             self.broken, self.error = True, error
             return b""
         except Exception:
-            log.exception("the matcher of %s gave no mask", self._id)
+            log.exception("the matcher of %s returned no mask", self._id)
             self.broken = True
             return b""
 
@@ -40,7 +40,7 @@ class Constraint:
             self.broken = not self._matcher.advance(token)
             self.finished = self._matcher.finished
         except Exception:
-            log.exception("the matcher of %s did not take token %d", self._id, token)
+            log.exception("the matcher of %s rejected token %d", self._id, token)
             self.broken = True
 
 

@@ -180,7 +180,7 @@ class BatchingEngine:
         running = min(worker.running, live)
         silent, config = self._silence(worker), self._config
         if silent > min(config.stall_after, config.step_timeout):
-            hangs, reason = silent > config.step_timeout, f"no step for {silent:.0f} s"
+            hangs, reason = silent > config.step_timeout, f"no step completed for {silent:.0f} s"
             return Health(ready=False, reason=reason, waiting=live - running, running=running, failed=hangs)
         return Health(waiting=live - running, running=running)
 
@@ -210,9 +210,9 @@ class BatchingEngine:
         check_request(request, self.vocab_size, self.max_model_len)
         adapter = self._adapter(request)
         if request.images and self._sight is None:
-            raise Unsupported("This engine does not see.", param="messages")
+            raise Unsupported("This engine does not accept images.", param="messages")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are already queued or running; retry later.")
         if not self._live:
             self._busy_since = self._clock()
         self._arrived += 1
@@ -227,7 +227,7 @@ class BatchingEngine:
         extras = dict(request.extras)
         asked = extras.pop("lora", None) if self._adapters else None
         if extras:
-            raise Unsupported(f"This engine does not know {next(iter(extras))}.", param=next(iter(extras)))
+            raise Unsupported(f"This engine does not support {next(iter(extras))}.", param=next(iter(extras)))
         if asked is None or self._adapters is None:
             return None
         name = msgspec.json.decode(asked, type=str)

@@ -130,7 +130,7 @@ class BlockFiles:
             passing.write_bytes(_digest(name, contents) + contents)
             passing.replace(path)
         except OSError as error:
-            log.warning("keys and values are not kept: %s", error)
+            log.warning("the KV cache is not saved to disk: %s", error)
             passing.unlink(missing_ok=True)
         else:
             self._delete(self._kept(name, _DIGEST + len(contents), clearings))

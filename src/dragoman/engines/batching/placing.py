@@ -16,7 +16,7 @@ def placed(
     """token: stands for images and nothing else. counts: how often, for each. As `core.vision.Vision.place`."""
     found = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(found) != sum(counts):
-        raise RequestError("The prompt does not show every image once.", param="messages")
+        raise RequestError("The prompt does not contain every image exactly once.", param="messages")
     shown: list[ShownImage] = []
     start = 0
     for image, count in zip(images, counts, strict=True):

@@ -29,8 +29,8 @@ class Closed(Struct, frozen=True):
         return Overloaded(self.message, code=self.code)
 
 
-PAUSED = Closed("Generation is paused; try again when it goes on.", "engine_paused")
-BARE = Closed("The weights were discarded (sleep level 2); new ones must be sent first.", "no_weights")
+PAUSED = Closed("Generation is paused; retry after it resumes.", "engine_paused")
+BARE = Closed("The weights were discarded (sleep level 2); send new weights first.", "no_weights")
 
 
 class Steered(Protocol):
@@ -87,7 +87,7 @@ class Steering:
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         discard = self._model.discarding() if level == 2 else _leave
         if discard is None:
-            raise Unsupported("This engine keeps its weights: it sleeps at level 1.", param="level")
+            raise Unsupported("This engine cannot release its weights: use sleep level 1.", param="level")
 
         def fall_asleep(stepper: Stepper) -> None:
             stepper.close()
@@ -164,7 +164,7 @@ class Steering:
                 case Sent(files):
                     return self._model.renew(Tensors(files))
         except (EngineError, OSError) as error:
-            message = f"The weights are not taken: {error}."
+            message = f"The weights were rejected: {error}."
             raise RequestError(message, param="weights", code="invalid_weights") from error
 
 

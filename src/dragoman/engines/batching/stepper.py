@@ -177,5 +177,5 @@ def _dead_end(sequence: Sequence, row: Floats) -> Ended | Failed | Refused:
     if sequence.constraint and sequence.constraint.broken:
         return sequence.broken()
     if not np.isfinite(row).all():
-        return Failed(sequence.request.id, "The model gave no usable probabilities.")
+        return Failed(sequence.request.id, "The model returned invalid probabilities.")
     return Ended(sequence.request.id, FinishReason.STOP)

@@ -128,7 +128,7 @@ class Worker:
         try:
             return self._stepper.spill(most)
         except Exception:
-            log.exception("keys and values could not be kept")
+            log.exception("the KV cache could not be saved to disk")
             return False
 
     def _turn(self) -> list[Output]:
@@ -136,7 +136,7 @@ class Worker:
         while self._inbox:
             order = self._inbox.popleft()
             if isinstance(order, Add) and not self._sees(order.sequence):
-                failed = Failed(order.sequence.request.id, "The model failed at an image of this request.")
+                failed = Failed(order.sequence.request.id, "The model failed to process an image of this request.")
                 blind.append(Output(order.sequence.key, failed))
             else:
                 self._obey(order)
@@ -149,7 +149,7 @@ class Worker:
         try:
             self._sight.look(sequence.request.images)
         except Exception:
-            log.exception("the images of %s cannot be seen", sequence.request.id)
+            log.exception("the images of %s could not be processed", sequence.request.id)
             return False
         return True
 

@@ -146,7 +146,10 @@ def _refusal(file: _File, architecture: str) -> str | None:
             f"position_embedding_type {file.position_embedding_type!r}",
         ),
         (file.is_decoder, "a decoder"),
-        (file.hidden_size % file.num_attention_heads != 0, "a hidden_size that the heads do not divide"),
+        (
+            file.hidden_size % file.num_attention_heads != 0,
+            "a hidden_size that is not a multiple of the number of heads",
+        ),
         (architecture.endswith(_CLASSIFIES) and labels != 1, f"a classification into {labels} labels"),
     )
     return next((what for is_so, what in wrong if is_so), None)

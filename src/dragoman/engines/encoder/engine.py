@@ -112,7 +112,7 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
     config, task = read_config(directory)
     most = config.positions
     if max_model_len is not None and not 1 < max_model_len <= most:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
+        raise EngineError(f"max_model_len must be between 2 and the model's {most}, not {max_model_len}")
     tensors, trials = Tensors(directory), Trials()
     bert = Bert(config, tensors, trials)
     match task:

@@ -141,7 +141,7 @@ class Answer:
     def _instead(self) -> list[TokenOutput]:
         """A token came that may not. Ask for another one, if any may come."""
         if self._now.mask is not None:
-            return [self._finish(Failed(self.request.id, "The model gave no usable probabilities."))]
+            return [self._finish(Failed(self.request.id, "The model returned invalid probabilities."))]
         mask = self._guard.mask(self.said)
         if mask is None:
             return [self._finish(Ended(self.request.id, FinishReason.STOP))]

@@ -32,7 +32,10 @@ MARGIN = 8
 
 MOST_REFUSALS = 100
 
-_CUT = "This answer to images cannot go on: llama.cpp takes it as text, and would read other tokens in it."
+_CUT = (
+    "This answer to images cannot resume after preemption: llama.cpp accepts it only as text and "
+    "would tokenize it differently."
+)
 
 
 class _Live:
@@ -116,7 +119,7 @@ class LlamaCppEngine:
         trouble, failed, config = self._link.trouble, self._link.broken, self._config
         silent = self._clock() - self._heard if self._running else 0.0
         if trouble is None and silent > min(config.stall_after, config.step_timeout):
-            trouble, failed = f"llama.cpp has said nothing for {silent:.0f} s", silent > config.step_timeout
+            trouble, failed = f"no message from llama.cpp for {silent:.0f} s", silent > config.step_timeout
         return Health(trouble is None, trouble, len(self._waiting), len(self._running), failed)
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
@@ -135,12 +138,12 @@ class LlamaCppEngine:
         if request.id in self._live:
             raise ValueError(f"a sequence {request.id!r} is already running")
         if request.images and self._words is None:
-            raise Unsupported("This model was loaded without a projector: it sees no images.", param="messages")
+            raise Unsupported("This model was loaded without a projector and does not accept images.", param="messages")
         check_request(request, len(self._spelling), self.max_model_len)
         if request.prompt_logprobs is not None or request.thought is not None:
-            raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
+            raise Unsupported("The llamacpp engine does not support prompt logprobs and reasoning budgets.")
         if len(self._live) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._live)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._live)} sequences are already queued or running; retry later.")
         self._arrived += 1
         live = _Live(self._answer(request), deliver, self._arrived)
         self._live[request.id] = live
@@ -234,7 +237,7 @@ class LlamaCppEngine:
                         break
                     self._make_room()
             if not answer.over and not answer.stale and len(answer.said) == before:
-                raise EngineError("llama.cpp ended an answer without a word.")
+                raise EngineError("llama.cpp ended an answer without an explanation.")
 
     async def _body(self, answer: Answer, slot: int, cached: bool) -> Body:
         body, images = answer.body(slot, cached=cached), answer.request.images

@@ -125,9 +125,9 @@ def load_reader(
     """The same for a file whose model makes vectors or scores. max_model_len: tokens of an input."""
     pooling, most, said = pooling_type(metadata), max_positions(metadata), options or LlamaCppOptions()
     if pooling is None or (pooling != _RANK and pooling not in _POOLINGS):
-        raise EngineError(f"{metadata.path}: a model with pooling {pooling} makes no vectors")
+        raise EngineError(f"{metadata.path}: a model with pooling {pooling} does not support embeddings")
     if max_model_len is not None and not 1 < max_model_len <= most:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {most}, not {max_model_len}")
+        raise EngineError(f"max_model_len must be between 2 and the model's {most}, not {max_model_len}")
     tokens = max_model_len or min(most, _LONGEST_INPUT)
     launch = Launch(
         path=str(metadata.path),
@@ -187,6 +187,6 @@ def _launch(metadata: Metadata, config: EngineConfig, options: LlamaCppOptions) 
 
 def _seeing(launch: Launch, projector: Projector, *, marker: str) -> Launch:
     if projector.metadata.architecture != "clip" or not projector.metadata.flag("clip.has_vision_encoder"):
-        raise EngineError(f"{projector.metadata.path} is no projector for images")
+        raise EngineError(f"{projector.metadata.path} is not a projector for images")
     # Where the tokens of an image look at each other they have to be computed in one step.
     return msgspec.structs.replace(launch, mmproj=str(projector.metadata.path), marker=marker, ubatch=launch.batch)

@@ -29,7 +29,7 @@ def ends(metadata: Metadata) -> frozenset[int]:
         known -= {id for id in known if tokens[id] == "<|end|>"}
     found = frozenset(id for id in named if id is not None) | known
     if not found:
-        raise EngineError(f"{metadata.path} names no token that ends an answer")
+        raise EngineError(f"{metadata.path} names no end-of-sequence token")
     return found
 
 
@@ -37,7 +37,7 @@ def max_positions(metadata: Metadata) -> int:
     """The longest context that the model was trained for."""
     found = metadata.number(metadata.own("context_length"))
     if found is None or found < 2:
-        raise EngineError(f"{metadata.path} does not say how long a context may be")
+        raise EngineError(f"{metadata.path} does not give a context length")
     return found
 
 

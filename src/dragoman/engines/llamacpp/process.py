@@ -126,4 +126,4 @@ class Process:
     def _reason(self) -> str:
         """The first of its last words that tells of an error."""
         told = [line.rpartition("error loading model: ")[2] for line in self._words if "error loading model" in line]
-        return (told or list(self._words)[-1:] or ["it ended without a word"])[0]
+        return (told or list(self._words)[-1:] or ["it ended without an explanation"])[0]

@@ -142,7 +142,7 @@ def _numpy(logits: Array) -> Floats:
 def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: bool) -> tuple[Network, dict[str, object]]:
     """The model in a directory and its config.json. Raises EngineError for what cannot be served."""
     if not list(directory.glob("model*.safetensors")):
-        raise EngineError(f"{directory} holds no model*.safetensors; other formats are not read")
+        raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
     try:
         network, config = load_model(directory, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:

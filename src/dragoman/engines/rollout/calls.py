@@ -74,9 +74,11 @@ def candidates_of(made: object, calls: Sequence[Call], vocab: int) -> list[list[
     try:
         found = msgspec.convert(made, list[list[Candidate]], from_attributes=True)
     except msgspec.ValidationError as error:
-        raise EngineError(f"The executor gave no lists of candidates: {error}") from error
+        raise EngineError(f"The executor returned no lists of candidates: {error}") from error
     if [len(each) for each in found] != [call.n for call in calls]:
-        raise EngineError(f"The executor gave {list(map(len, found))} candidates, not {[call.n for call in calls]}.")
+        raise EngineError(
+            f"The executor returned {list(map(len, found))} candidates, not {[call.n for call in calls]}."
+        )
     for call, each in zip(calls, found, strict=True):
         for candidate in each:
             _check(candidate, call, vocab)
@@ -86,15 +88,15 @@ def candidates_of(made: object, calls: Sequence[Call], vocab: int) -> list[list[
 def _check(candidate: Candidate, call: Call, vocab: int) -> None:
     ids, sampling = candidate.token_ids, call.sampling
     if candidate.prompt_token_ids not in (None, call.prompt):
-        raise EngineError("The executor answers another prompt than it was given.")
+        raise EngineError("The executor answered a different prompt.")
     if len(ids) > sampling.max_tokens:
-        raise EngineError(f"The executor gave {len(ids)} tokens where at most {sampling.max_tokens} were wanted.")
+        raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
     if ids and not 0 <= min(ids) <= max(ids) < vocab:
-        raise EngineError(f"The executor gave token ids that are not in 0 to {vocab - 1}.")
+        raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
     if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
-        raise EngineError("The executor gave no logprob for each of its tokens.")
+        raise EngineError("The executor did not return a logprob for each token.")
     if candidate.finish_reason is not None and candidate.finish_reason not in _REASONS:
-        raise EngineError(f"The executor gave the finish reason {candidate.finish_reason[:40]!r}.")
+        raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
 
 
 def outputs(member: Member, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:

@@ -44,12 +44,12 @@ class Cast:
 
     def _why(self, subject: Subject) -> str:
         if self.empty:
-            return "The script is empty, and this engine says only what its script says."
+            return "The script is empty, and this engine only returns replies from its script."
         last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
         about = f"The last {subject.role} message is {last!r}."
         if self._parts[-1].entry.match is None:
             return (
-                f"The script is used up: call {self._calls} finds no reply left. "
+                f"The script is exhausted: there is no reply left for call {self._calls}. "
                 f"Add an entry, or give the last one `repeat: true`. {about}"
             )
         return f"No entry of the script matches. Change one, or add one without `match` as a fallback. {about}"

@@ -158,7 +158,7 @@ def read_entry(value: object, where: str) -> Entry:
             return Entry((Say(value),))
         return msgspec.convert(value, _Entry).entry()
     except UnicodeEncodeError:
-        raise ScriptError(f"{where}: half of a surrogate pair is no text") from None
+        raise ScriptError(f"{where}: an unpaired surrogate is not valid text") from None
     except (ValueError, RecursionError) as error:
         raise ScriptError(f"{where}: {_plain(str(error))}") from None
 
@@ -211,7 +211,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     double = next((key for key in keys if keys.count(key) > 1), None)
     if double is not None:
-        raise ValueError(f"{double!r} is given twice")
+        raise ValueError(f"{double!r} appears twice")
     return dict(pairs)
 
 
@@ -222,7 +222,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         double = next((key for key in keys if keys.count(key) > 1), None)
         if double is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {double!r} is given twice")
+            raise ValueError(f"line {node.start_mark.line + 1}: {double!r} appears twice")
         return super().construct_mapping(node, deep)
 
 

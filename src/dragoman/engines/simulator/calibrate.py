@@ -40,7 +40,7 @@ def calibrate(
     workload, measured = log
     shown = [timing for timing in measured if timing.id in fitted]
     if not 0 < len(shown) < len(measured):
-        raise CalibrationError(f"{len(shown)} of {len(measured)} requests cannot be fitted: some must be held out")
+        raise CalibrationError(f"{len(shown)} of {len(measured)} requests cannot all be fitted: some must be held out")
     found = fit(workload, shown, engine, expected(hardware, model))
     latency, frontend = rounded(found.latency), float(f"{found.frontend_seconds:.{DIGITS}g}")
     error = rounded(judge(log, engine, latency, frontend, fitted))

@@ -304,6 +304,6 @@ def entry_of(value: object, where: str) -> Entry:
 def check_entry(entry: Entry) -> None:
     """Raises ScriptError for what only an engine of events can do: false counts, text cut otherwise than in tokens."""
     if any(count is not None for count in msgspec.structs.astuple(entry.usage)):
-        raise ScriptError("`usage`: the simulator counts its tokens, it does not make counts up")
+        raise ScriptError("`usage`: the simulator counts its own tokens")
     if entry.chunks != "tokens":
-        raise ScriptError("`chunks`: the simulator says tokens")
+        raise ScriptError("`chunks`: the simulator streams tokens")

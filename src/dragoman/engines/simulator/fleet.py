@@ -137,12 +137,12 @@ def answer(found: Sweep) -> str:
     """In a sentence, and the figures behind it."""
     if found.enough is None:
         most = found.trials[-1]
-        said = f"Not even {most.replicas} replicas are enough: {most.share:.2%} of the requests keep the SLO"
+        said = f"{most.replicas} replicas are not enough: {most.share:.2%} of the requests meet the SLO"
     else:
         plural = "replica is" if found.enough == 1 else "replicas are"
         share = next(trial.share for trial in found.trials if trial.replicas == found.enough)
-        said = f"{found.enough} {plural} enough: {share:.2%} of the requests keep the SLO"
-    lines = [f"{said} ({found.wanted:.1%} wanted).", "", f"{'replicas':>8}{'keep the SLO':>14}{'goodput/s':>11}"]
+        said = f"{found.enough} {plural} enough: {share:.2%} of the requests meet the SLO"
+    lines = [f"{said} (target {found.wanted:.1%}).", "", f"{'replicas':>8}{'meet the SLO':>14}{'goodput/s':>11}"]
     lines[-1] += f"{'TTFT p99 ms':>13}{'TPOT p99 ms':>13}{'KV cache':>10}"
     for trial in found.trials:
         told = trial.report

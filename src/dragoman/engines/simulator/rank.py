@@ -290,7 +290,7 @@ class Rank:
         if pause:
             self._pause(live, pause, at)
         if live.cut_after is not None and live.count >= live.cut_after:
-            return self._end(live, Failed(id, "The connection was cut, as planned.", cut=True), at)
+            return self._end(live, Failed(id, "The connection was closed by an injected fault.", cut=True), at)
         if told.fails_at is not None and live.count >= told.fails_at:
             return self._end(live, Failed(id, told.error), at)
         return self._plain_token(live, at)

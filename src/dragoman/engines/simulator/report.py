@@ -135,9 +135,9 @@ def text(found: Report) -> str:
         values = (row.mean, row.p50, row.p90, row.p99)
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
     lines += [
-        f"KV cache         {found.kv_usage_mean:.1%} in the mean, {found.kv_usage_max:.1%} at most",
+        f"KV cache         {found.kv_usage_mean:.1%} mean, {found.kv_usage_max:.1%} maximum",
         f"prefix cache     {found.cache_hits:.1%} of the prompts' tokens",
-        f"running, waiting {found.running_mean:.1f}, {found.waiting_mean:.1f} in the mean",
+        f"running, waiting {found.running_mean:.1f}, {found.waiting_mean:.1f} on average",
         f"preemptions      {found.preemptions}",
     ]
     return "\n".join(lines) + "\n"

@@ -58,7 +58,7 @@ def lengths(said: str) -> Lengths:
         low, dash, high = said.partition("-")
         return _checked(Uniform(int(low), int(high)) if dash else Fixed(int(said)), said)
     except ValueError:
-        raise ValueError(f"{said!r} is no length: write 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+        raise ValueError(f"{said!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
 
 
 def _checked(found: Lengths, said: str) -> Lengths:

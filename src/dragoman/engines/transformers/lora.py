@@ -68,7 +68,9 @@ class LoraLayers:
         for name, tensor in _tensors(directory).items():
             found = _NAME.fullmatch(name.removeprefix(_PREFIX))
             if found is None:
-                raise _refused(directory, f"it holds `{name}`; only lora_A and lora_B of linear layers are served")
+                raise _refused(
+                    directory, f"it contains `{name}`; only lora_A and lora_B of linear layers are supported"
+                )
             halves.setdefault(found["layer"], {})[found["half"]] = tensor
         return {layer: self._pair(directory, layer, pair, config.scale(layer)) for layer, pair in halves.items()}
 
@@ -111,7 +113,7 @@ class LoraLayers:
         # What is seen is computed once for all, whoever asks.
         inside = any(module is each for each in self._network.get_decoder().modules())
         if not inside or not isinstance(module, torch.nn.Linear):
-            raise _refused(directory, f"`{layer}` is no linear layer inside of the language model")
+            raise _refused(directory, f"`{layer}` is not a linear layer of the language model")
         if halves.keys() != {"A", "B"}:
             raise _refused(directory, f"`{layer}` has only one half of its LoRA")
         a, b = halves["A"], halves["B"]
@@ -132,12 +134,12 @@ def _config(directory: Path) -> _Config:
         raise _refused(directory, f"{path.name}: {error}") from None
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
-        raise _refused(directory, f"it is an adapter of kind {kind}; LORA is served")
+        raise _refused(directory, f"it is an adapter of type {kind}; only LORA is supported")
     if min(config.r, *config.rank_pattern.values(), config.r) < 1:
         raise _refused(directory, "its rank `r` is less than 1")
     odd = [name for name in (*config.alpha_pattern, *config.rank_pattern) if not _PLAIN.fullmatch(name)]
     if odd:
-        raise _refused(directory, f"`{odd[0]}` is a pattern with wildcards; names of layers are served")
+        raise _refused(directory, f"`{odd[0]}` is a pattern with wildcards; only names of layers are supported")
     return config
 
 

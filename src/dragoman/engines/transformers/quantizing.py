@@ -33,7 +33,7 @@ def quantized_loading(config: Any, asked: str | None, dtype: str, device: str) -
         case "torchao":
             how = library.TorchAoConfig(import_module("torchao.quantization").Int8WeightOnlyConfig())
         case _:
-            raise EngineError(f"{asked!r} is no quantization of this engine")
+            raise EngineError(f"{asked!r} is not a quantization method of this engine")
     return {"quantization_config": how, **_placed(device)}
 
 

@@ -78,7 +78,7 @@ class TransformersSight:
             found = network.get_image_features(**inputs, return_dict=True).pooler_output
             rows = found.flatten(0, -2) if isinstance(found, torch.Tensor) else torch.cat([*found])
         if len(rows) != pixels.count:
-            raise EngineError(f"an image has {pixels.count} tokens, but {len(rows)} pieces are seen")
+            raise EngineError(f"an image has {pixels.count} tokens, but the vision model returned {len(rows)}")
         return rows
 
     def _position(self, chunk: Chunk) -> Tensor:

@@ -33,7 +33,7 @@ def check_sight(
         ids = _prompt(processor, texts)
         read = vision.read(files)
         if [image.text for image in read] != texts:
-            raise EngineError("images beside each other are not those that they are alone")
+            raise EngineError("the result for an image depends on other images")
         images = vision.place(ids, read)
         cuts = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
         request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
@@ -46,7 +46,7 @@ def check_sight(
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
         raise EngineError(f"its vision cannot be batched: {error}") from error
     if not np.abs(found - expected).max() <= tolerance * np.abs(expected).max():
-        raise EngineError("its vision cannot be batched: in pages it does not see the same")
+        raise EngineError("its vision cannot be batched: its output with paged attention differs")
 
 
 def _drawn(width: int, height: int) -> bytes:

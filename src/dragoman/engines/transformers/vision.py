@@ -141,7 +141,7 @@ class TransformersVision:
                 (text,), inputs = self._processor.read([picture])
         except _BROKEN as error:
             raise RequestError(
-                f"Image {number} of the messages cannot be read: {error}", param="messages", code="image_parse_error"
+                f"Image {number} of the messages cannot be decoded: {error}", param="messages", code="image_parse_error"
             ) from error
         return text, Pixels(inputs, text.count(self._processor.placeholder))
 
@@ -149,7 +149,7 @@ class TransformersVision:
 def pixels_of(image: ReadImage | ShownImage) -> Pixels:
     """What `TransformersVision` made of it."""
     if not isinstance(image.prepared, Pixels):
-        raise EngineError("the image was made ready for another engine")
+        raise EngineError("the image was preprocessed for another engine")
     return image.prepared
 
 

@@ -91,7 +91,7 @@ class CallSequence:
             call.name = name
         if call.over:
             if text.strip():
-                raise EngineError("The upstream went on with a tool call that was complete.")
+                raise EngineError("The upstream continued a tool call that was complete.")
             text = ""
         call.extent.feed(text)
         if not call.over:
@@ -107,7 +107,7 @@ class CallSequence:
         events: list[Event] = []
         for call in self._queue:
             if not call.name:
-                raise EngineError("The upstream began a tool call that names no tool.")
+                raise EngineError("The upstream started a tool call without a name.")
             events += call.take(self._choice, self._new_id)
             call.over = True
         self._queue.clear()

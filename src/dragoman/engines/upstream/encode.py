@@ -66,7 +66,7 @@ def _refuse(request: GenerateRequest, kind: Kind) -> None:
     if request.limits.include_stop and "include_stop" not in kind.parameters:
         raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
     if request.special_tokens_in_text and "skip_special_tokens" not in kind.parameters:
-        raise Unsupported("The upstream always leaves control tokens out.", param="skip_special_tokens")
+        raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
 
 
 def _common(request: GenerateRequest, kind: Kind, defaults: Defaults) -> Fields:
@@ -142,7 +142,7 @@ def _constraint(constraint: Constraint, kind: Kind) -> Fields:
             yield "structured_outputs", {"choice": options}
         case ContextFree(definition, syntax) if not kind.structured:
             if syntax != "gbnf":
-                raise Unsupported("The upstream takes grammars in GBNF only.", param="structured_outputs.grammar")
+                raise Unsupported("The upstream supports only GBNF grammars.", param="structured_outputs.grammar")
             yield "grammar", definition
         case ContextFree(definition):
             yield "structured_outputs", {"grammar": definition}
@@ -221,7 +221,7 @@ def _tool(tool: Tool, kind: Kind) -> dict[str, Any]:
             function["strict"] = tool.strict
         return {"type": "function", "function": function}
     if not kind.openai_tools:
-        raise Unsupported("The upstream takes no free-form tools.", param="tools")
+        raise Unsupported("The upstream does not support free-form tools.", param="tools")
     custom: dict[str, Any] = {"name": tool.name, **described}
     if tool.definition is not None:
         grammar = {"syntax": tool.syntax or "lark", "definition": tool.definition}
@@ -250,7 +250,7 @@ def _reasoning(conversation: Conversation) -> Fields:
 def _template(conversation: Conversation, kind: Kind) -> dict[str, Any]:
     told = conversation.template
     if told.template is not None:
-        raise Unsupported("Chat templates of requests are not passed on to an upstream.", param="chat_template")
+        raise Unsupported("Chat templates in requests are not forwarded to an upstream.", param="chat_template")
     body: dict[str, Any] = {}
     kwargs: dict[str, Any] = {}
     if "chat_template_kwargs" in kind.parameters:
@@ -263,7 +263,7 @@ def _template(conversation: Conversation, kind: Kind) -> dict[str, Any]:
         body["documents"] = _json(told.documents)
     if told.continue_final_message or not told.add_generation_prompt:
         if "continue_final_message" not in kind.parameters:
-            raise Unsupported("The upstream does not continue a message.", param="continue_final_message")
+            raise Unsupported("The upstream does not support continuing a message.", param="continue_final_message")
         body["continue_final_message"] = told.continue_final_message
         body["add_generation_prompt"] = told.add_generation_prompt
     return body

@@ -90,7 +90,7 @@ def _call(call: ToolCall, kind: Kind) -> dict[str, Any]:
     if not call.custom:
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     if not kind.openai_tools:
-        raise Unsupported("The upstream takes no free-form tools.", param="messages")
+        raise Unsupported("The upstream does not support free-form tools.", param="messages")
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
 
 
@@ -123,9 +123,9 @@ def _part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
             named = {} if filename is None else {"filename": filename}
             return {"type": "file", "file": {"file_data": _url(source), **named}}
         case ToolCall():
-            raise RequestError("Only an assistant's message can hold tool calls.", param="messages")
+            raise RequestError("Only an assistant message can contain tool calls.", param="messages")
         case ToolResult():
-            raise RequestError("An assistant's message cannot hold tool results.", param="messages")
+            raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
 
 def _url(source: Source) -> str:
@@ -135,4 +135,4 @@ def _url(source: Source) -> str:
         case Remote(url):
             return url
         case Stored():
-            raise Unsupported("Files that were uploaded here are not known to the upstream.", param="messages")
+            raise Unsupported("Files uploaded to this server are not available to the upstream.", param="messages")

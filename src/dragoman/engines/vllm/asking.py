@@ -77,14 +77,14 @@ def _structured(grammar: str) -> StructuredOutputs:
     """vLLM asks llguidance, as the pipeline does, and so the same grammar allows the same tokens."""
     if grammar.startswith("{"):
         raise Unsupported(
-            "This model's engine does not take a grammar beside tools or reasoning.", param="response_format"
+            "This model's engine does not support a grammar together with tools or reasoning.", param="response_format"
         )
     return backend.sampling.StructuredOutputsParams(grammar=grammar)
 
 
 def _budget(thought: ThoughtLimit, marks: ThoughtMarks | None) -> int:
     if marks != (thought.begin, thought.end) or thought.close != thought.end:
-        raise Unsupported("This model's engine limits no reasoning.", param="thinking_token_budget")
+        raise Unsupported("This model's engine does not support reasoning budgets.", param="thinking_token_budget")
     return thought.tokens
 
 

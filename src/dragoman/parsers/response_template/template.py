@@ -180,7 +180,7 @@ def _decode(where: str, raw: bytes | str | msgspec.Raw, type: type[Spec]) -> Spe
 def _field(name: str, raw: msgspec.Raw) -> Field:
     where = f"response_template field {name!r}"
     if name not in KINDS:
-        raise ValueError(f"{where} is none that a message can carry here; known are {', '.join(KINDS)}")
+        raise ValueError(f"{where} is not a known message field; known fields are {', '.join(KINDS)}")
     spec = _decode(where, raw, _FieldSpec)
     opening = _delimiter(f"{where}, open", spec.open, spec.open_pattern)
     closing = _delimiter(f"{where}, close", spec.close, spec.close_pattern)
@@ -212,17 +212,17 @@ def _field(name: str, raw: msgspec.Raw) -> Field:
 
 def _delimiter(where: str, texts: str | list[str] | None, pattern: str | None) -> Delimiter | None:
     if texts is not None and pattern is not None:
-        raise ValueError(f"{where}: there can be a text or a pattern, not both")
+        raise ValueError(f"{where}: give either a text or a pattern, not both")
     if texts is not None:
         options = (texts,) if isinstance(texts, str) else tuple(dict.fromkeys(texts))
         if not options or not all(options):
-            raise ValueError(f"{where}: there must be a text, and none may be empty")
+            raise ValueError(f"{where}: there must be at least one text, and no text may be empty")
         return Delimiter(either(options), options)
     if pattern is None:
         return None
     node = _carried_out(where, lambda: parse(pattern))
     if can_be_empty(node):
-        raise ValueError(f"{where}: the pattern {pattern!r} can match nothing at all, which is not supported")
+        raise ValueError(f"{where}: the pattern {pattern!r} can match the empty string, which is not supported")
     return Delimiter(node)
 
 

@@ -57,7 +57,7 @@ class Background:
     def check_room(self) -> None:
         """Raises RateLimited."""
         if len(self._runs) >= self._limit:
-            raise RateLimited(f"There are {self._limit} background responses already; try again later.")
+            raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
     async def begin(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
         """put: the record of a response. events: its first. run: makes it, once both are stored. Raises RateLimited."""
@@ -134,7 +134,7 @@ class Background:
     async def settle_lapsed(self) -> None:
         while records := await self._store.lapsed(RESPONSE):
             for record in records:
-                await settle(self._store, record, EngineError("The server stopped while it made this response."))
+                await settle(self._store, record, EngineError("The server stopped while it generated this response."))
 
     async def tick(self) -> None:
         """See what others did to this process's runs, and end what could not be ended."""
@@ -156,7 +156,7 @@ class Background:
                 if ticks % LAPSE_TICKS == 0:
                     await self.settle_lapsed()
             except StoreUnavailable as error:
-                log.warning("background responses cannot be looked after: %s", error)
+                log.warning("background responses cannot be monitored: %s", error)
 
     async def settle(self, key: Key, error: DragomanError | None) -> None:
         """See `settle`."""

@@ -14,7 +14,7 @@ from .turn import continued
 async def compact(http: Http) -> Whole | Answer:
     asked = await read_call(http, _read)
     if asked.background:
-        raise Unsupported("A compaction is not made in the background.", param="background")
+        raise Unsupported("Compaction is not supported in the background.", param="background")
     header = new_header(http, asked.call)
     asked, past, own = await continued(http, asked, header.id)
     admitted = await admit_call(http, asked.call, header)

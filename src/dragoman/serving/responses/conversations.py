@@ -132,7 +132,7 @@ def _key(http: Http) -> Key:
 
 def _store(http: Http) -> Store:
     if http.service.store is None:
-        raise Unsupported("This server keeps no state, and so no conversations.")
+        raise Unsupported("This server has no store (--store none) and does not support conversations.")
     return http.service.store
 
 

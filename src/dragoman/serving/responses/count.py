@@ -28,7 +28,7 @@ async def count_input_tokens(http: Http) -> Whole | Answer:
     request = call.requests[0]
     model = await http.service.models.ready(request.model)
     if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
     if isinstance(request.prompt, Conversation):
         check_countable(request.prompt, model.max_model_len, model.backend.tokenizer.longest_token)
     request = await http.service.media.gathered(files_of(http), model, request)

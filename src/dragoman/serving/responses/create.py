@@ -35,7 +35,9 @@ async def create(http: Http) -> Whole | Answer:
 async def _start(http: Http, asked: ResponsesCall) -> Whole | Answer:
     background = http.service.background
     if background is None:
-        raise Unsupported("'background' is not supported here: this server keeps no state.", param="background")
+        raise Unsupported(
+            "'background' is not supported here: this server has no store (--store none).", param="background"
+        )
     background.check_room()
     turn = await open_turn(http, asked)
     whole = await start(background, turn)

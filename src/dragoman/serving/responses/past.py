@@ -89,7 +89,8 @@ def no_such_conversation(id: str, param: str | None = None) -> NotFound:
 
 def _needs_store(param: str) -> Unsupported:
     return Unsupported(
-        f"'{param}' is not supported here: this server keeps no state. Send the whole conversation as 'input'.",
+        f"'{param}' is not supported here: this server has no store (--store none). Send the whole "
+        "conversation as 'input'.",
         param=param,
     )
 
@@ -111,8 +112,8 @@ async def _chain(store: Store, owner: str, previous: str) -> Past:
 def _check_continuable(record: Record) -> None:
     if record.state not in CONTINUABLE:
         raise RequestError(
-            f"Previous response with id {echo(record.key.id)} is {record.state}; only what is completed or "
-            "incomplete can be continued.",
+            f"Previous response with id {echo(record.key.id)} is {record.state}; only completed and "
+            "incomplete responses can be continued.",
             param="previous_response_id",
             code="previous_response_not_completed",
         )

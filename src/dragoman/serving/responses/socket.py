@@ -77,7 +77,7 @@ class ResponsesSocket:
         self._service.options.origins.check(http.headers, named=False)
         caller = self._service.keyring.admit(http.headers, self.access)
         if self._open >= self._service.options.max_sockets:
-            raise Overloaded("There are too many WebSockets already; try again later, or use HTTP.")
+            raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
         return replace(http, caller=caller)
 
 
@@ -197,7 +197,7 @@ class Connection:
     async def _read(self, data: bytes) -> Wish | None:
         service = self._http.service
         if len(data) > service.options.max_body_bytes:
-            raise RequestError(f"The frame is larger than the {service.options.max_body_bytes} bytes that are allowed.")
+            raise RequestError(f"The frame is larger than the limit of {service.options.max_body_bytes} bytes.")
         options = reading(self._http)
 
         def read() -> Wish | None:

@@ -98,4 +98,4 @@ def _starting_after(http: Http) -> int | None:
 def _included(http: Http) -> tuple[str, ...]:
     """What was kept is what is shown: nothing can be added to it afterwards."""
     asked = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
-    return tuple(f"include: {echo(name)} is not known here" for name in asked if name not in INCLUDABLE)
+    return tuple(f"include: {echo(name)} is not supported" for name in asked if name not in INCLUDABLE)

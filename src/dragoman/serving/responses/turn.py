@@ -155,7 +155,9 @@ class Keeper:
                 raise
             if refused.found is None:
                 raise no_such_conversation(id, "conversation") from None
-            raise Conflict(f"Conversation {echo(id)} got an item of the same id meanwhile.", param="input") from None
+            raise Conflict(
+                f"Conversation {echo(id)} received an item with the same id in the meantime.", param="input"
+            ) from None
 
 
 async def open_turn(party: Party, asked: ResponsesCall, *, local: Past | None = None) -> Turn:
@@ -198,7 +200,7 @@ def _named(asked: ResponsesCall, *, kept: bool) -> ResponsesCall:
     elif asked.id.chosen is None:
         return asked
     else:
-        said = ("request_id: the id of a stored response is the server's",)
+        said = ("request_id is ignored: the server assigns the id of a stored response",)
         asked = msgspec.structs.replace(asked, id=AnswerId(asked.id.prefix, None))
     call = msgspec.structs.replace(asked.call, warnings=(*asked.call.warnings, *said))
     return msgspec.structs.replace(asked, call=call)

@@ -25,7 +25,7 @@ def read(data: bytes, *, unit: str = "s") -> Log:
     try:
         return table.read_json(data, unit)
     except msgspec.MsgspecError as error:
-        raise LogError(f"this is no JSON: {error}") from None
+        raise LogError(f"this is not valid JSON: {error}") from None
 
 
 def _is_lines(data: bytes) -> bool:

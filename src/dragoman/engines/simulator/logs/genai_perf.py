@@ -46,7 +46,7 @@ def read(data: bytes) -> Log:
     except msgspec.MsgspecError as error:
         raise LogError(f"{FORMAT}: {error}") from None
     if len(file.experiments) != 1:
-        raise LogError(f"{FORMAT}: {len(file.experiments)} experiments in one file; one is wanted")
+        raise LogError(f"{FORMAT}: {len(file.experiments)} experiments in one file; expected one")
     requests = file.experiments[0].requests
     timings = [found for index, request in enumerate(requests) if (found := _timing(index, request)) is not None]
     return log_of(FORMAT, timings, skipped=len(requests) - len(timings))
@@ -60,7 +60,7 @@ def _timing(index: int, request: _Request) -> Timing | None:
         return None
     if heard.usage is None:
         raise LogError(
-            f"{FORMAT}: request {index}: its answer has no usage, so its tokens cannot be counted; "
+            f"{FORMAT}: request {index}: its response has no usage, so its tokens cannot be counted; "
             """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
         )
     at, usage = request.timestamp / 1e9, heard.usage

@@ -42,16 +42,14 @@ def log_of(
     """
     found = sorted(timings, key=lambda timing: timing.arrival_s)
     if not found:
-        raise LogError(f"{format}: there is no answered request in it ({skipped} were not answered)")
+        raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
     for timing in found:
         _check(format, timing)
     if len({timing.id for timing in found}) < len(found):
         found = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(found)]
     if sum(timing.latency for timing in found) / len(found) > LONGEST:
-        raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Say --unit ms")
-    told = (
-        [f"{skipped} requests were not answered and are left out; the server still had their load"] if skipped else []
-    )
+        raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
+    told = [f"{skipped} requests failed and are skipped, although they still put load on the server"] if skipped else []
     shifted = tuple(_shifted(timing, -found[0].arrival_s) for timing in found)
     known = {request.id: request for request in extra}
     requests = tuple(_request(timing, known.get(timing.id)) for timing in shifted)

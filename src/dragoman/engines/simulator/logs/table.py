@@ -146,7 +146,7 @@ def _timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | None]]
         column = columns[quantity][0]
         told = _number(row.get(column), f"request {number}: {column}")
         if not told.is_integer():
-            raise LogError(f"request {number}: {column}: {row.get(column)!r} is no count")
+            raise LogError(f"request {number}: {column}: {row.get(column)!r} is not a count")
         return int(told)
 
     arrival, outputs = seconds("arrival"), count("output")
@@ -174,14 +174,14 @@ def _seconds(value: object, unit: float, place: str) -> float | None:
         try:
             return datetime.fromisoformat(value).timestamp()
         except ValueError:
-            raise LogError(f"{place}: {value!r} is no time") from None
+            raise LogError(f"{place}: {value!r} is not a time") from None
     return _number(value, place) * unit
 
 
 def _number(value: object, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise LogError(f"{place}: {value!r} is no number")
+        raise LogError(f"{place}: {value!r} is not a number")
     try:
         return float(value)
     except ValueError:
-        raise LogError(f"{place}: {value!r} is no number") from None
+        raise LogError(f"{place}: {value!r} is not a number") from None
