@@ -18,7 +18,7 @@ from .commands.calibrate import calibrate
 from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.simulate import simulate
-from .settings import FIELDS, Field, Settings, SettingsError, load
+from .settings import FIELDS, FORMER_NAMES, Field, Settings, SettingsError, flag_of, load
 
 Run = Callable[[Settings, Callable[[str], None]], int]
 """Serves until it is told to stop; gets a way to tell people what happens, and gives the exit code."""
@@ -85,8 +85,12 @@ def _serve(run: Run, environment: Mapping[str, str]) -> Callable[..., None]:
             code = 2
         raise typer.Exit(code)
 
+    parameters = [each for field in FIELDS for each in _parameters(field)]
+    parameters += [
+        _parameter(name, str | None, typer.Option(None, flag_of(name), hidden=True)) for name in FORMER_NAMES
+    ]
     # What typer looks at to find the options.
-    vars(serve)["__signature__"] = inspect.Signature([each for field in FIELDS for each in _parameters(field)])
+    vars(serve)["__signature__"] = inspect.Signature(parameters)
     return serve
 
 

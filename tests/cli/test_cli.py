@@ -64,6 +64,12 @@ def test_underscores_are_dashes_as_in_vllm():
     assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
 
 
+def test_former_names_are_accepted_and_not_shown(caplog: pytest.LogCaptureFixture):
+    assert settings("--max-waiting", "7").max_queued_requests == 7
+    assert caplog.messages == ["--max-waiting is deprecated; use --max-queued-requests"]
+    assert "--max-waiting" not in call("serve", "--help").output
+
+
 @pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
 def test_a_switch_can_be_turned_both_ways(field: Field):
     word = str(not field.default)

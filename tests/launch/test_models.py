@@ -54,7 +54,7 @@ def test_what_cannot_be_is_said_at_the_start() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
     with pytest.raises(SettingsError, match="more than all may take"):
-        build_models(settings('{"a": {"model": "tiny", "memory": 500}}', models_memory="400"), SystemClock())
+        build_models(settings('{"a": {"model": "tiny", "memory": 500}}', model_memory_limit="400"), SystemClock())
 
 
 def test_the_first_name_of_a_model_is_no_pattern() -> None:

@@ -10,7 +10,7 @@ from dragoman.settings import GenerationConfig, Instance, ModelEntry, Settings, 
 
 FILE = """
 max-model-len: 1024
-models-memory: 2G
+model-memory-limit: 2G
 models:
   house:
     model: tiny
@@ -41,7 +41,7 @@ def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: 
     assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
     assert own.override_generation_config == GenerationConfig(temperature=0.5)
     assert settings.of(echo).max_model_len == 1024
-    assert (far.ttl, far.memory, settings.models_memory) == (60.0, 2**30, 2**31)
+    assert (far.ttl, far.memory, settings.model_memory_limit) == (60.0, 2**30, 2**31)
 
 
 def test_keys_of_upstreams_are_not_shown(tmp_path: Path) -> None:
@@ -121,3 +121,9 @@ def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> Non
 def test_what_is_wrong_with_instances_is_said(said: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load({"model": "sim", **said}, {})
+
+
+def test_a_model_may_use_a_former_name_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = read(tmp_path, "models: {a: {model: tiny, max-waiting: 5}}")
+    assert dict(settings.models.entries[0].told)["max_queued_requests"] == 5
+    assert caplog.messages == ["a: max_waiting is deprecated; use max_queued_requests"]

@@ -16,10 +16,10 @@ def written(folder: Path, text: str, name: str = "config.toml") -> str:
 
 
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
-    file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\napi_profile = 'vllm'\n")
-    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_WAITING": "2", "HOME": "/"}
+    file = written(tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n")
+    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_QUEUED_REQUESTS": "2", "HOME": "/"}
     settings = load({"port": "3", "strict": False, "uds": None}, environment)
-    assert (settings.port, settings.max_waiting, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
+    assert (settings.port, settings.max_queued_requests, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
     assert settings.config == file
 
 
@@ -186,3 +186,38 @@ def test_other_addresses_need_a_key_or_a_word():
 )
 def test_only_this_machine_is_loopback(host: str, expected: bool):
     assert is_loopback(host) is expected
+
+
+FORMER = [
+    ("max_waiting", "max_queued_requests", "3", 3),
+    ("max_waiting_tokens", "max_queued_tokens", "4k", 4000),
+    ("reasoning_check", "reasoning_verification", "strict", "strict"),
+    ("models_memory", "model_memory_limit", "2G", 2**31),
+]
+
+
+@pytest.mark.parametrize(("former", "name", "text", "value"), FORMER)
+def test_a_former_name_sets_its_successor_and_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, former: str, name: str, text: str, value: object
+):
+    file = written(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
+    flag, variable = f"--{name.replace('_', '-')}", f"DRAGOMAN_{name.upper()}"
+    old_flag, old_variable = f"--{former.replace('_', '-')}", f"DRAGOMAN_{former.upper()}"
+    for said, environment, warning in (
+        ({former: text}, {}, f"{old_flag} is deprecated; use {flag}"),
+        ({}, {old_variable: text}, f"{old_variable} is deprecated; use {variable}"),
+        ({"config": file}, {}, f"{file}: {former} is deprecated; use {file}: {name}"),
+    ):
+        caplog.clear()
+        assert getattr(load(said, environment), name) == value
+        assert caplog.messages == [warning]
+
+
+def test_a_former_name_obeys_the_precedence_of_sources():
+    environment = {"DRAGOMAN_MAX_QUEUED_REQUESTS": "2"}
+    assert load({"max_waiting": "1"}, environment).max_queued_requests == 1
+
+
+def test_a_setting_cannot_have_both_of_its_names():
+    with pytest.raises(SettingsError, match="--max-waiting is the former name of --max-queued-requests; set only one"):
+        load({"max_waiting": "1", "max_queued_requests": "2"}, {})

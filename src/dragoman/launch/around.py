@@ -31,7 +31,7 @@ def limits(settings: Settings) -> EngineLimits:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         num_kv_tokens=settings.kv_cache_tokens,
         enable_prefix_caching=settings.enable_prefix_caching,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         step_timeout=settings.step_timeout,
     )
 
@@ -59,7 +59,7 @@ def token_backend(
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
     return TokenBackend(
         engine=engine,
-        room=WaitingRoom(settings.max_waiting_tokens),
+        room=WaitingRoom(settings.max_queued_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         compiler=Compiler(tokenizer, sorted(eos)),

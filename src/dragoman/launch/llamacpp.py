@@ -90,7 +90,11 @@ def _reading(
     """What reads, and the tokens that an input may have."""
     tokenizer = gguf_tokenizer(metadata, writes=False)
     engine = llamacpp.load_reader(
-        metadata, tokenizer, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting, options=options
+        metadata,
+        tokenizer,
+        max_model_len=settings.max_model_len,
+        max_waiting=settings.max_queued_requests,
+        options=options,
     )
     match engine:
         case LlamaCppEmbedder():

@@ -21,7 +21,9 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     """Raises SettingsError where MODEL or an option of it cannot be used."""
     if not settings.models.entries:
         return Models([_built(settings, clock)])
-    return Models([_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory)
+    return Models(
+        [_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.model_memory_limit
+    )
 
 
 def mind_unheeded(settings: Settings) -> None:
@@ -57,7 +59,7 @@ def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel |
     if entry.pinned:
         return _built(own, clock)
     memory = size_of(own.model) if entry.memory is None else entry.memory
-    if settings.models_memory is not None and memory > settings.models_memory:
+    if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
         raise SettingsError(f"models: {entry.name}: takes {memory} bytes, which is more than all may take together")
     return Offer(entry.name, lambda: build(own, clock), int(clock.now()), entry.aliases, entry.ttl, memory)
 

@@ -251,7 +251,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         batch_concurrency=settings.batch_concurrency,
         weights_dir=settings.weights_dir,
         max_weights_bytes=settings.max_weights_bytes,
-        reasoning_check=Check(settings.reasoning_check),
+        reasoning_check=Check(settings.reasoning_verification),
     )
 
 

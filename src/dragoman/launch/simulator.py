@@ -129,7 +129,7 @@ def _config(settings: Settings, profile: Profile, scheduler: SchedulerConfig) ->
         warm_up=settings.warm_up,
         ranks=settings.data_parallel_size,
         seed=settings.seed,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         kv_events=None if settings.kv_events_config is None else read_config(settings.kv_events_config),
         kv_transfer=None if settings.kv_transfer_config is None else _transfer(settings.kv_transfer_config, profile),
         faults=() if settings.sim_faults is None else _faults(Path(settings.sim_faults)),

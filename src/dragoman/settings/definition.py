@@ -228,10 +228,10 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     enable_prefix_caching: Annotated[
         bool, Option("Scheduling", "Do not keep the beginning that several prompts share; compute it each time.")
     ] = True
-    max_waiting: Annotated[
+    max_queued_requests: Annotated[
         int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", least=0)
     ] = 2048
-    max_waiting_tokens: Annotated[
+    max_queued_tokens: Annotated[
         int,
         Option("Scheduling", "Tokens of the prompts that may wait; one prompt alone always may.", least=1, sized=True),
     ] = 32 * _MIB
@@ -286,7 +286,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     max_logprobs: Annotated[
         int, Option("API", "Alternatives a token that a request may ask for.", least=0, most=1000)
     ] = 20
-    reasoning_check: Annotated[
+    reasoning_verification: Annotated[
         Literal["lenient", "strict", "off"],
         Option(
             "API",
@@ -344,7 +344,7 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
             metavar="JSON",
         ),
     ] = ModelEntries()
-    models_memory: Annotated[
+    model_memory_limit: Annotated[
         int | None,
         Option("Server", "Bytes that the models which are not pinned may take together.", least=1, sized=True),
     ] = None

@@ -4,21 +4,24 @@ them is told for itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
 import msgspec
 
-from .fields import BY_NAME, OF_A_MODEL, Field
+from .fields import BY_NAME, FORMER_NAMES, OF_A_MODEL, Field
 from .parts import Instance, Instances, ModelEntries, ModelEntry
+
+log = logging.getLogger(__name__)
 
 Read = Callable[[Field, object], Any]
 
 _NOT_HERE = frozenset({"served_model_name", "config"})
 _ALLOWED = tuple(name for name, field in BY_NAME.items() if field.option.group in OF_A_MODEL and name not in _NOT_HERE)
 _LIST, _SWITCH = BY_NAME["served_model_name"], BY_NAME["strict"]
-_SECONDS, _BYTES = BY_NAME["keepalive_interval"], BY_NAME["models_memory"]
+_SECONDS, _BYTES = BY_NAME["keepalive_interval"], BY_NAME["model_memory_limit"]
 _SHAPES = {
     "aliases": _LIST,
     "pinned": _SWITCH,
@@ -55,7 +58,7 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
     own: dict[str, Any] = {}
     settings: list[tuple[str, Any]] = []
     for key, value in cast("Mapping[object, object]", told).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(name, str(key))
         try:
             if setting in _SHAPES:
                 own[setting] = read(_SHAPES[setting], value)
@@ -95,7 +98,7 @@ def _instances(raw: object, number: int, read: Read) -> list[Instance]:
         raise ValueError(f"{number}: must be an object of settings")
     count, settings = 1, list[tuple[str, Any]]()
     for key, value in cast("Mapping[object, object]", raw).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(str(number), str(key))
         try:
             if setting == "count":
                 count = read(_COUNT, value)
@@ -108,6 +111,14 @@ def _instances(raw: object, number: int, read: Read) -> list[Instance]:
     if count > 1 and "port" in dict(settings):
         raise ValueError(f"{number}: {count} instances cannot share a port")
     return [Instance(tuple(settings))] * count
+
+
+def _current_name(where: str, key: str) -> str:
+    name = key.replace("-", "_")
+    if name not in FORMER_NAMES:
+        return name
+    log.warning("%s: %s is deprecated; use %s", where, name, FORMER_NAMES[name])
+    return FORMER_NAMES[name]
 
 
 def _unknown(name: str, whose: str, known: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ Knows where, and names it in every complaint; what a value may be is told by `va
 from __future__ import annotations
 
 import ipaddress
+import logging
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -15,14 +16,16 @@ from typing import Any, cast
 from msgspec import Struct
 
 from .definition import Settings
-from .fields import BY_NAME, FIELDS, PREFIX, Field
+from .fields import BY_NAME, FIELDS, FORMER_NAMES, PREFIX, Field, flag_of, variable_of
 from .option import SettingsError
 from .values import read
+
+log = logging.getLogger(__name__)
 
 
 def load(said: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
     """The settings. said: what the command line says, by name of the field; None is nothing. Raises SettingsError."""
-    told = {name: value for name, value in said.items() if value is not None}
+    told = _rename({name: value for name, value in said.items() if value is not None}, flag_of)
     sources = [_Source(told, lambda field: field.flag)]
     sources.append(_Source(_variables(environment), lambda field: f"environment {field.variable}"))
     file = sources[0].value(BY_NAME["config"]) or sources[1].value(BY_NAME["config"])
@@ -59,25 +62,43 @@ class _Source(Struct, frozen=True):
 def _variables(environment: Mapping[str, str]) -> dict[str, object]:
     names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
     for variable, name in names.items():
-        if name not in BY_NAME or variable != variable.upper():
+        if (name not in BY_NAME and name not in FORMER_NAMES) or variable != variable.upper():
             raise SettingsError(
                 f"environment {variable}: there is no such setting.{hint(name, lambda field: field.variable)}"
             )
-    return {name: environment[variable] for variable, name in names.items()}
+    return _rename({name: environment[variable] for variable, name in names.items()}, variable_of)
 
 
 def _keys(path: Path) -> dict[str, object]:
     keys: dict[str, object] = {}
     for key, value in _read_file(path):
         name = key.replace("-", "_")
-        if name not in BY_NAME:
+        if name not in BY_NAME and name not in FORMER_NAMES:
             raise SettingsError(f"{path}: {key}: there is no such setting.{hint(name, lambda field: field.name)}")
         if name in keys:
             raise SettingsError(f"{path}: {key}: this is said twice")
         if name == "config":
             raise SettingsError(f"{path}: {key}: a file cannot name another one")
         keys[name] = value
-    return {name: value for name, value in keys.items() if value is not None}
+    told = {name: value for name, value in keys.items() if value is not None}
+    return _rename(told, lambda name: f"{path}: {name}")
+
+
+def _rename(raw: Mapping[str, object], show: Callable[[str], str]) -> dict[str, object]:
+    """The values of one source by their present names. show: a name as it is written in that source.
+
+    Raises SettingsError where a setting has both its present and its former name.
+    """
+    renamed: dict[str, object] = {}
+    for name, value in raw.items():
+        current = FORMER_NAMES.get(name, name)
+        if current in renamed:
+            former = next(former for former, present in FORMER_NAMES.items() if present == current)
+            raise SettingsError(f"{show(former)} is the former name of {show(current)}; set only one of them")
+        if current != name:
+            log.warning("%s is deprecated; use %s", show(name), show(current))
+        renamed[current] = value
+    return renamed
 
 
 def _read_file(path: Path) -> list[tuple[str, object]]:

@@ -15,7 +15,7 @@ _PROMPTING = (
         "user, assistant, system; neighbours of one role are one turn; a last message of the assistant is continued. "
         "Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted tools' calls and "
         "results are replayed as far as they can be read; thinking and redacted_thinking that this server did not "
-        "sign or seal for this key are a matter of --reasoning-check",
+        "sign or seal for this key are a matter of --reasoning-verification",
     ),
     (
         "system",
