@@ -37,7 +37,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
     shown = told("calibrate", log, *LIKE, "--name", "mine", "--model", "other", "--out", path)
-    assert "fitted on 30 requests, judged by the other 60" in shown
+    assert "fitted on 30 requests, evaluated on the other 60" in shown
     profile = load(path)
     assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
     assert profile.calibration is not None
@@ -49,7 +49,7 @@ def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: P
 
 
 def test_several_logs_are_fitted_together(log: str) -> None:
-    assert "fitted on 60 requests, judged by the other 120" in told("calibrate", log, log, *LIKE)
+    assert "fitted on 60 requests, evaluated on the other 120" in told("calibrate", log, log, *LIKE)
     assert "fitted on 40 requests" in told("calibrate", log, *LIKE, "--fit-requests", "40")
 
 
