@@ -62,7 +62,7 @@ def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -
 
 def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None:
     result = call("calibrate", log, *LIKE, "--max-num-seqs", "2")
-    assert "Warning: a mean is off by" in result.stderr
+    assert "Warning: the error of a mean is" in result.stderr
     assert "--max-num-seqs" in result.stderr
     assert "Warning" not in call("calibrate", log, *LIKE).stderr
 
@@ -73,8 +73,8 @@ def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None
         (["absent.csv"], "absent.csv: No such file"),
         (["absent.csv", "--like", "x"], "there is no profile 'x'"),
         (["absent.csv", "--plots", "x.gif"], "must end in"),
-        (["http://x", "y", "--url", "http://127.0.0.1:9"], "one load is driven"),
-        (["poisson", "--url", "http://127.0.0.1:9"], "it does not list its models"),
+        (["http://x", "y", "--url", "http://127.0.0.1:9"], "takes exactly one workload"),
+        (["poisson", "--url", "http://127.0.0.1:9"], "cannot list its models"),
         (["poisson", "--url", "http://127.0.0.1:9", "--extra-body", "["], "--extra-body: "),
     ],
 )

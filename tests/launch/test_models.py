@@ -53,7 +53,7 @@ async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for() 
 def test_what_cannot_be_is_said_at_the_start() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
-    with pytest.raises(SettingsError, match="more than all may take"):
+    with pytest.raises(SettingsError, match="more than --model-memory-limit"):
         build_models(settings('{"a": {"model": "tiny", "memory": 500}}', model_memory_limit="400"), SystemClock())
 
 

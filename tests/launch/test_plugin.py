@@ -90,7 +90,7 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:nothing_here:create", "nothing_here cannot be imported"),
         ("python:house_engine:nothing", "house_engine has no nothing"),
         ("python:house_engine", "python:MODULE:FACTORY"),
-        ("python:house_engine:wrong", "gave a object"),
+        ("python:house_engine:wrong", "returned a object"),
         ("python:house_engine:failing", "no licence"),
         ("hose", "MODEL is"),
     ],

@@ -126,7 +126,7 @@ def serve_engine(
     said = generation_config(directory)
     if vision is not None and vision.placeholder not in tokenizer.controls.names:
         # Else a user could write what stands for an image.
-        raise ValueError(f"{vision.placeholder!r} is no control token of the tokenizer in {directory}")
+        raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
     backend = token_backend(
         settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache, vision=vision
     )

@@ -60,7 +60,7 @@ def _entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel |
         return _built(own, clock)
     memory = size_of(own.model) if entry.memory is None else entry.memory
     if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
-        raise SettingsError(f"models: {entry.name}: takes {memory} bytes, which is more than all may take together")
+        raise SettingsError(f"models: {entry.name}: needs {memory} bytes, more than --model-memory-limit")
     return Offer(entry.name, lambda: build(own, clock), int(clock.now()), entry.aliases, entry.ttl, memory)
 
 
@@ -97,7 +97,7 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
             "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
         )
     if settings.lora_modules and model.adapters is None:
-        raise ValueError("--lora-modules: this engine takes no adapters")
+        raise ValueError("--lora-modules: this engine does not support adapters")
     return model
 
 

@@ -50,7 +50,7 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
     module, _, rest = path.partition(":")
     name, _, argument = rest.partition(":")
     if not module or not name:
-        raise ValueError("a Python engine is `python:MODULE:FACTORY`")
+        raise ValueError("a Python engine must have the form `python:MODULE:FACTORY`")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -71,8 +71,8 @@ def _served(factory: Factory, settings: Settings, clock: Clock, own_name: str, a
         if isinstance(made, Executor):
             return serve_executor(settings, clock, made, own_name=own_name, max_model_len=limit)
         raise ValueError(
-            f"the factory gave a {type(made).__name__}; it must give an Engine, a rollout Executor, or a ServedModel "
-            "(which an engine of tokens needs, since its vocabulary is in it)"
+            f"the factory returned a {type(made).__name__}; it must return an Engine, a rollout Executor, or a "
+            "ServedModel (required for a token engine, since it holds the vocabulary)"
         )
     name, aliases = served_names(settings, own_name)
     return ServedModel(name, EventBackend(made), limit, int(clock.now()), aliases)

@@ -46,5 +46,7 @@ async def try_out(store: Store) -> None:
     try:
         await store.open()
     except StoreUnavailable as error:
-        raise SettingsError(f"store: {error.message} `--store memory` or `--store none` need no file.") from error
+        raise SettingsError(
+            f"store: {error.message} `--store memory` and `--store none` work without a file."
+        ) from error
     await store.close()

@@ -44,7 +44,7 @@ def read_entries(raw: object, read: Read) -> ModelEntries:
         except msgspec.MsgspecError as error:
             raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(raw, dict) or not raw:
-        raise ValueError("must be an object with a name for each model")
+        raise ValueError("must map model names to settings")
     entries = tuple(_entry(str(name), value, read) for name, value in cast("Mapping[object, object]", raw).items())
     _check_names(entries)
     return ModelEntries(entries)
@@ -54,7 +54,7 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
     """A text alone is what to serve."""
     told = {"model": raw} if isinstance(raw, str) else raw
     if not isinstance(told, dict):
-        raise ValueError(f"{name}: must be what to serve, or an object of settings")
+        raise ValueError(f"{name}: must be a MODEL, or an object of settings")
     own: dict[str, Any] = {}
     settings: list[tuple[str, Any]] = []
     for key, value in cast("Mapping[object, object]", told).items():
@@ -69,9 +69,9 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
         except ValueError as error:
             raise ValueError(f"{name}: {key}: {error}") from None
     if "model" not in dict(settings):
-        raise ValueError(f"{name}: `model` is missing: what to serve")
+        raise ValueError(f"{name}: `model` is missing")
     if own.get("pinned") and "ttl" in own:
-        raise ValueError(f"{name}: what is pinned has no ttl")
+        raise ValueError(f"{name}: a pinned model cannot have a ttl")
     return ModelEntry(name, tuple(settings), **own)
 
 
@@ -84,11 +84,11 @@ def read_instances(raw: object, read: Read) -> Instances:
             raise ValueError(f"must be a number, or a list in JSON: {error}") from None
     told = [{"count": raw}] if isinstance(raw, int) else raw
     if not isinstance(told, list) or not told:
-        raise ValueError("must be a number, or a list with an object of settings for each")
+        raise ValueError("must be a number, or a list of objects of settings")
     listed = [_instances(one, number, read) for number, one in enumerate(cast("list[object]", told), 1)]
     each = tuple(instance for several in listed for instance in several)
     if len(each) > _MOST_INSTANCES:
-        raise ValueError(f"there can be {_MOST_INSTANCES} at most, not {len(each)}")
+        raise ValueError(f"the maximum is {_MOST_INSTANCES} instances, not {len(each)}")
     return Instances(each)
 
 
@@ -123,17 +123,17 @@ def _current_name(where: str, key: str) -> str:
 
 def _unknown(name: str, whose: str, known: Sequence[str]) -> str:
     if name in BY_NAME:
-        return "this is a setting of the whole server"
+        return "this setting applies to the whole server"
     close = get_close_matches(name, known, n=1)
-    return f"there is no such setting of {whose}." + (f" Did you mean {close[0]}?" if close else "")
+    return f"unknown setting of {whose}." + (f" Did you mean {close[0]}?" if close else "")
 
 
 def _check_names(entries: tuple[ModelEntry, ...]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if "*" in entry.name or "?" in entry.name:
-            raise ValueError(f"{entry.name}: only an alias may be a pattern")
+            raise ValueError(f"{entry.name}: only aliases may be patterns")
         for name in (entry.name, *entry.aliases):
             if name in seen:
-                raise ValueError(f"{entry.name}: {name} is the name of two models")
+                raise ValueError(f"{entry.name}: two models have the name {name}")
             seen.add(name)
