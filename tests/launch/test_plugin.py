@@ -92,7 +92,7 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:house_engine", "python:MODULE:FACTORY"),
         ("python:house_engine:wrong", "returned a object"),
         ("python:house_engine:failing", "no licence"),
-        ("hose", "MODEL is"),
+        ("hose", "unknown engine or model `hose`"),
     ],
 )
 def test_what_cannot_be_served_is_said(model: str, words: str) -> None:

@@ -37,7 +37,7 @@ def _postgres(dsn: str, bounds: Bounds) -> Store:
     try:
         from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
     except ImportError as error:
-        raise SettingsError("store: PostgreSQL needs `pip install dragoman[postgres]`.") from error
+        raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
     return PostgresStore(dsn, bounds)
 
 

@@ -73,9 +73,9 @@ class Traits:
 class State(StrEnum):
     UNLOADED = "unloaded"
     LOADED = "loaded"
-    LEAVING = "leaving"
+    LEAVING = "draining"
     """Nobody new is let in; those who are there finish."""
-    ILL = "ill"
+    ILL = "failed"
     """Its engine died, or it could not be loaded. It is tried again later."""
 
 
@@ -98,7 +98,7 @@ class Place:
     def __enter__(self) -> None:
         if self.state is not State.LOADED:
             # It went between being found and being used.
-            raise Overloaded("The model has just been let go; try again.")
+            raise Overloaded("The model is being unloaded; retry in a few seconds.")
         self._users += 1
 
     def __exit__(self, *_: object) -> None:
@@ -151,7 +151,7 @@ class Place:
             wait = max(1.0, self.retry_at - self._clock())
             raise Overloaded("The model's engine failed and is being started again.", retry_after=wait)
         if self.model is None or self.state is not State.LOADED:
-            raise Overloaded("The model is not loaded at present; try again.")
+            raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model
 
@@ -183,7 +183,7 @@ class Place:
         await self._until(lambda: not self._users)
         await self.stop()
         self.model, self.state = None, State.UNLOADED
-        log.info("%s is let go", self.name)
+        log.info("%s is unloaded", self.name)
 
     async def _until(self, so: Callable[[], bool]) -> None:
         while not so():
@@ -196,7 +196,7 @@ class Place:
 
     async def bury(self) -> None:
         """Ends what its dead engine was doing: those who wait for it get their error now."""
-        log.error("%s: its engine died", self.name)
+        log.error("%s: the engine failed", self.name)
         await self._give_up()
 
     async def _give_up(self) -> None:
@@ -205,7 +205,7 @@ class Place:
             async with asyncio.timeout(STOPPING):
                 await self.stop()
         except Exception:
-            log.exception("%s: its engine could not be stopped", self.name)
+            log.exception("%s: the engine could not be stopped", self.name)
 
     async def revive(self) -> None:
         """Tries again. What was being loaded when it fell ill is loaded by the next request."""
@@ -215,10 +215,10 @@ class Place:
         try:
             await self.start()
         except Exception:
-            log.exception("%s: its engine could not be started again", self.name)
+            log.exception("%s: the engine could not be restarted", self.name)
             await self._give_up()
         else:
-            log.info("%s: its engine was started again", self.name)
+            log.info("%s: the engine was restarted", self.name)
 
     def _fall_ill(self) -> None:
         now = self._clock()
