@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,8 +64,14 @@ def workload_of(trace: str, options: LoadOptions) -> list[Request]:
     """Raises ValueError, also as WorkloadError."""
     from ..engines.simulator.workload import read, scaled  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
-    made_up = trace in MADE_UP
-    workload = _made_up(trace, options) if made_up else read(read_file(trace).splitlines())
+    if trace in MADE_UP:
+        workload = _made_up(trace, options)
+    elif trace == "-" or Path(trace).exists():
+        workload = read(read_file(trace).splitlines())
+    else:
+        close = get_close_matches(trace, MADE_UP, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise ValueError(f"{trace}: no such file or workload{hint} Workloads: {', '.join(MADE_UP)}")
     if not workload:
         raise ValueError(f"{trace}: contains no requests")
     return scaled(workload, options.speedup)

@@ -165,6 +165,9 @@ def _sweep(options: Options, fleet: Fleet, workload: Sequence[Request], slo: Slo
         raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
     with progress("fleets simulated", 2 * options.max_replicas.bit_length()) as tick:
         found = sweep(fleet, workload, slo, wanted=options.slo_share, most=options.max_replicas, tick=tick)
+    if options.save_detailed is not None or options.plots is not None:
+        chosen = msgspec.structs.replace(fleet, replicas=found.enough or found.trials[-1].replicas)
+        _save(options, chosen, workload, chosen.serve(workload), slo)
     typer.echo(
         _pretty(_SweepFile(fleet.profile.name, fleet.routing, found)) if options.json else answer(found), nl=False
     )
