@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,11 @@ def error_of(model: str) -> str:
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core installation: none of the optional engines is there."""
     missing = ("torch", "transformers", "mlx_lm", "vllm")
-    find = importlib.util.find_spec
-    monkeypatch.setattr("dragoman.launch.directory.find_spec", lambda name: None if name in missing else find(name))
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name in missing else importlib.util.find_spec(name)
+
+    monkeypatch.setattr("dragoman.launch.directory.find_spec", find_spec)
 
 
 def model_directory(path: Path, architecture: str, **more: object) -> Path:

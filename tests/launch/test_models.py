@@ -13,6 +13,7 @@ from dragoman.launch.models import size_of
 from dragoman.pipeline.models import State
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError, load
 
 MODELS = """{
@@ -78,3 +79,17 @@ def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
         0,
         0,
     )
+
+
+async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_keys=("secret",))))
+    routes = ("/livez", "/readyz", "/healthz", "/health")
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await models.start()
+        for route in routes:
+            answer = await client.get(route)
+            assert (answer.status_code, answer.content) == (200, b"")
+        models.close()
+        assert [(await client.get(route)).status_code for route in routes] == [200, 503, 503, 503]
+    await models.stop()
