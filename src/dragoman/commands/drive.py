@@ -65,10 +65,10 @@ async def _drive(target: Target, workload: Sequence[Request], tick: Tick) -> Log
         run = _Run(client, model, extra, {request.id: asyncio.Event() for request in workload}, tick)
         await asyncio.gather(*(run.request(number, request) for number, request in enumerate(workload)))
     if not run.timings:
-        raise LogError(f"{target.url}: no request was answered; the first error: {run.errors[0]}")
+        raise LogError(f"{target.url}: all requests failed; the first error: {run.errors[0]}")
     notes = [f"{len(run.errors)} requests failed; the first error: {run.errors[0]}"] if run.errors else []
     if any(request.block_hashes for request in workload):
-        notes.append("prefixes that the load's requests share were not made: every prompt was new to the server")
+        notes.append("shared prefixes of the workload were not reproduced: every prompt was new to the server")
     return log_of(target.url, run.timings, notes=notes)
 
 
@@ -92,7 +92,7 @@ async def _first_model(client: httpx2.AsyncClient) -> str:
         answer = await client.get("/v1/models")
         return msgspec.json.decode(answer.raise_for_status().content, type=_Models).data[0].id
     except (httpx2.HTTPError, msgspec.MsgspecError, IndexError) as error:
-        raise LogError(f"{client.base_url}: it does not list its models: {error}") from None
+        raise LogError(f"{client.base_url}: cannot list its models: {error}") from None
 
 
 class _Run:
@@ -136,7 +136,7 @@ class _Run:
                     if any(choice.text for choice in chunk.choices):
                         moments.append(time.perf_counter())
         if usage is None or not moments:
-            raise LogError("the answer has no tokens, or no usage that counts them")
+            raise LogError("the response has no tokens, or no usage statistics")
         tokens = (usage.prompt_tokens, usage.completion_tokens)
         return Timing(request.id, begin, moments[0], moments[-1], *tokens)
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import Request
 
-FLEET, SLO, OUTPUT = "The fleet", "What is good enough", "What is told"
-ABOUT = """Replay a workload on simulated vLLMs and report as a benchmark would.
+FLEET, SLO, OUTPUT = "Fleet", "Service level objective", "Output"
+ABOUT = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
-TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a workload that is made up: `poisson`,
+TRACE is a file (JSON Lines, in our format or Mooncake's; - is the standard input), or a generated workload: `poisson`,
 `bursts`, or `sessions` (conversations with shared prefixes).
 """
 
@@ -38,9 +38,12 @@ TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a 
 class Options(LoadOptions, EngineOptions):
     """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
 
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
     profile: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Hardware and model; `dragoman profiles` lists them.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="Hardware and model profile; `dragoman profiles` lists the built-in ones."
+        ),
     ] = "rtx4090-llama-3.1-8b"
 
     replicas: Annotated[
@@ -48,37 +51,42 @@ class Options(LoadOptions, EngineOptions):
         typer.Option(
             "--replicas",
             "--decode-replicas",
-            help="Engines that share the load; with --prefill-replicas, those that decode.",
+            help="Number of replicas; with --prefill-replicas, of decode replicas.",
             rich_help_panel=FLEET,
             min=1,
         ),
     ] = 1
     prefill_replicas: Annotated[
-        int, typer.Option(help="Engines that only prefill, for the others.", rich_help_panel=FLEET, min=0)
+        int, typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET, min=0)
     ] = 0
-    routing: Annotated[str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET)] = (
-        "round-robin"
-    )
+    routing: Annotated[
+        str, typer.Option(help="Routing policy: round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET)
+    ] = "round-robin"
 
     kv_transfer_bandwidth: Annotated[
-        float, typer.Option(help="Bytes a second of a link between engines.", rich_help_panel=FLEET)
+        float, typer.Option(help="Bandwidth of a KV transfer link, in bytes per second.", rich_help_panel=FLEET)
     ] = 25e9
     kv_transfer_latency: Annotated[
-        float, typer.Option(help="Seconds of a transfer besides its bytes.", rich_help_panel=FLEET)
+        float, typer.Option(help="Latency of a KV transfer in seconds, without its bytes.", rich_help_panel=FLEET)
     ] = 0.001
     kv_links: Annotated[
-        str, typer.Option(help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET)
+        str,
+        typer.Option(
+            help="Links for KV transfers: `shared`, a single one, or `pairs`, one per pair of replicas.",
+            rich_help_panel=FLEET,
+        ),
     ] = "shared"
     kv_protocol: Annotated[
         str,
         typer.Option(
-            help="kv_transfer_params: the prefill engine keeps the blocks until they are fetched; plain: two calls "
-            "that know nothing of each other, it frees them at once.",
+            help="When prefill replicas free transferred blocks: `kv_transfer_params`, once they are fetched; "
+            "`plain`, immediately (two independent calls).",
             rich_help_panel=FLEET,
         ),
     ] = "kv_transfer_params"
     kv_lease: Annotated[
-        float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET)
+        float,
+        typer.Option(help="Seconds that a prefill replica keeps blocks for their transfer.", rich_help_panel=FLEET),
     ] = 480.0
 
     slo: Annotated[
@@ -88,39 +96,40 @@ class Options(LoadOptions, EngineOptions):
             "--goodput",
             metavar="NAME:MS",
             rich_help_panel=SLO,
-            help="ttft:500, tpot:50, latency:20000: what a request must keep to be good. Can be repeated.",
+            help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
         ),
     ] = field(default_factory=list[str])
     sweep: Annotated[
         bool,
-        typer.Option("--sweep", help="Find how many replicas this load needs to keep the SLO.", rich_help_panel=SLO),
+        typer.Option("--sweep", help="Find the number of replicas that meets the SLO.", rich_help_panel=SLO),
     ] = False
-    slo_share: Annotated[float, typer.Option(help="Share of the requests that must keep it.", rich_help_panel=SLO)] = (
-        0.99
-    )
-    max_replicas: Annotated[int, typer.Option(help="Most that the search tries.", rich_help_panel=SLO, min=1)] = 64
+    slo_share: Annotated[
+        float, typer.Option(help="Share of the requests that must meet the SLO.", rich_help_panel=SLO)
+    ] = 0.99
+    max_replicas: Annotated[
+        int, typer.Option(help="Maximum number of replicas to try.", rich_help_panel=SLO, min=1)
+    ] = 64
 
     json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)] = False
     save_detailed: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write every request's times, as JSON Lines that calibrate reads.",
+            help="Write the timings of each request as JSON Lines, a format that `calibrate` reads.",
             rich_help_panel=OUTPUT,
             show_default=False,
         ),
     ] = None
     save_trace: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Write the workload itself, as a trace.", rich_help_panel=OUTPUT, show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Write the workload as a trace.", rich_help_panel=OUTPUT, show_default=False),
     ] = None
     plots: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Draw to .png, .svg, .pdf or .html (needs the extra `plots`).",
+            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`). With --sweep, of "
+            "the fleet that meets the SLO.",
             rich_help_panel=OUTPUT,
             show_default=False,
         ),
@@ -153,9 +162,12 @@ def _sweep(options: Options, fleet: Fleet, workload: Sequence[Request], slo: Slo
     from ..engines.simulator.fleet import answer, sweep  # noqa: PLC0415
 
     if slo is None:
-        raise ValueError("--sweep: say with --slo what is good enough, such as --slo ttft:500 --slo tpot:50")
-    with progress("fleets tried", 2 * options.max_replicas.bit_length()) as tick:
+        raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
+    with progress("fleets simulated", 2 * options.max_replicas.bit_length()) as tick:
         found = sweep(fleet, workload, slo, wanted=options.slo_share, most=options.max_replicas, tick=tick)
+    if options.save_detailed is not None or options.plots is not None:
+        chosen = msgspec.structs.replace(fleet, replicas=found.enough or found.trials[-1].replicas)
+        _save(options, chosen, workload, chosen.serve(workload), slo)
     typer.echo(
         _pretty(_SweepFile(fleet.profile.name, fleet.routing, found)) if options.json else answer(found), nl=False
     )
@@ -219,7 +231,9 @@ def _slo(options: Options) -> Slo | None:
         except ValueError:
             raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
         if name not in Slo.__struct_fields__ or not said[name] > 0:
-            raise ValueError(f"--slo: {pair!r}: the names are {', '.join(Slo.__struct_fields__)}, times more than 0")
+            raise ValueError(
+                f"--slo: {pair!r}: must be one of {', '.join(Slo.__struct_fields__)}, with a positive time"
+            )
     return Slo(**said) if said else None
 
 
@@ -245,7 +259,7 @@ def _split(options: Options, profile: Profile) -> Split | None:
         return None
     size = profile.model.kv_bytes_per_token
     if size is None:
-        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token must be told to know what a transfer takes")
+        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token is missing; KV transfers need it")
     cost = TransferCost(size, options.kv_transfer_bandwidth, options.kv_transfer_latency)
     told = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
     return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **told}, Split)

@@ -96,6 +96,16 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
 
+@runtime_checkable
+class HasContextLength(Protocol):
+    """An engine or an executor that knows its context length."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        ...
+
+
 class Matcher(Protocol):
     """The state of one constrained answer: which token may come next."""
 

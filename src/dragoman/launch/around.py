@@ -33,7 +33,7 @@ def limits(settings: Settings) -> EngineLimits:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         num_kv_tokens=settings.kv_cache_tokens,
         enable_prefix_caching=settings.enable_prefix_caching,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         step_timeout=settings.step_timeout,
     )
 
@@ -62,7 +62,7 @@ def token_backend(
     workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
-        room=WaitingRoom(settings.max_waiting_tokens),
+        room=WaitingRoom(settings.max_queued_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
         compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
@@ -129,7 +129,7 @@ def serve_engine(
     said = generation_config(directory)
     if vision is not None and vision.placeholder not in tokenizer.controls.names:
         # Else a user could write what stands for an image.
-        raise ValueError(f"{vision.placeholder!r} is no control token of the tokenizer in {directory}")
+        raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
     backend = token_backend(
         settings, engine, tokenizer, template, end_of_answer(directory), embedder=embedder, cache=cache, vision=vision
     )

@@ -14,7 +14,7 @@ from .declared import served_names
 
 
 def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
-    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting)
+    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests)
     tokenizer = load_tokenizer(directory, writes=False)
     name, aliases = served_names(settings, directory.resolve().name)
     match engine:

@@ -60,18 +60,14 @@ def _projector(
     if file is None:
         return None
     if template is None:
-        raise EngineError(
-            f"{file}: the model has no chat template to show images with; `--mmproj none` leaves them out"
-        )
+        raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
     taken = {*template.traits.literals, *_special_tokens(metadata).values()}
     names = sorted(tokenizer.controls.names, key=lambda name: ("image" not in name.lower(), name))
     free = [name for name in names if name not in template.source and name not in taken]
     ids = [(name, tokenizer.encode(name, special=True)) for name in free]
     token = next((Token(name, found[0]) for name, found in ids if len(found) == 1), None)
     if token is None:
-        raise EngineError(
-            f"{metadata.path} has no control token that could stand for an image; `--mmproj none` leaves them out"
-        )
+        raise EngineError(f"{metadata.path} has no control token to represent an image; use `--mmproj none`")
     return Projector(llamacpp.read_metadata(file), token)
 
 
@@ -80,7 +76,7 @@ def _projector_file(settings: Settings, model: Path) -> Path | None:
         return None if settings.mmproj == "none" else Path(settings.mmproj)
     beside = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
     if len(beside) > 1:
-        log.warning("%s: several projectors lie beside it; --mmproj says which one to use", model)
+        log.warning("%s: several mmproj files found next to it; select one with --mmproj", model)
     return beside[0] if len(beside) == 1 else None
 
 
@@ -90,7 +86,11 @@ def _reading(
     """What reads, and the tokens that an input may have."""
     tokenizer = gguf_tokenizer(metadata, writes=False)
     engine = llamacpp.load_reader(
-        metadata, tokenizer, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting, options=options
+        metadata,
+        tokenizer,
+        max_model_len=settings.max_model_len,
+        max_waiting=settings.max_queued_requests,
+        options=options,
     )
     match engine:
         case LlamaCppEmbedder():

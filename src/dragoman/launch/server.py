@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ from .secret import secret_key
 from .store import build_store, try_out
 from .timetable import Doors, SeenFrom
 
+log = logging.getLogger(__name__)
+
 TICK = 0.1
 """Seconds between two looks at whether what ran has come to its end; uvicorn's own."""
 
@@ -60,7 +63,11 @@ class Assembled:
 
 def run(settings: Settings, say: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
     if settings.log_level == "info":
         # It tells of every request to an engine that is asked over a socket; ours are told of already.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -136,9 +143,19 @@ def open_request_log(path: str) -> RequestLog:
 
 
 def exit_in_peace(server: uvicorn.Server) -> None:
-    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends."""
+    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends.
+
+    SIGHUP means that the terminal was closed, where there is one: that is a graceful shutdown too. Without a terminal
+    it comes from a service manager or from logrotate, which expect a reload; it is ignored then, and under nohup.
+    """
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, server.handle_exit)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit if os.isatty(0) else _ignore_hangup)
+
+
+def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
+    log.warning("SIGHUP ignored: settings are not reloaded; restart the server to change them")
 
 
 class Server(uvicorn.Server):
@@ -192,6 +209,11 @@ class Server(uvicorn.Server):
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, Lasting):
                 connection.shutdown()
+        if self._works(running):
+            log.info(
+                "shutting down: waiting up to %g s for running requests; press Ctrl-C again to stop now",
+                self._parting.timeout,
+            )
         while not self.force_exit:
             if now() - began >= self._parting.grace and (ending.done() or not self._works(running)):
                 return
@@ -264,7 +286,7 @@ def serving_options(settings: Settings) -> ServingOptions:
         batch_concurrency=settings.batch_concurrency,
         weights_dir=settings.weights_dir,
         max_weights_bytes=settings.max_weights_bytes,
-        reasoning_check=Check(settings.reasoning_check),
+        reasoning_check=Check(settings.reasoning_verification),
     )
 
 

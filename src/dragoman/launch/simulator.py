@@ -40,7 +40,7 @@ _ENDS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     """name: of the profile, or its file; `--profile` says the same."""
     if name and settings.profile:
-        raise ValueError("the profile is named twice: behind the colon and by --profile")
+        raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
     directory, tokenizer, eos = _tokens(settings)
     template = chat_template(settings, directory) or load_template(tiny.embedded())
@@ -92,7 +92,7 @@ def _tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]:
     special = tokenizer.special_tokens
     ends = frozenset(special[name] for name in _ENDS if name in special)
     if not ends:
-        raise ValueError(f"{path} does not tell which token ends an answer; a generation_config.json beside it would")
+        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
     return path if path.is_dir() else path.parent, tokenizer, ends
 
 
@@ -129,7 +129,7 @@ def _config(settings: Settings, profile: Profile, scheduler: SchedulerConfig) ->
         warm_up=settings.warm_up,
         ranks=settings.data_parallel_size,
         seed=settings.seed,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         kv_events=None if settings.kv_events_config is None else read_config(settings.kv_events_config),
         kv_transfer=None if settings.kv_transfer_config is None else _transfer(settings.kv_transfer_config, profile),
         faults=() if settings.sim_faults is None else _faults(Path(settings.sim_faults)),

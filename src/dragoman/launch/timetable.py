@@ -38,7 +38,7 @@ def changes(orders: Sequence[Order]) -> list[Change]:
     out: list[Change] = [] if each and each[0].after == 0 else [(0.0, LISTEN)]
     for order, following in zip_longest(each, each[1:]):
         if following is not None and following.after == order.after:
-            raise RequestError(f"Two orders begin after {order.after:g} seconds.", param="after")
+            raise RequestError(f"Two actions start after {order.after:g} seconds.", param="after")
         out.append((order.after, order))
         end = None if order.seconds is None else order.after + order.seconds
         if end is not None and (following is None or end < following.after):
@@ -85,7 +85,7 @@ class Timetable:
         try:
             await self._change(order, None)
         except Conflict as error:
-            log.error("port %d stays closed: %s", self.door.port, error)
+            log.error("port %d remains closed: %s", self.door.port, error)
 
     async def _change(self, order: Order, client: Client | None) -> None:
         await self.door.become(order.state, order.running or "cut", client)
@@ -126,7 +126,7 @@ class Doors:
             if door is None:
                 listed = ", ".join(map(str, ports))
                 raise RequestError(
-                    f"No server of this process is on port {order.port}; there are {listed}.", param="port"
+                    f"No server of this process listens on port {order.port}; its ports are {listed}.", param="port"
                 )
             of.setdefault(door, []).append(order)
         return {door: changes(each) for door, each in of.items()}

@@ -25,7 +25,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     arguments = engine_arguments(settings)
     if given:
         arguments.setdefault("enable_lora", True)
-    options = VllmOptions(arguments, _thought(settings, directory), settings.max_waiting)
+    options = VllmOptions(arguments, _thought(settings, directory), settings.max_queued_requests)
     engine = load(directory, options)
     for adapter in given:
         engine.put_adapter(adapter.name, adapter.path)

@@ -73,9 +73,9 @@ class Traits:
 class State(StrEnum):
     UNLOADED = "unloaded"
     LOADED = "loaded"
-    LEAVING = "leaving"
+    LEAVING = "draining"
     """Nobody new is let in; those who are there finish."""
-    ILL = "ill"
+    ILL = "failed"
     """Its engine died, or it could not be loaded. It is tried again later."""
 
 
@@ -216,7 +216,7 @@ class Place:
 
     async def bury(self) -> None:
         """Ends what its dead engine was doing: those who wait for it get their error now."""
-        log.error("%s: its engine died", self.name)
+        log.error("%s: the engine failed", self.name)
         await self._give_up()
 
     async def _give_up(self) -> None:
@@ -225,7 +225,7 @@ class Place:
             async with asyncio.timeout(STOPPING):
                 await self.stop()
         except Exception:
-            log.exception("%s: its engine could not be stopped", self.name)
+            log.exception("%s: the engine could not be stopped", self.name)
 
     async def revive(self) -> None:
         """Tries again. What was being loaded when it fell ill is loaded by the next request."""
@@ -235,10 +235,10 @@ class Place:
         try:
             await self.start()
         except Exception:
-            log.exception("%s: its engine could not be restarted", self.name)
+            log.exception("%s: the engine could not be restarted", self.name)
             await self._give_up()
         else:
-            log.info("%s: its engine was restarted", self.name)
+            log.info("%s: the engine was restarted", self.name)
 
     def _fall_ill(self) -> None:
         now = self._clock()

@@ -200,7 +200,15 @@ class Endpoint:
         service.http_meter.note(visit.method, self.path, outcome.status, elapsed, visit.length, outcome.length)
         if service.options.access_log:
             shown = visit.path.encode("unicode_escape").decode()[:200]
-            log.info("%s %s %s %d %.1fms", visit.id, visit.method, shown, outcome.status, elapsed * 1000)
+            log.info(
+                "%s %s %s %s %d %.1fms",
+                show_address(visit.client),
+                visit.id,
+                visit.method,
+                shown,
+                outcome.status,
+                elapsed * 1000,
+            )
 
 
 class Visit:
@@ -209,11 +217,12 @@ class Visit:
     From when there is an answer nothing is kept of the request but what will be told of it.
     """
 
-    __slots__ = ("_endpoint", "_http", "began", "id", "length", "method", "path")
+    __slots__ = ("_endpoint", "_http", "began", "client", "id", "length", "method", "path")
 
     def __init__(self, endpoint: Endpoint, http: Http, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method
         self.id, self.path, self.began, self.length = http.id, http.path, http.began, http.length
+        self.client = http.client
 
     async def answer(self) -> Answer | Complete:
         """Raises ClientGone."""
@@ -297,6 +306,14 @@ def _meant(path: str, known: Sequence[str]) -> str | None:
         ),
         None,
     )
+
+
+def show_address(client: tuple[str, int] | None) -> str:
+    """A client's address and port for the access log; `-` where it has none, as over a Unix socket."""
+    if client is None or not client[0]:
+        return "-"
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def header_text(text: str) -> bytes:

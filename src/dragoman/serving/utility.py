@@ -148,6 +148,11 @@ async def health(http: Http) -> Whole | Answer:
     return Whole(b"")
 
 
+async def live(_: Http) -> Whole | Answer:
+    """200 with an empty body as long as the process answers, whatever its engines do and also while it shuts down."""
+    return Whole(b"")
+
+
 FRONT = f"""\
 Dragoman {__version__}, an inference API server.
 

@@ -1,7 +1,7 @@
 """What a server is told: every setting, defined once and read from everywhere."""
 
 from .definition import Settings
-from .fields import FIELDS, PREFIX, Field
+from .fields import FIELDS, FORMER_NAMES, PREFIX, Field, flag_of
 from .generation import GenerationConfig
 from .heeded import told, unheeded
 from .option import Option, Secret, SettingsError
@@ -11,6 +11,7 @@ from .state import kept_key, state_directory
 
 __all__ = [
     "FIELDS",
+    "FORMER_NAMES",
     "PREFIX",
     "Field",
     "GenerationConfig",
@@ -22,6 +23,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SettingsError",
+    "flag_of",
     "hint",
     "is_loopback",
     "kept_key",

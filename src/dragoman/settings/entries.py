@@ -4,21 +4,24 @@ them is told for itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
 import msgspec
 
-from .fields import BY_NAME, OF_A_MODEL, Field
+from .fields import BY_NAME, FORMER_NAMES, OF_A_MODEL, Field
 from .parts import Instance, Instances, ModelEntries, ModelEntry
+
+log = logging.getLogger(__name__)
 
 Read = Callable[[Field, object], Any]
 
 _NOT_HERE = frozenset({"served_model_name", "config"})
 _ALLOWED = tuple(name for name, field in BY_NAME.items() if field.option.group in OF_A_MODEL and name not in _NOT_HERE)
 _LIST, _SWITCH = BY_NAME["served_model_name"], BY_NAME["strict"]
-_SECONDS, _BYTES = BY_NAME["keepalive_interval"], BY_NAME["models_memory"]
+_SECONDS, _BYTES = BY_NAME["keepalive_interval"], BY_NAME["model_memory_limit"]
 _SHAPES = {
     "aliases": _LIST,
     "pinned": _SWITCH,
@@ -41,7 +44,7 @@ def read_entries(raw: object, read: Read) -> ModelEntries:
         except msgspec.MsgspecError as error:
             raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(raw, dict) or not raw:
-        raise ValueError("must be an object with a name for each model")
+        raise ValueError("must map model names to settings")
     entries = tuple(_entry(str(name), value, read) for name, value in cast("Mapping[object, object]", raw).items())
     _check_names(entries)
     return ModelEntries(entries)
@@ -51,11 +54,11 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
     """A text alone is what to serve."""
     told = {"model": raw} if isinstance(raw, str) else raw
     if not isinstance(told, dict):
-        raise ValueError(f"{name}: must be what to serve, or an object of settings")
+        raise ValueError(f"{name}: must be a MODEL, or an object of settings")
     own: dict[str, Any] = {}
     settings: list[tuple[str, Any]] = []
     for key, value in cast("Mapping[object, object]", told).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(name, str(key))
         try:
             if setting in _SHAPES:
                 own[setting] = read(_SHAPES[setting], value)
@@ -66,9 +69,9 @@ def _entry(name: str, raw: object, read: Read) -> ModelEntry:
         except ValueError as error:
             raise ValueError(f"{name}: {key}: {error}") from None
     if "model" not in dict(settings):
-        raise ValueError(f"{name}: `model` is missing: what to serve")
+        raise ValueError(f"{name}: `model` is missing")
     if own.get("pinned") and "ttl" in own:
-        raise ValueError(f"{name}: what is pinned has no ttl")
+        raise ValueError(f"{name}: a pinned model cannot have a ttl")
     return ModelEntry(name, tuple(settings), **own)
 
 
@@ -81,11 +84,11 @@ def read_instances(raw: object, read: Read) -> Instances:
             raise ValueError(f"must be a number, or a list in JSON: {error}") from None
     told = [{"count": raw}] if isinstance(raw, int) else raw
     if not isinstance(told, list) or not told:
-        raise ValueError("must be a number, or a list with an object of settings for each")
+        raise ValueError("must be a number, or a list of objects of settings")
     listed = [_instances(one, number, read) for number, one in enumerate(cast("list[object]", told), 1)]
     each = tuple(instance for several in listed for instance in several)
     if len(each) > _MOST_INSTANCES:
-        raise ValueError(f"there can be {_MOST_INSTANCES} at most, not {len(each)}")
+        raise ValueError(f"the maximum is {_MOST_INSTANCES} instances, not {len(each)}")
     return Instances(each)
 
 
@@ -95,7 +98,7 @@ def _instances(raw: object, number: int, read: Read) -> list[Instance]:
         raise ValueError(f"{number}: must be an object of settings")
     count, settings = 1, list[tuple[str, Any]]()
     for key, value in cast("Mapping[object, object]", raw).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(str(number), str(key))
         try:
             if setting == "count":
                 count = read(_COUNT, value)
@@ -110,19 +113,27 @@ def _instances(raw: object, number: int, read: Read) -> list[Instance]:
     return [Instance(tuple(settings))] * count
 
 
+def _current_name(where: str, key: str) -> str:
+    name = key.replace("-", "_")
+    if name not in FORMER_NAMES:
+        return name
+    log.warning("%s: %s is deprecated; use %s", where, name, FORMER_NAMES[name])
+    return FORMER_NAMES[name]
+
+
 def _unknown(name: str, whose: str, known: Sequence[str]) -> str:
     if name in BY_NAME:
-        return "this is a setting of the whole server"
+        return "this setting applies to the whole server"
     close = get_close_matches(name, known, n=1)
-    return f"there is no such setting of {whose}." + (f" Did you mean {close[0]}?" if close else "")
+    return f"unknown setting of {whose}." + (f" Did you mean {close[0]}?" if close else "")
 
 
 def _check_names(entries: tuple[ModelEntry, ...]) -> None:
     seen: set[str] = set()
     for entry in entries:
         if "*" in entry.name or "?" in entry.name:
-            raise ValueError(f"{entry.name}: only an alias may be a pattern")
+            raise ValueError(f"{entry.name}: only aliases may be patterns")
         for name in (entry.name, *entry.aliases):
             if name in seen:
-                raise ValueError(f"{entry.name}: {name} is the name of two models")
+                raise ValueError(f"{entry.name}: two models have the name {name}")
             seen.add(name)

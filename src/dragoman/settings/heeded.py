@@ -19,11 +19,11 @@ _PARSED = (*_SCHEDULED, "upstream")
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULED: (
         "chat_template trust_request_chat_template max_num_seqs max_num_batched_tokens enable_prefix_caching "
-        "max_waiting_tokens worker_timeout worker_memory"
+        "max_queued_tokens worker_timeout worker_memory"
     ),
     _PARSED: "tool_call_parser reasoning_parser override_generation_config",
     (*_STEPPED, "llamacpp", "sim"): "kv_cache_tokens",
-    (*_SCHEDULED, "encoder"): "max_waiting",
+    (*_SCHEDULED, "encoder"): "max_queued_requests",
     (*_STEPPED, "llamacpp"): "step_timeout",
     _STEPPED: "kv_offloading_dir kv_offloading_bytes",
     ("transformers", "mlx", "llamacpp", "vllm"): "dtype",

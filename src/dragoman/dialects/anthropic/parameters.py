@@ -16,7 +16,7 @@ _PROMPTING = (
         "continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; "
         "hosted tools' calls and "
         "results are replayed as far as they can be parsed; thinking and redacted_thinking that this server did not "
-        "sign or encrypt for this key are handled as --reasoning-check specifies",
+        "sign or encrypt for this key are handled as --reasoning-verification specifies",
     ),
     (
         "system",

@@ -22,7 +22,7 @@ from ...core.events import ChoiceFinished, Event, FinishReason
 from ...dialects.responses.frame import Wish, error_frame, frames, read_frame
 from ..answer import Batches, GeneratedAnswer, RawHeaders, unexpected
 from ..auth import Access
-from ..endpoint import EnvelopeOf, Http, http_of
+from ..endpoint import EnvelopeOf, Http, http_of, show_address
 from ..generate import LARGE_BODY, patience_for, reading
 from ..host import check_headers
 from ..leaving import nobody
@@ -192,7 +192,8 @@ class Connection:
         self._remember(turn, previous)
         if self._http.service.options.access_log:
             elapsed = (self._http.service.clock.monotonic() - began) * 1000
-            log.info("%s WEBSOCKET /v1/responses %d %.1fms", self._http.id, status, elapsed)
+            client = show_address(self._http.client)
+            log.info("%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed)
 
     async def _read(self, data: bytes) -> Wish | None:
         service = self._http.service
