@@ -165,7 +165,9 @@ def _defined_names(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _field_names(node: ast.ClassDef) -> set[str]:
-    names = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}
+    names = {
+        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             names |= {argument.arg for argument in (*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs)}
@@ -205,7 +207,9 @@ def main(folder: str = "") -> None:
     small, comments = find_small_single_importer(modules), count_comment_lines(modules)
     print(f"modules                           {len(modules)}")
     print(f"lines                             {lines}")
-    print(f"function length p50 / p95 / max   {lengths[len(lengths) // 2]} / {lengths[len(lengths) * 95 // 100]} / {lengths[-1]}")
+    print(
+        f"function length p50 / p95 / max   {lengths[len(lengths) // 2]} / {lengths[len(lengths) * 95 // 100]} / {lengths[-1]}"
+    )
     print(f"private, referenced once          {len(once)} of {len(functions)} = {len(once) / len(functions):.1%}")
     print(f"  of at most 5 lines              {sum(f.body_lines <= 5 for f in once)}")
     print(f"small, with a single importer     {len(small)}")
@@ -221,7 +225,10 @@ def main(folder: str = "") -> None:
     for title, found in (
         ("private, referenced once, at most 5 lines", [f"{f.module}.{f.name}" for f in once if f.body_lines <= 5]),
         ("small, with a single importer", small),
-        ("class names defined twice", [f"{p}.{name}" for name, places in find_repeated_classes(modules).items() for p in places]),
+        (
+            "class names defined twice",
+            [f"{p}.{name}" for name, places in find_repeated_classes(modules).items() for p in places],
+        ),
         ("docstrings that begin with a field", find_docstrings_that_begin_with_a_field(modules)),
         ("banned names", find_banned_names(modules)),
     ):

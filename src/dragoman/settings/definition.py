@@ -152,7 +152,9 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = None
     uds_mode: Annotated[
         str,
-        Option("Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"),
+        Option(
+            "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
+        ),
     ] = "600"
     max_connections: Annotated[
         int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", least=1)
