@@ -50,10 +50,10 @@ class RequestMetrics:
     __slots__ = (
         "_arrival_time",
         "_clock",
-        "_find_stats",
         "_first_token_time",
         "_last_token_time",
         "_open_choices",
+        "_stats",
         "_tokens",
     )
 
@@ -100,7 +100,9 @@ class RequestMetrics:
                 self._open_choices = choices
             case ChoiceFinished(_, reason):
                 self._open_choices -= 1
-                stats.record_finish(reason)
+                if not self._open_choices:
+                    # Once a request, as the histograms beside it count. The choice that ends last gives the reason.
+                    stats.record_finish(reason)
             case _:
                 pass
 

@@ -10,18 +10,19 @@ from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
+from .engine_calls import contain
 from .lifecycle import ModelSlot, ModelSpec, ModelState
 from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
-    "ModelSlot",
-    "ModelSpec",
-    "ModelState",
     "Models",
+    "Offer",
+    "Place",
     "ScorerBackend",
     "ServedModel",
+    "State",
     "TokenBackend",
 ]
 
@@ -104,20 +105,20 @@ class Models:
         """
         slot = self.find_slot(name)
         if self.is_closed:
-            raise Overloaded("The server is stopping; try again.")
+            raise Overloaded("The server is shutting down; retry later.")
         if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
             load_task = self._loads.get(slot.name)
             if load_task is None:
                 load_task = asyncio.create_task(self._load_slot(slot))
                 self._loads[slot.name] = load_task
-                load_task.add_done_callback(lambda task: self._finish_load(slot.name, done))
+                load_task.add_done_callback(lambda task: self._finish_load(slot.name, task))
             await slot.wait_until_loaded(load_task)
         return slot.acquire_model()
 
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
         """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
         if base.adapters is None:
-            raise RequestError("This model's engine takes no adapters.", param="base_model_name")
+            raise RequestError("This model's engine does not support adapters.", param="base_model_name")
         if adapter.name in self._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
         await base.adapters.load(adapter, replace=replace)
@@ -129,7 +130,7 @@ class Models:
             if model.adapters is not None and name in model.adapters:
                 model.adapters.unload(name)
                 return
-        raise RequestError(f"`{name}` is no adapter.", param="lora_name")
+        raise RequestError(f"`{name}` is not an adapter.", param="lora_name")
 
     async def start(self) -> None:
         for slot in self._slots:
@@ -151,6 +152,7 @@ class Models:
 
     async def poll(self, slot: ModelSlot) -> None:
         """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
+        slot.note_progress()
         if slot.failed:
             await slot.stop_failed()
         if slot.retry_due:
@@ -161,13 +163,16 @@ class Models:
                     await slot.drain_and_unload()
 
     async def _poll_forever(self, slot: ModelSlot) -> None:
+        task = asyncio.current_task()
         while True:
             await self._sleep(POLL_INTERVAL)
             try:
                 await self.poll(slot)
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception) and contain(error, task) is error:
+                    raise
                 # Whatever it was, the next look must come.
-                log.exception("looking after %s failed", slot.name)
+                log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
         async with self._load_lock:
@@ -184,8 +189,10 @@ class Models:
         while sum(slot.memory for slot in self._slots) + required > memory_limit:
             candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
             if not candidates:
-                raise EngineError(f"The model `{new_slot.name}` takes more memory than all models may take here.")
-            await min(candidates, key=lambda slot: (place.is_busy, place.last_used)).drain_and_unload()
+                raise EngineError(
+                    f"The model `{new_slot.name}` needs more memory than the limit for all models (--models-memory)."
+                )
+            await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
     def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:
         """Also where nobody waits any more its error has been seen."""
