@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer), git and make, nothing else. Everything is installed into .venv, from the locks.
+# Needs python3 (3.11 to 3.14), git and make, nothing else. Everything is installed into .venv, from the locks.
 #
 #   make serve [SERVE_ARGS="scripted --port 9000"]    serve a model
 #   make test  [TEST_ARGS="tests/parsers -x"]         the tests, in a few minutes
@@ -7,6 +7,9 @@
 #   make test-vllm                                    vLLM's scheduler over the embedded model (installs it, and torch)
 #   make check                                        lint, format, types, layers
 #   make bench                                        measure
+#   make soak [SOAK_MINUTES=20]                       mixed requests against a server process; memory, descriptors, loop lag
+#   make coverage                                     the tests with their coverage (installs coverage and pytest-cov)
+#   make sbom                                         dist/dragoman.cdx.json: what a server is made of, as CycloneDX
 #   make lock  [LOCK_ARGS=--upgrade]                  renew the locks (needs uv)
 #   make clean                                        remove what tools have left behind
 #
@@ -20,6 +23,8 @@ TEST_ARGS ?=
 TEST_WORKERS ?= auto
 LONG_PROFILE ?= long
 BENCH_ARGS ?=
+SOAK_MINUTES ?= 20
+SOAK_ARGS ?=
 LOCK_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -28,10 +33,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --no-header $(LOCK_ARGS)
 INPUT := pyproject.toml requirements/build.in
+# The extras that the tests use.
+TESTED := --extra postgres --extra kv-events --extra plots
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help serve test test-long test-clients test-vllm check bench lock clean
+.PHONY: help serve test test-long test-clients test-vllm check bench soak coverage sbom lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -75,9 +82,24 @@ check: $(VENV)/.check
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/streaming.py $(BENCH_ARGS)
 
+soak: $(VENV)/.test
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
+
+# The locked packages stay as they are. Servers that tests start as processes of their own are not measured.
+coverage: $(VENV)/.test
+	@sed -n '/^[A-Za-z0-9]/s/ \\$$//p' requirements/check.lock > $(VENV)/constraints.txt
+	@$(PIP) install --constraint $(VENV)/constraints.txt coverage pytest-cov
+	$(BIN)/pytest $(PARALLEL) -m "not torch and not mlx and not vllm and not llamacpp and not clients and not long" \
+		--cov=dragoman --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(TEST_ARGS)
+
+sbom:
+	@mkdir -p dist
+	@$(PYTHON) requirements/sbom.py requirements/serve.lock > dist/dragoman.cdx.json
+	@echo dist/dragoman.cdx.json
+
 lock:
-	$(COMPILE) $(INPUT) --extra test --extra check -o requirements/check.lock
-	$(COMPILE) $(INPUT) --extra test -c requirements/check.lock -o requirements/test.lock
+	$(COMPILE) $(INPUT) $(TESTED) --group test --group check -o requirements/check.lock
+	$(COMPILE) $(INPUT) $(TESTED) --group test -c requirements/check.lock -o requirements/test.lock
 	$(COMPILE) $(INPUT) -c requirements/check.lock -o requirements/serve.lock
 
 clean:
@@ -101,12 +123,12 @@ $(VENV)/.check: requirements/check.lock
 $(VENV)/.serve $(VENV)/.test $(VENV)/.check: pyproject.toml $(VENV)/.made
 
 define INSTALL
-@echo "Installing $< into $(VENV) ..."
-@$(PIP) install --require-hashes -r $<
-@$(PIP) install --no-deps --no-build-isolation -e .
+@echo "Installing the $$(grep -c '^[A-Za-z0-9].*==' $<) packages of $< into $(VENV) (a minute or two the first time) ..."
+@sh requirements/pip_install.sh $(BIN)/python --require-hashes -r $<
+@echo "Installing dragoman into $(VENV) ..."
+@sh requirements/pip_install.sh $(BIN)/python --no-deps --no-build-isolation -e .
 endef
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; PYTHON=python3.13 names one." if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv $(VENV)
+	@sh requirements/make_venv.sh "$(PYTHON)" $(VENV)
 	@touch $@

@@ -102,7 +102,7 @@ def percentile(values: list[float], part: float) -> float:
 
 
 async def overload(model: str, seconds: float, times: float) -> None:
-    arguments = (model, "--max-num-seqs", str(PLACES), "--max-waiting", str(WAITING))
+    arguments = (model, "--max-num-seqs", str(PLACES), "--max-queued-requests", str(WAITING))
     with serving(*arguments) as (port, pid):
         await peak(Load(port), 2.0)
         most = await peak(Load(port), seconds)

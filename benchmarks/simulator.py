@@ -110,8 +110,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no asynchronous scheduling": {"async_scheduling": False},
     "prompts not reserved whole": {"scheduler_reserve_full_isl": False},
     "no prefix caching": {"enable_prefix_caching": False},
-    "no limit of the KV cache": {"num_gpu_blocks": 10**6},
-    "no limit of sequences": {"max_num_seqs": 10**6},
+    "no limit on the KV cache": {"num_gpu_blocks": 10**6},
+    "no limit on sequences": {"max_num_seqs": 10**6},
     "no chunked prefill": {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192},
 }
 """Of the scheduler."""
@@ -130,7 +130,7 @@ def ablations() -> None:
         _ablated(name, [_without(run, calibrated(run).prior, change) for run in RUNS])
     for name, columns in TERMS.items():
         _ablated(name, [_without(run, calibrated(run).prior, {}, columns) for run in RUNS])
-    _ablated("no word on the hardware", [_without(run, Prior(), {}) for run in RUNS])
+    _ablated("no hardware parameters", [_without(run, Prior(), {}) for run in RUNS])
 
 
 def _ablated(name: str, errors: list[HeldOutError]) -> None:

@@ -1,6 +1,6 @@
-"""Writes the tables of the docs out of the code: `python docs/generate.py`; with --check it only tells what is stale.
+"""Generates the tables of the docs from the code: `python docs/generate.py`. With --check it only lists outdated pages.
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->` in a page of this folder.
+A table is delimited by `<!-- table: NAME -->` and `<!-- end -->` in a page of this directory.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ ENGINES = ("tiny", "scripted", "sim")
 
 
 def parameters(dialect: str) -> Iterable[str]:
-    """Every parameter that a dialect knows, and what becomes of it: on every engine, where it generates."""
+    """Every parameter of a dialect, its status, and for generating dialects the result of an example on each engine."""
     columns = {name: _capabilities(name) for name in ENGINES} if dialect in DIALECTS else {}
-    yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} |"
+    yield f"| parameter | status |{''.join(f' {name} |' for name in columns)} notes |"
     yield f"| --- | --- |{' --- |' * len(columns)} --- |"
     for row in ALL_PARAMETERS:
         if row.dialect == dialect:
@@ -62,7 +62,7 @@ def parameters(dialect: str) -> Iterable[str]:
 
 
 def _on(can: Capabilities, row: ParameterSupport) -> str:
-    """What an engine with these capabilities makes of an example of the parameter, asked as a request would be."""
+    """The result of an example of the parameter, as a request to an engine with these capabilities."""
     if row.status is not SupportStatus.HONOURED or row.name in REFUSES.get(row.dialect, ()):
         return ""
     call = DIALECTS[row.dialect].read(json.dumps(body(row.dialect, row.name)).encode(), READING)
@@ -80,11 +80,11 @@ TERMS = CallTerms("x", new_id=lambda: "x", now=datetime.fromtimestamp(0, UTC))
 
 
 def engines() -> Iterable[str]:
-    """What each engine can do, from its own capabilities. Of some it depends on the model, or on how it is served."""
+    """The features of each engine, from its capabilities. `depends`: on the model, or on how it is served."""
     can = {name: (_capabilities(name),) * 2 for name in ENGINES} | _OF_LIBRARIES
     told = {kind.name: Capabilities(kind.features, kind.parameters) for kind in KINDS.values()}
     can |= {f"upstream: {name}": (each, each) for name, each in told.items()}
-    yield f"| | {' | '.join(can)} |"
+    yield f"| feature | {' | '.join(can)} |"
     yield f"| --- |{' --- |' * len(can)}"
     for feature in Feature:
         marks = (_mark(feature in least.features, feature in most.features) for least, most in can.values())
@@ -109,7 +109,7 @@ _OF_LIBRARIES = {
         replace(_PLAIN, reasoning_delimiters=((), ()), has_lora=True).build_capabilities(),
     ),
 }
-"""At least, and at most. None of the libraries is needed to know it."""
+"""The minimal and the maximal capabilities of each. None of the libraries has to be installed."""
 
 
 _PIPELINE = frozenset({"max_tokens", "stop", "include_stop"})
@@ -123,7 +123,7 @@ def _capabilities(model: str) -> Capabilities:
 
 def settings() -> Iterable[str]:
     """Every setting, by group."""
-    yield "| option | environment | default | |"
+    yield "| option | environment | default | description |"
     yield "| --- | --- | --- | --- |"
     for field in FIELDS:
         flag = "MODEL" if field.name == "model" else field.flag
@@ -147,8 +147,8 @@ def _cell(text: str) -> str:
 
 
 def tool_parsers() -> Iterable[str]:
-    """Every family, from the table that the parsers are made of."""
-    yield "| models | names | found by itself | enforced |"
+    """Every tool call family, from the table that defines the parsers."""
+    yield "| models | names | detected | enforced |"
     yield "| --- | --- | --- | --- |"
     for family in CALL_FAMILIES:
         enforced = (
@@ -162,7 +162,7 @@ def tool_parsers() -> Iterable[str]:
 
 
 def reasoning_parsers() -> Iterable[str]:
-    yield "| models | names | marks | found by itself |"
+    yield "| models | names | markers | detected |"
     yield "| --- | --- | --- | --- |"
     for family in REASONING_FAMILIES:
         marks = " ".join(f"`{mark.strip()}`" for mark in (family.begin_marker, family.end_marker))
@@ -203,7 +203,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
 
 
 def renewed(page: str) -> str:
-    """The page with its tables as the code has them now."""
+    """The page with its tables regenerated."""
 
     def table(found: re.Match[str]) -> str:
         return found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3]
@@ -220,7 +220,7 @@ def main() -> int:
             stale.append(file.name)
             if "--check" not in sys.argv:
                 file.write_text(new, encoding="utf-8")
-    print(f"stale: {', '.join(stale)}" if stale else "all tables are as the code has them")
+    print(f"outdated: {', '.join(stale)}" if stale else "all tables are up to date")
     return 1 if stale and "--check" in sys.argv else 0
 
 

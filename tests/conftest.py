@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 # Before numpy is imported: threads of BLAS that spin beside the event loop make the tests many times slower.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -33,3 +34,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Servers that tests start keep nothing in the home of whoever runs them."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Skipped tests by reason, the most frequent first: what a machine lacks is one line, however many need it."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        # (file, line, reason) where it is skipped, and an exception where it is expected to fail.
+        match report.longrepr:
+            case (_, _, str(reason)):
+                reasons[reason.removeprefix("Skipped: ")] += 1
+            case _:
+                pass
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5} {reason}")

@@ -61,6 +61,78 @@ MUTANTS = (
         "        except DragomanError:",
         ("tests/engines/rollout/test_rollout.py",),
     ),
+    # Tokens and what they are part of.
+    Mutant(
+        "tokens of marks are listed among the content's (logprobs join to more than the content)",
+        "parsers/base.py",
+        "        owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)\n",
+        "        owed = self._pending_tokens\n",
+        ("tests/parsers/test_think.py",),
+    ),
+    Mutant(
+        "the last token of a thought is one of the answer (ours: reasoning_tokens one short)",
+        "parsers/base.py",
+        "        released = -1 if drop or not size else self._released\n",
+        "        released = -1\n",
+        ("tests/parsers/test_think.py",),
+    ),
+    Mutant(
+        "a stop string's token is listed whole although its end was cut",
+        "dialects/content_tokens.py",
+        "        if own.startswith(text):\n",
+        "        if False:\n",
+        ("tests/dialects/test_content_tokens.py",),
+    ),
+    Mutant(
+        "OpenAI's logprobs list thought, marks and end token (as vLLM's do)",
+        "dialects/chat/writer.py",
+        "        if self._is_vllm:\n            listed = [",
+        "        if True:\n            listed = [",
+        ("tests/dialects/test_traps.py",),
+    ),
+    Mutant(
+        "an answer of calls alone folds to an empty content, whole it is null",
+        "dialects/chat/writer.py",
+        'b\',"content":""\' if self._is_vllm else b""',
+        """b',"content":""'""",
+        (CHAT,),
+    ),
+    Mutant(
+        "choices are counted where requests are (rates above 100 %)",
+        "pipeline/metrics.py",
+        "                if not self._open_choices:\n",
+        "                if True:\n",
+        ("tests/serving/test_metrics.py",),
+    ),
+    Mutant(
+        "the simulator answers the same ids and seed otherwise in another dialect",
+        "engines/simulator/reply_generator.py",
+        "            enabled = draw < self._options.reasoning\n",
+        "            enabled = rng.random() < self._options.reasoning\n",
+        ("tests/engines/simulator/test_content.py",),
+    ),
+    # Calls that models get wrong.
+    Mutant(
+        "a call inside a thought that was not ended is lost",
+        "parsers/think.py",
+        "            if word in self._calls:\n",
+        "            if False:\n",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
+    Mutant(
+        "broken arguments swallow the calls behind them, however they break",
+        "parsers/delimited_calls.py",
+        "        if before < 0:\n",
+        "        if True:\n",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
+    Mutant(
+        "the name of a call that was cut off is taken for a shorter one",
+        "parsers/delimited_calls.py",
+        "not self._call.has_begun and reason is FinishReason.STOP:",
+        "not self._call.has_begun:",
+        ("tests/parsers/test_broken_calls.py",),
+    ),
     # Settings.
     Mutant(
         "an option that the engine does not know is ignored in silence (all servers with one list of options)",
@@ -68,6 +140,91 @@ MUTANTS = (
         "    _warn_unsupported_names(settings, find_changed_settings(settings), *kinds)\n",
         "",
         ("tests/launch/test_heeded.py",),
+    ),
+    # Browsers.
+    Mutant(
+        "any page of the web sends requests to a server on its reader's machine (CSRF)",
+        "serving/endpoint.py",
+        "        if self.access is not Access.PUBLIC:\n",
+        "        if self.access is Access.ADMIN:\n",
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "a body without a type is JSON: a browser sends a Blob without asking first",
+        "serving/endpoint.py",
+        'self.headers.get("content-type", "").partition',
+        'self.headers.get("content-type", "application/json").partition',
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "an image's address on another site flushes the cache: browsers send no Origin then",
+        "serving/cors.py",
+        "        if origins or all(site in _OWN_SITES",
+        "        if True or all(site in _OWN_SITES",
+        ("tests/hardening/test_browsers.py",),
+    ),
+    Mutant(
+        "a deeply nested body of an administrator's route is a 500",
+        "serving/routes/admin_body.py",
+        "        check_text(data)\n",
+        "",
+        ("tests/hardening/test_admin_bodies.py",),
+    ),
+    Mutant(
+        "any user of the machine can connect to the socket file (uvicorn)",
+        "launch/listener.py",
+        "    umask = os.umask(0o777 & ~mode)\n",
+        "    umask = os.umask(0)\n",
+        ("tests/hardening/test_socket_file.py",),
+    ),
+    Mutant(
+        "an upgrade that is no WebSocket handshake is never answered (uvicorn)",
+        "http/connection.py",
+        "                check_websocket(head)\n",
+        "                pass\n",
+        ("tests/hardening/test_websockets.py",),
+    ),
+    Mutant(
+        "what has come of a WebSocket's message is in no budget until it is whole (uvicorn)",
+        "launch/websocket.py",
+        "        if self._count is not None and not self._count(pending):\n",
+        "        if False:\n",
+        ("tests/hardening/test_websockets.py",),
+    ),
+    Mutant(
+        "a message that has begun on a WebSocket is waited for without end",
+        "launch/websocket.py",
+        "        elif self._deadline is None:\n            self._begin_deadline()\n",
+        "",
+        ("tests/hardening/test_websockets.py",),
+    ),
+    Mutant(
+        "a body may come a byte at a time for ever",
+        "http/connection.py",
+        "        elif self._grown >= limits.body_rate * limits.body:\n",
+        "        elif self._grown:\n",
+        ("tests/hardening/test_connections.py",),
+    ),
+    Mutant(
+        "connections are taken without number",
+        "http/connection.py",
+        "        if not self._context.admit(self._address):\n            self._turn_away()\n",
+        "",
+        ("tests/hardening/test_connections.py",),
+    ),
+    Mutant(
+        "who leaves is not seen to leave behind what it has pipelined",
+        "http/connection.py",
+        "            self._set_deadline(self._timeouts.peek)\n\n    def _resume_reading",
+        "\n    def _resume_reading",
+        ("tests/hardening/test_connections.py",),
+    ),
+    Mutant(
+        "a target that names another host than the Host header is served (RFC 9112, 3.2.2)",
+        "http/head.py",
+        '    if not callbacks.url.startswith(b"/"):\n        _check_authority(callbacks.url, callbacks.headers)\n',
+        "",
+        ("tests/hardening/test_connections.py",),
     ),
     # HTTP.
     Mutant(
@@ -119,6 +276,70 @@ MUTANTS = (
         '"oneOf" in part or combines_schemas(part)',
         '"oneOf" in part',
         ("tests/constraints/test_strict_schema.py",),
+    ),
+    Mutant(
+        "a schema of 212 bytes takes all memory: multipleOf is compiled to as many states (llguidance)",
+        "constraints/schema.py",
+        "    _check_multiples(value, param)\n",
+        "",
+        ("tests/constraints/test_bounded.py",),
+    ),
+    Mutant(
+        "a grammar that may take any time is compiled in the server itself (vLLM CVE-2025-48944)",
+        "constraints/lark.py",
+        "is_cheap = not self._costly and",
+        "is_cheap =",
+        ("tests/constraints/test_bounded.py",),
+    ),
+    Mutant(
+        "what a schema merges is taken for cheap, because each of its keywords is",
+        "constraints/work.py",
+        "    if combines_schemas(part):\n",
+        "    if False:\n",
+        ("tests/constraints/test_bounded.py",),
+    ),
+    Mutant(
+        "a grammar that was too costly costs as much when it comes again",
+        "constraints/bounded.py",
+        "            self._rejected[digest] = message\n",
+        "",
+        ("tests/constraints/test_bounded.py",),
+    ),
+    # Worker processes.
+    Mutant(
+        "a grammar is compiled to its end for a client that has left",
+        "workers/pool.py",
+        "            attempt.cancel()\n            raise",
+        "            raise",
+        ("tests/workers/test_pool.py",),
+    ),
+    Mutant(
+        "a call has no limit of CPU time, and the clock's is far away",
+        "workers/child.py",
+        "        _limit_time(setup.seconds)\n",
+        "",
+        ("tests/workers/test_pool.py",),
+    ),
+    Mutant(
+        "a call has no limit of memory",
+        "workers/child.py",
+        "    _limit_memory(setup.memory)\n",
+        "",
+        ("tests/workers/test_pool.py",),
+    ),
+    Mutant(
+        "the keys of the server are in the environment of the process that runs others' templates",
+        "workers/pool.py",
+        ' if not name.startswith("DRAGOMAN_")',
+        "",
+        ("tests/workers/test_pool.py",),
+    ),
+    Mutant(
+        "41 bytes of a template make 10 GB: indent pays for its width, and not for each line (ours)",
+        "prompts/sandbox.py",
+        "lines * (len(width)",
+        "(len(width)",
+        ("tests/prompts/test_template.py",),
     ),
     # llama.cpp.
     Mutant(
@@ -475,22 +696,22 @@ MUTANTS = (
     Mutant(
         "the stream has no logprobs although the object has (xPyD-sim)",
         "dialects/chat/writer.py",
-        'self._render_logprobs(tokens) if tokens else b"null"',
+        'self._render_logprobs(scored) if scored else b"null"',
         'b"null"',
         (CHAT,),
     ),
     Mutant(
         "the tail's tokens have no logprobs in the object",
         "dialects/chat/writer.py",
-        "tokens += [(False, token) for token in choice.trailing_tokens]",
-        "tokens += []",
+        "return [*listed, *((False, token) for token in choice.trailing_tokens)]",
+        "return listed",
         (CHAT,),
     ),
     Mutant(
         "tokens that released no text are lost",
         "dialects/chat/writer.py",
         "tokens, state.pending_tokens = state.pending_tokens, []",
-        "tokens, state.tokens = state.tokens[-1:], []",
+        "pending_tokens, state.pending_tokens = state.pending_tokens[-1:], []",
         (CHAT,),
     ),
     Mutant(
@@ -638,8 +859,8 @@ MUTANTS = (
     Mutant(
         "offsets begin anew in every chunk",
         "dialects/completions/writer.py",
-        "logprobs = self._render_logprobs(state.offsets, prompt, tokens)",
-        "logprobs = self._render_logprobs(self._create_offsets(), prompt, tokens)",
+        "logprobs = self._render_logprobs(state.offsets, prompt, scored)",
+        "logprobs = self._render_logprobs(self._create_offsets(), prompt, scored)",
         (COMPLETIONS,),
     ),
     Mutant(
@@ -652,8 +873,8 @@ MUTANTS = (
     Mutant(
         "the sampled token is not among its alternatives (lm-eval's is_greedy)",
         "dialects/logprobs.py",
-        "for alternative in (*token.top[: self._top], token):",
-        "for alternative in token.top[: self._top] or (token,):",
+        "for alternative in (token, *best) if self._sampled_first else (*best, token):",
+        "for alternative in best or (token,):",
         (COMPLETIONS,),
     ),
     Mutant(
@@ -773,8 +994,8 @@ MUTANTS = (
     Mutant(
         "the tokens of marks are lost",
         "parsers/base.py",
-        "self._pending_tokens.extend(self._buffer.pop(n)[1])",
-        "self._buffer.pop(n)",
+        "self._pending_tokens.extend(self._buffer.pop(n, drop=True)[1])",
+        "self._buffer.pop(n, drop=True)",
         (f"{PARSERS}/test_laws.py",),
     ),
     Mutant(
@@ -973,8 +1194,8 @@ MUTANTS = (
     Mutant(
         "with `*` allowed, any page may order what administrators may",
         "serving/cors.py",
-        '("*" in self._allowed and not by_name)',
-        '"*" in self._allowed',
+        '        if "*" in self._allowed and not by_name:\n',
+        '        if "*" in self._allowed:\n',
         ("tests/serving/test_cors.py",),
     ),
     Mutant(
@@ -1071,13 +1292,6 @@ MUTANTS = (
         "conversation_lock = None",
         ("tests/serving/responses/test_conversations.py",),
     ),
-    Mutant(
-        "a web page can pause the server",
-        "serving/endpoint.py",
-        "if self.access is Access.ADMIN:",
-        "if False:",
-        ("tests/hardening/test_host.py",),
-    ),
     # Work that no client waits for.
     Mutant(
         "after a restart a batch does all of its requests again",
@@ -1144,9 +1358,9 @@ MUTANTS = (
     ),
     Mutant(
         "of TGI's tokens that come at once each says the text of all of them",
-        "dialects/tgi/writer.py",
-        "        text = text[len(own_text) :]\n",
-        "        text = text[0:]\n",
+        "dialects/content_tokens.py",
+        "        self._text = self._text[len(data) :]\n",
+        "",
         ("tests/dialects/tgi", "tests/laws/test_tgi.py"),
     ),
     Mutant(

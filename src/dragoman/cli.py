@@ -12,28 +12,52 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperArgument, TyperCommand
 
 from . import __version__
 from .commands.calibrate import calibrate
+from .commands.options import print_error
 from .commands.profiles import profiles
 from .commands.record import record, replay
 from .commands.simulate import simulate
-from .settings import FIELDS, SettingField, Settings, SettingsError, load_settings
+from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None]], int]
-"""Serves until it is told to stop; gets a way to tell people what happens, and gives the exit code."""
+"""Serves until it is stopped. Takes the settings and a function that prints a line; returns the exit code."""
 
 _EPILOG = (
-    "Every option is also a variable of the environment (--max-model-len is DRAGOMAN_MAX_MODEL_LEN; lists are "
-    "separated by commas) and a key of the file that --config names. The command line counts first, then the "
-    "environment, then the file."
+    "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN for --max-model-len; lists are "
+    "comma-separated) and in the file given by --config. The command line takes precedence over the environment, the "
+    "environment over the file."
 )
+
+
+class Command(TyperCommand):
+    """A command whose options are shown by group.
+
+    Typer's own tables shorten long option names on narrow terminals, so that they cannot be copied.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, or typer's copies of them
+        """Write the arguments, then the options of each group."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                group = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or group, []).append(record)
+        for group, records in groups.items():
+            if not records:
+                continue
+            with formatter.section(group):
+                formatter.write_dl(records)
 
 
 def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
     """The commands. run: what `serve` does with its settings."""
     app = typer.Typer(
-        help="One process that speaks every LLM API dialect, in front of any engine.",
+        help="Inference API server: OpenAI, Anthropic and other LLM APIs in front of any engine.",
+        rich_markup_mode=None,
         add_completion=False,
         no_args_is_help=True,
         # A traceback that shows the values of variables would show keys.
@@ -42,13 +66,13 @@ def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
         context_settings={"token_normalize_func": _replace_underscores, "help_option_names": ["-h", "--help"]},
     )
     app.callback()(_show_about)
-    app.command("serve", epilog=_EPILOG)(_build_serve_command(run, environment))
-    app.command("simulate")(simulate)
-    app.command("calibrate")(calibrate)
-    app.command("record")(record)
-    app.command("replay")(replay)
-    app.command("profiles")(profiles)
-    app.command("version")(_version)
+    app.command("serve", cls=Command, epilog=_EPILOG)(_build_serve_command(run, environment))
+    app.command("simulate", cls=Command)(simulate)
+    app.command("calibrate", cls=Command)(calibrate)
+    app.command("record", cls=Command)(record)
+    app.command("replay", cls=Command)(replay)
+    app.command("profiles", cls=Command)(profiles)
+    app.command("version", cls=Command)(_version)
     return app
 
 
@@ -77,18 +101,20 @@ def _show_about(
 
 def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
     def serve(**options: object) -> None:
-        """Serve a model."""
+        """Serve a model over HTTP."""
         try:
             code = run(load_settings(_select_set_options(options), environment), typer.echo)
         except SettingsError as error:
-            typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+            print_error(str(error))
             code = 2
         raise typer.Exit(code)
 
+    parameters = [parameter for field in FIELDS for parameter in _build_parameters(field)]
+    parameters += [
+        _build_parameter(name, str | None, typer.Option(None, flag_of(name), hidden=True)) for name in FORMER_NAMES
+    ]
     # What typer looks at to find the options.
-    vars(serve)["__signature__"] = inspect.Signature(
-        [parameter for field in FIELDS for parameter in _build_parameters(field)]
-    )
+    vars(serve)["__signature__"] = inspect.Signature(parameters)
     return serve
 
 
@@ -98,7 +124,7 @@ def _select_set_options(options: Mapping[str, object]) -> dict[str, object]:
     for field in FIELDS:
         if set_options.pop(_build_off_name(field), None) is not None:
             if field.name in set_options:
-                raise SettingsError(f"{field.flag} and {field.off_flag}: only one of them can be meant")
+                raise SettingsError(f"{field.flag} and {field.off_flag} exclude each other")
             set_options[field.name] = False
     return set_options
 
@@ -136,7 +162,6 @@ def _build_flag(field: SettingField, flag: str, *, hidden: bool) -> object:
         None,
         flag,
         help=_build_help(field),
-        metavar=" ",
         show_default=False,
         hidden=hidden,
         rich_help_panel=field.option.group,

@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from dragoman import __version__
@@ -64,6 +66,12 @@ def test_underscores_are_dashes_as_in_vllm():
     assert settings("--max_model_len", "4096", "--served_model_name", "a_b").max_model_len == 4096
 
 
+def test_former_names_are_accepted_and_not_shown(caplog: pytest.LogCaptureFixture):
+    assert settings("--max-waiting", "7").max_queued_requests == 7
+    assert caplog.messages == ["--max-waiting is deprecated; use --max-queued-requests"]
+    assert "--max-waiting" not in call("serve", "--help").output
+
+
 @pytest.mark.parametrize("field", [field for field in FIELDS if field.kind is bool], ids=lambda field: field.name)
 def test_a_switch_can_be_turned_both_ways(field: SettingField):
     word = str(not field.default)
@@ -113,13 +121,34 @@ def test_help_shows_every_setting_and_no_key():
         assert field.flag in result.output or field.off_flag in result.output
         assert "…" not in result.output
     for group in {field.option.group for field in FIELDS[1:]}:
-        assert f"─ {group} ─" in result.output
+        assert f"\n{group}:\n" in result.output
 
 
-def test_help_fits_a_narrow_terminal():
-    output = CliRunner().invoke(create_app(Recorder(), {}), ["serve", "--help"], env={"COLUMNS": "80"}).output
-    assert "…" not in output
+@pytest.mark.parametrize("command", ["serve", "simulate", "calibrate", "record", "replay"])
+def test_help_fits_a_narrow_terminal_and_shows_every_option_in_full(command: str):
+    app = create_app(Recorder(), {})
+    output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).output
     assert max(map(len, output.splitlines())) <= 80
+    group: Any = typer.main.get_command(app)
+    shown = [one for one in group.commands[command].params if not one.hidden]
+    flags = {flag for one in shown for flag in (*one.opts, *one.secondary_opts) if flag.startswith("--")}
+    assert flags <= set(output.replace(",", " ").split())
+
+
+@pytest.mark.parametrize("value", ["1", "anything"])
+def test_no_color_is_honoured_on_a_terminal(value: str):
+    def invoke(environment: dict[str, str]) -> str:
+        app = create_app(Recorder(), {})
+        return CliRunner().invoke(app, ["serve", "--port", "x"], env=environment, color=True).stderr
+
+    assert invoke({"NO_COLOR": value}) == "Error: --port: must be a whole number, not 'x'\n"
+    assert "\x1b[31m" in invoke({"NO_COLOR": ""})
+
+
+def test_a_misspelled_command_gets_a_suggestion():
+    result = call("srve")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Did you mean 'serve'?" in result.stderr
 
 
 @pytest.mark.parametrize("argument", ["version", "--version"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -45,13 +46,13 @@ class Site(ThreadingHTTPServer):
         self._thread.join()
         self.server_close()
 
-    def opened(self, folder: Path, address: str) -> Said:
-        """What the page says of the server when it is opened in a browser."""
+    def opened(self, folder: Path, address: str, page: str = "page.html") -> Said:
+        """What a page says of the server when it is opened in a browser."""
         command = (
             str(BROWSER),
             *FLAGS,
             f"--user-data-dir={folder / 'profile'}",
-            f"{self.origin}/page.html?at={address}",
+            f"{self.origin}/{page}?at={address}",
         )
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as browser:
             try:
@@ -94,3 +95,19 @@ def test_a_page_that_may_is_served(said: dict[str, Said]) -> None:
 def test_another_page_learns_nothing(said: dict[str, Said]) -> None:
     failed = {"error": "TypeError"}
     assert said["other"] == {"streamed": failed, "refused": failed, "listed": failed, "socket": {"opened": False}}
+
+
+PASSED = re.compile(r"INFO dragoman\.access: \S+ (\S+) (\S+) (\d+) ")
+
+
+def test_a_page_of_another_origin_cannot_use_a_default_server(tmp_path: Path) -> None:
+    """Whatever Chromium sends by itself: nothing starts, changes or can be read, by name of localhost or by address."""
+    with closing(Site()) as site, serving("scripted --directives --store memory", tmp_path) as address:
+        port = address.rpartition(":")[2]
+        for host in ("127.0.0.1", "localhost"):
+            told = site.opened(tmp_path, f"http://{host}:{port}", "attack.html")
+            assert {name for name, found in told.items() if found["readable"]} == set()
+            assert len(told) == 14
+    asked = PASSED.findall((tmp_path / "server.log").read_text())
+    assert {path for _, path, _ in asked} >= {"/v1/chat/completions", "/v1/files", "/flush_cache", "/pause"}
+    assert [one for one in asked if not one[2].startswith("4")] == []

@@ -37,7 +37,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
     shown = told("calibrate", log, *LIKE, "--name", "mine", "--model", "other", "--out", path)
-    assert "fitted on 30 requests, judged by the other 60" in shown
+    assert "fitted on 30 requests, evaluated on the other 60" in shown
     profile = load(path)
     assert (profile.name, profile.hardware.name, profile.model.name) == ("mine", "1x NVIDIA RTX 4090", "other")
     assert profile.calibration is not None
@@ -49,7 +49,7 @@ def test_a_profile_is_written_with_the_error_that_was_told(log: str, tmp_path: P
 
 
 def test_several_logs_are_fitted_together(log: str) -> None:
-    assert "fitted on 60 requests, judged by the other 120" in told("calibrate", log, log, *LIKE)
+    assert "fitted on 60 requests, evaluated on the other 120" in told("calibrate", log, log, *LIKE)
     assert "fitted on 40 requests" in told("calibrate", log, *LIKE, "--fit-requests", "40")
 
 
@@ -62,7 +62,7 @@ def test_points_fit_and_error_are_drawn(log: str, tmp_path: Path, suffix: str) -
 
 def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None:
     result = call("calibrate", log, *LIKE, "--max-num-seqs", "2")
-    assert "Warning: a mean is off by" in result.stderr
+    assert "Warning: the error of a mean is" in result.stderr
     assert "--max-num-seqs" in result.stderr
     assert "Warning" not in call("calibrate", log, *LIKE).stderr
 
@@ -73,8 +73,8 @@ def test_wrong_settings_are_suspected_where_the_error_is_large(log: str) -> None
         (["absent.csv"], "absent.csv: No such file"),
         (["absent.csv", "--like", "x"], "there is no profile 'x'"),
         (["absent.csv", "--plots", "x.gif"], "must end in"),
-        (["http://x", "y", "--url", "http://127.0.0.1:9"], "one load is driven"),
-        (["poisson", "--url", "http://127.0.0.1:9"], "it does not list its models"),
+        (["http://x", "y", "--url", "http://127.0.0.1:9"], "takes exactly one workload"),
+        (["poisson", "--url", "http://127.0.0.1:9"], "cannot list its models"),
         (["poisson", "--url", "http://127.0.0.1:9", "--extra-body", "["], "--extra-body: "),
     ],
 )

@@ -53,19 +53,19 @@ def test_what_is_played_is_what_was_said_to_the_byte(tmp_path: Path) -> None:
     with served(Player(exchanges, hosts=HOSTS, time_scale=float("inf"))) as url:
         assert said(url) == through
         assert raw(url) == passed
-        with pytest.raises(openai.NotFoundError, match="no answer to this GET"):
+        with pytest.raises(openai.NotFoundError, match="no response for this GET"):
             openai.OpenAI(base_url=f"{url}/v1", api_key="none").models.list()
 
 
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["record", "--upstream", "openai", "--out", "x"], "'openai' is no URL"),
+        (["record", "--upstream", "openai", "--out", "x"], "'openai' is not a URL"),
         (["record", "--upstream", "http://x", "--out", "/absent/x"], "/absent/x: No such file"),
         (["record", "--upstream", "http://x", "--out", "x", "--host", "0.0.0.0"], "--no-auth"),
         (["replay", "absent.jsonl"], "absent.jsonl: No such file"),
         (["replay", __file__], "line 1"),
-        (["replay", __file__, "--match", "x"], "neither question nor path"),
+        (["replay", __file__, "--match", "x"], "must be `question` or `path`"),
         (["replay", __file__, "--port", "-1"], "--port"),
     ],
 )

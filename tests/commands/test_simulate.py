@@ -128,7 +128,7 @@ def test_a_sweep_says_how_many_replicas_are_enough() -> None:
     enough = int(said.split()[0])
     shares = {int(line.split()[0]): float(line.split()[1].rstrip("%")) for line in trials}
     assert shares[enough] >= 99 > shares[enough - 1], "the very fewest"
-    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("Not even 2 replicas are enough")
+    assert told("simulate", *load, "--sweep", "--max-replicas", "2").startswith("2 replicas are not enough")
     assert json.loads(told("simulate", *load, "--sweep", "--json"))["sweep"]["enough"] == enough
 
 
@@ -147,7 +147,7 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["absent.jsonl"], "absent.jsonl: No such file"),
+        (["absent.jsonl"], "absent.jsonl: no such file"),
         (["poisson", "--input-len", "x"], "'x' is no length"),
         (["poisson", "--input-len", "9-3"], "'9-3' is no length"),
         (["poisson", "--request-rate", "0"], "rate and burstiness must be more than 0"),
@@ -159,8 +159,8 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
         (["poisson", "--block-size", "0"], "block_size must be at least 1"),
         (["poisson", "--no-enable-chunked-prefill", "--max-model-len", "9999"], "without chunked prefill"),
         (["poisson", "--slo", "ttft"], "'ttft' is not NAME:MILLISECONDS"),
-        (["poisson", "--slo", "speed:3"], "the names are ttft, tpot, latency"),
-        (["poisson", "--sweep"], "say with --slo"),
+        (["poisson", "--slo", "speed:3"], "must be one of ttft, tpot, latency"),
+        (["poisson", "--sweep"], "needs an SLO"),
         (["poisson", "--prefill-replicas", "1", "--kv-links", "x"], "Invalid enum value 'x'"),
         (["poisson", "--prefill-replicas", "1", "--kv-protocol", "x"], "Invalid enum value 'x'"),
         (["poisson", "--prefill-replicas", "1", "--kv-transfer-bandwidth", "0"], "must be more than 0"),
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_a_line(arguments: list[str], why: str) -> None:
         ('{"id": "a"}', "line 1: Object missing required field `arrival_s`"),
         ('\n{"id": "a", "arrival_s": 0, "input_tokens": 0, "output_tokens": 1}', "line 2: Expected `int` >= 1"),
         ('{"input_length": 0, "output_length": 3}', "line 1: Expected `int` >= 1"),
-        ("", "there is no request in it"),
+        ("", "contains no requests"),
         ("{\xff", "line 1"),
     ],
 )
@@ -207,3 +207,26 @@ def test_matplotlib_is_loaded_only_for_plots_and_numpy_not_for_help() -> None:
         "assert 'numpy' in sys.modules and 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_a_sweep_writes_its_files(tmp_path: Path, enough: bool) -> None:
+    plots, details = tmp_path / "sweep.svg", tmp_path / "sweep.jsonl"
+    slo = "ttft:100000" if enough else "ttft:0.001"
+    files = ("--plots", str(plots), "--save-detailed", str(details))
+    shown = told("simulate", "poisson", *SMALL, "--sweep", "--max-replicas", "2", "--slo", slo, *files)
+    assert f"{1 if enough else 2} replica" in plots.read_text()
+    assert len(details.read_text().splitlines()) == 30
+    assert ("1 replica is enough" if enough else "Not even 2 replicas are enough") in shown
+
+
+@pytest.mark.parametrize("command", ["simulate", "calibrate"])
+def test_a_misspelled_workload_gets_a_suggestion_and_the_list(command: str) -> None:
+    more = ("--url", "http://127.0.0.1:1/v1") if command == "calibrate" else ()
+    message = fault(command, "poison", *more)
+    assert (
+        message
+        == "Error: poison: no such file or workload; did you mean poisson? Workloads: poisson, bursts, sessions\n"
+    )
+    message = fault(command, "absent.jsonl", *more)
+    assert message == "Error: absent.jsonl: no such file or workload. Workloads: poisson, bursts, sessions\n"

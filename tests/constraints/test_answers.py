@@ -289,7 +289,7 @@ def test_a_grammar_composes_with_calls_and_reasoning(definition: str, syntax: st
         (Regex("a" * 4097), "4 KiB"),
         (Regex("(" * 2_000 + ")" * 2_000), "regex"),
         (Regex(r"[^\s\S]"), "no answer"),
-        (StringChoices(()), "nothing to choose"),
+        (StringChoices(()), "list of choices is empty"),
         (StringChoices(("x" * 70_000,)), "64 KiB"),
         (ContextFreeGrammar("start: nothing"), "nothing"),
         (ContextFreeGrammar(""), "mpty"),

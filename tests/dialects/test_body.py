@@ -208,3 +208,11 @@ def test_completions_read_bodies_in_the_same_way():
     with pytest.raises(RequestError, match="expected an integer, but got a boolean") as caught:
         read_completions(b'{"prompt":"x","max_tokens":true}', OPTIONS)
     assert caught.value.param == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    "half", [r"\ud83d", r"\ud83dx", r"\ude00", r"\ud83d\ud83d\ude00", r"\ud83d\\ude00", r"\ude00\ud83d\ude00"]
+)
+def test_half_a_surrogate_pair_is_told_as_what_it_is(half: str):
+    told = refusal(b'{"messages":[{"role":"user","content":"\\ud83d\\ude00 %s"}]}' % half.encode()).message
+    assert told == "A string of the body has half a surrogate pair, which is no text."

@@ -546,9 +546,7 @@ def test_a_named_function_finishes_as_stop_and_a_required_one_as_tool_calls():
 def test_the_one_tier_there_is_is_named_where_a_tier_was_asked_for():
     assert "service_tier" not in whole(chat(), *ANSWER)
     assert '"service_tier":"default"' in whole(chat(service_tier="auto"), *ANSWER)
-    assert chat(service_tier="flex").warnings == (
-        "service_tier: there is one tier here; 'flex' was served as 'default'",
-    )
+    assert chat(service_tier="flex").warnings == ("service_tier: 'flex' is not available; 'default' was used",)
 
 
 def test_reading_is_pure():

@@ -9,9 +9,11 @@ import json
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.core.errors import ContextTooLong, RequestError
 from dragoman.core.events import (
+    Alternative,
     ChoiceFinished,
     Event,
     Finished,
@@ -19,6 +21,7 @@ from dragoman.core.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    Token,
     ToolCallDelta,
     ToolCallStart,
     Usage,
@@ -46,6 +49,7 @@ Json = dict[str, Any]
 STOP = ChoiceFinished(0, FinishReason.STOP)
 LENGTH = ChoiceFinished(0, FinishReason.LENGTH)
 DONE = Finished(Usage(1, 2))
+VLLM = replace(OPTIONS, profile=Profile.VLLM)
 CALLS: tuple[Event, ...] = (
     Started(1),
     ToolCallStart(0, "c1", "f"),
@@ -159,6 +163,46 @@ def test_trap_11_a_call_may_be_cut_off_by_the_limit():
     assert '"finish_reason":"length"' in text
     message = json.loads(whole(chat(), Started(1), ToolCallStart(0, "c", "f"), ToolCallDelta(0, '{"a'), LENGTH, DONE))
     assert message["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"a'
+
+
+THOUGHT = (
+    Started(1),
+    ReasoningDelta(0, ".", (Token(1, ".\n", -1.0),)),
+    TextDelta(
+        0,
+        "Yes",
+        (
+            Token(2, "</think>", -1.0, special=True, markup=True),
+            Token(3, "\n\n", -1.0, markup=True),
+            Token(4, "Yes", -1.0),
+        ),
+    ),
+    ChoiceFinished(0, FinishReason.STOP, None, (Token(5, "<|im_end|>", -1.0, special=True),)),
+    DONE,
+)
+
+
+def test_logprobs_of_the_content_are_those_of_its_tokens():
+    """OpenAI's "message content tokens"; vLLM lists thought, marks and end token too."""
+    for call, listed in (
+        (chat(logprobs=True), ["Yes"]),
+        (chat(VLLM, logprobs=True), [".\n", "</think>", "\n\n", "Yes", "<|im_end|>"]),
+    ):
+        told = json.loads(whole(call, *THOUGHT))["choices"][0]["logprobs"]["content"]
+        assert [entry["token"] for entry in told] == listed
+        scores = [choice["logprobs"] for chunk in chunks(call, *THOUGHT) for choice in chunk["choices"]]
+        assert [entry["token"] for each in scores if each for entry in each["content"]] == listed
+
+
+def test_vllms_alternatives_begin_with_the_sampled_token():
+    """Its users read `next(iter(top_logprobs[i]))`."""
+    sampled = Token(1, " hel", -12.4, (Alternative(2, "Once", -1.9),))
+    events = (Started(1), TextDelta(0, " hel", (sampled,)), STOP, DONE)
+    for options, best in ((VLLM, " hel"), (OPTIONS, "Once")):
+        call = completions(options, logprobs=1)
+        (told,) = json.loads(whole(call, *events))["choices"][0]["logprobs"]["top_logprobs"]
+        assert next(iter(told)) == best
+        assert told == {"Once": -1.9, " hel": -12.4}
 
 
 def test_trap_13_a_delta_never_holds_a_null():

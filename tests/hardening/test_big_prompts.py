@@ -10,6 +10,8 @@ import httpx2
 import pytest
 
 from dragoman.launch import build_models
+from dragoman.prompts.render import Renderer
+from dragoman.prompts.tokenizer import HfTokenizer
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings
@@ -49,3 +51,48 @@ async def test_others_get_their_turns_while_a_great_prompt_is_made_ready(path: s
             await asyncio.sleep(0)
     assert (await asking).status_code in (200, 400)
     assert turns > 100
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":"' + "x" * 2_000_000 + '"}'}}
+HI = {"role": "user", "content": "hi"}
+TOO_LARGE: list[tuple[str, dict[str, Any], str]] = [
+    ("/tokenize", {"prompt": "word " * 2_000_000}, "prompt"),
+    ("/tokenize", {"messages": [{"role": "user", "content": "word " * 2_000_000}]}, "messages"),
+    ("/tokenize", {"messages": [HI] * 30_000}, "messages"),
+    ("/detokenize", {"tokens": [1] * 200_000}, "tokens"),
+    (
+        "/v1/messages/count_tokens",
+        {"model": "tiny", "messages": [HI, {**HI, "role": "assistant"}] * 15_000},
+        "messages",
+    ),
+    ("/v1/responses/input_tokens", {"model": "tiny", "input": "word " * 2_000_000}, "input"),
+    ("/v1/chat/completions", {"messages": [HI] * 40_000}, "messages"),
+    ("/v1/chat/completions", {"messages": [HI] * 100_001}, "messages"),
+    ("/v1/chat/completions", {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}]}, "messages"),
+    ("/v1/completions", {"prompt": [1] * 1_000_000}, "prompt"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), TOO_LARGE)
+async def test_what_cannot_fit_is_refused_before_it_is_rendered(
+    path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+):
+    """27 MB to /tokenize took 31 s and 1.4 GB, 300,000 messages 20 s, a tool call of 5 MB 14 s."""
+    models = build_models(Settings(), SystemClock())
+    worked: list[object] = []
+
+    def work(*given: object, **_: object) -> None:
+        worked.append(given)
+
+    for name in ("encode", "decode"):
+        monkeypatch.setattr(HfTokenizer, name, work)
+    monkeypatch.setattr(Renderer, "render", work)
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(create_app(models)), base_url="http://localhost"
+    ) as http:
+        answer = await http.post(path, json=body)
+    assert answer.status_code == 400
+    assert worked == []
+    error = answer.json()["error"]
+    assert param in (error.get("param") or error["message"])
+    assert any(char.isdigit() for char in error["message"])

@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 NEVER_CALLED = {"eval", "exec", "compile", "__import__"}
 NEVER_CALLED_ANYWHERE = {"literal_eval", "system", "popen", "create_subprocess_shell"}
 NEVER_IMPORTED = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "ast", "code", "runpy"}
-STARTS_PROCESSES = {"engines/llamacpp/process.py"}
+STARTS_PROCESSES = {"engines/llamacpp/process.py", "workers/pool.py"}
 """With arguments of its own making."""
 
 

@@ -17,7 +17,7 @@ from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings
 from tests.serving.house import House, house
 
-PUBLIC = {"/health", "/health_generate", "/ping", "/version", "/metrics"}
+PUBLIC = {"/health", "/healthz", "/livez", "/readyz", "/health_generate", "/ping", "/version", "/metrics"}
 """What tells strangers that the server is there, and how it is. Anything else needs a key."""
 KEYS = ServingOptions(api_keys=("user",), admin_keys=("root",))
 

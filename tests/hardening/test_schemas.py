@@ -60,6 +60,13 @@ async def test_what_is_too_large_too_deep_or_wrong_is_a_400_and_the_next_request
     assert fine.status_code == 200
 
 
+async def test_many_optional_properties_are_no_failure(client: httpx2.AsyncClient):
+    """llguidance takes a grammar of which it cannot take a step: 800 properties were too many for a row of items."""
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(900)}}
+    answer = await client.post("/v1/chat/completions", json={"messages": HI, "max_tokens": 9, "guided_json": schema})
+    assert answer.status_code == 200
+
+
 async def test_a_tools_schema_that_is_too_deep_is_not_enforced_and_said_to_be_so(client: httpx2.AsyncClient):
     """The tool is the model's to see all the same: agents bring what they have."""
     tools = [{"type": "function", "function": {"name": "f", "parameters": nested(40)}}]

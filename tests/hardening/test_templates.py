@@ -4,6 +4,7 @@ template can do at all is bounded in tests/prompts/test_template.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -54,6 +55,24 @@ async def test_one_that_is_trusted_gets_out_of_no_sandbox():
             answer = await client.post("/tokenize", json={"messages": HI, "chat_template": template})
             # What is out of reach is an error, or nothing at all.
             assert answer.status_code == 400 or answer.json()["tokens"] == [], template
+
+
+BOMBS = [
+    "{{ ('a\n'*99999)|indent(99999) }}",
+    "{{ ('a '*99999)|wordwrap(1, wrapstring='x'*1000) }}",
+    "{% set ns = namespace(l=[]) %}{% for a in range(9999) %}{% set ns.l = ns.l + ['x'|center(99999)] %}{% endfor %}",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ range(99999)|list|batch(1)|list|string|length }}" * 99,
+]
+
+
+async def test_one_that_takes_too_much_ends_with_400_and_others_go_on():
+    async with served(Settings(trust_request_chat_template=True, worker_timeout=0.5)) as client:
+        bodies = [{"messages": HI, "chat_template": bomb} for bomb in BOMBS]
+        answers = await asyncio.gather(*(client.post("/tokenize", json=body) for body in bodies))
+        assert [answer.status_code for answer in answers] == [400] * len(BOMBS)
+        body = {"messages": HI, "chat_template": "{{ messages[0].content }}"}
+        assert (await client.post("/tokenize", json=body)).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["tokenize", "chat_template", "tools", "messages", "raise_exception", "__class__"])

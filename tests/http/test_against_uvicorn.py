@@ -21,7 +21,7 @@ WELL_FORMED = {
     "escapes": b"GET /%61%2F%C3%A9%ff " + HEAD + LAST,
     "a fragment": b"GET /a#b " + HEAD + LAST,
     "two slashes": b"GET //a//b " + HEAD + LAST,
-    "of a proxy": b"GET http://other:80/a?b " + HEAD + LAST,
+    "of a proxy": b"GET http://h:80/a?b " + HEAD + LAST,
     "headers of any case": b"GET / HTTP/1.1\r\nHOST: h\r\nX-Y: Z\r\nConnection: Close\r\n\r\n",
     "a header twice": b"GET / " + HEAD + b"x: a\r\nx: b\r\n" + LAST,
     "an empty header": b"GET / " + HEAD + b"x:\r\n" + LAST,
@@ -38,7 +38,7 @@ WELL_FORMED = {
 }
 DIFFERENT = {
     "too large": (b"GET / " + HEAD + b"x: " + b"y" * 40_000 + b"\r\n" + LAST, 431, 200),
-    "a proxy's without a path": (b"GET http://other " + HEAD + LAST, 200, 400),
+    "a proxy's without a path": (b"GET http://h " + HEAD + LAST, 200, 400),
     "a tunnel": (b"CONNECT other:80 " + HEAD + b"\r\n", 405, 400),
     "an older HTTP": (b"GET / HTTP/0.9\r\n\r\n", 505, 200),
     "a newer HTTP": (b"GET / HTTP/2.0\r\n" + LAST, 505, 200),

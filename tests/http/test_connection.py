@@ -54,7 +54,7 @@ async def test_a_scope_is_what_asgi_says() -> None:
         await stream(scope, receive, send)
 
     async with serving(app, root_path="/root") as wire:
-        await wire.ask(b"GET http://other/%61?x HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
+        await wire.ask(b"GET http://h/%61?x HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
         scope = seen[0]
         assert scope.pop("client")[0] == "127.0.0.1"
         assert scope.pop("server") == ("127.0.0.1", wire.port)

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.asyncio.client import connect
 
+from dragoman.http.connection import HttpConnection
 from dragoman.http.server import Http11ProtocolFactory
 from tests.http.wire import GET, HEAD, answers, echo, piece, start, stream
 
@@ -161,6 +162,25 @@ async def test_tls(tmp_path: Path) -> None:
             assert [each.status for each in answers(await reader.read(-1))] == [400]
             writer.close()
     assert seen == ["https", "https"]
+
+
+async def test_tls_ends_once_however_often_it_is_told_to(tmp_path: Path) -> None:
+    """A client's farewell may come while its connection is being closed already."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    with listening() as listener:
+        async with served(echo, listener, lifespan="off", ssl_certfile=str(certified(tmp_path))) as server:
+            reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=trusting)
+            # The client's handshake is over before the server's.
+            while not server.server_state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0)
+            (connection,) = server.server_state.connections
+            assert isinstance(connection, HttpConnection)
+            connection.shutdown()
+            connection.eof_received()
+            connection.shutdown()
+            assert await reader.read(-1) == b""
+            writer.close()
 
 
 async def test_a_websocket_is_handed_over_with_all_that_came() -> None:

@@ -67,7 +67,8 @@ class Fleet:
     async def stream(self, port: int, body: Mapping[str, object]) -> asyncio.StreamReader:
         """One that has begun."""
         data = json.dumps(body).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(data)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head += b"content-length: %d\r\n\r\n" % len(data)
         reader = await self.connect(port, head + data)
         await reader.readuntil(b"data: ")
         return reader

@@ -64,7 +64,7 @@ def test_a_parser_that_was_asked_for_wins(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        (Settings(model="nope"), "tiny:DIRECTORY"),
+        (Settings(model="nope"), "unknown engine or model `nope`"),
         (Settings(model="tiny:/no/such/place"), "cannot serve"),
         (Settings(model="scripted:/no/such/file.yaml"), "cannot serve"),
         (Settings(tool_call_parser="hermse"), "hermes"),

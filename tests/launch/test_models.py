@@ -13,12 +13,13 @@ from dragoman.launch.models import measure_weights
 from dragoman.pipeline.models import ModelState
 from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
+from dragoman.serving.service import ServingOptions
 from dragoman.settings import Settings, SettingsError, load_settings
 
 MODELS = """{
     "house": {"model": "tiny", "aliases": ["claude-*", "gpt"], "pinned": true, "max_model_len": 2048},
     "echo": {"model": "scripted", "ttl": 5},
-    "typo": "tyni"
+    "broken": "BROKEN.gguf"
 }"""
 
 
@@ -26,35 +27,36 @@ def settings(models: str = MODELS, **more: Any) -> Settings:
     return load_settings({"models": models, **more}, {})
 
 
-async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for() -> None:
-    models = build_models(settings(), SystemClock())
+async def test_what_is_pinned_is_here_and_the_rest_comes_when_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"not GGUF")
+    models = build_models(settings(MODELS.replace("BROKEN.gguf", f"{tmp_path}/x.gguf")), SystemClock())
     assert [place.state for place in models.slots] == [ModelState.LOADED, ModelState.UNLOADED, ModelState.UNLOADED]
     transport = httpx2.ASGITransport(create_app(models))
     await models.start()
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         listed = (await client.get("/v1/models")).json()["data"]
-        assert [model["id"] for model in listed] == ["house", "gpt", "echo", "typo"]
+        assert [model["id"] for model in listed] == ["house", "gpt", "echo", "broken"]
         assert (listed[0]["max_model_len"], listed[0]["dragoman"]["state"]) == (2048, "loaded")
         assert "tools" in listed[0]["dragoman"]["capabilities"]
         assert listed[2]["dragoman"] == {"state": "unloaded", "aliases": [], "capabilities": None}
         assert (await client.get("/v1/models/claude-x")).json()["id"] == "claude-x"
         ask: dict[str, Any] = {"messages": [{"role": "user", "content": "[[say Hi!]]"}], "max_tokens": 4}
-        for name, answered, status in (("claude-x", "house", 200), ("echo", "echo", 200), ("typo", None, 500)):
+        for name, answered, status in (("claude-x", "house", 200), ("echo", "echo", 200), ("broken", None, 500)):
             reply = await client.post("/v1/chat/completions", json={"model": name, **ask})
             assert (reply.status_code, reply.json().get("model")) == (status, answered)
-        assert (await client.post("/v1/chat/completions", json={"model": "typo", **ask})).headers["retry-after"]
+        assert (await client.post("/v1/chat/completions", json={"model": "broken", **ask})).headers["retry-after"]
         assert (await client.post("/v1/chat/completions", json=ask)).status_code == 400
         assert (await client.post("/v1/embeddings", json={"model": "echo", "input": "hi"})).status_code == 400
         listed = (await client.get("/v1/models")).json()["data"]
-        assert listed[2]["dragoman"]["state"] == "loaded"
+        assert [model["dragoman"]["state"] for model in listed[2:]] == ["loaded", "failed"]
     await models.stop()
 
 
 def test_what_cannot_be_is_said_at_the_start() -> None:
     with pytest.raises(SettingsError, match="cannot serve tyni"):
         build_models(settings('{"a": {"model": "tyni", "pinned": true}}'), SystemClock())
-    with pytest.raises(SettingsError, match="more than all may take"):
-        build_models(settings('{"a": {"model": "tiny", "memory": 500}}', models_memory="400"), SystemClock())
+    with pytest.raises(SettingsError, match="more than --model-memory-limit"):
+        build_models(settings('{"a": {"model": "tiny", "memory": 500}}', model_memory_limit="400"), SystemClock())
 
 
 def test_the_first_name_of_a_model_is_no_pattern() -> None:
@@ -82,3 +84,17 @@ def test_the_size_of_a_model_is_that_of_its_weights(tmp_path: Path) -> None:
         0,
         0,
     )
+
+
+async def test_readiness_ends_with_the_shutdown_and_liveness_does_not() -> None:
+    models = build_models(Settings(model="scripted"), SystemClock())
+    transport = httpx2.ASGITransport(create_app(models, options=ServingOptions(api_keys=("secret",))))
+    routes = ("/livez", "/readyz", "/healthz", "/health")
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        await models.start()
+        for route in routes:
+            answer = await client.get(route)
+            assert (answer.status_code, answer.content) == (200, b"")
+        models.close()
+        assert [(await client.get(route)).status_code for route in routes] == [200, 503, 503, 503]
+    await models.stop()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from dragoman.engines.scripted import ScriptedEngine
-from dragoman.launch import build_models
+from dragoman.launch import build_greeting, build_models
 from dragoman.launch.store import build_store
 from dragoman.pipeline.models import ServedModel
+from dragoman.serving.app import create_app
 from dragoman.serving.clock import SystemClock
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import MemoryStore
@@ -37,6 +39,12 @@ def wrong(argument, settings):
 
 def failing(argument, settings):
     raise EngineError("no licence")
+
+class Limited(ScriptedEngine):
+    max_model_len = 4096
+
+def limited(argument, settings):
+    return Limited(tokenizer=load_tokenizer(tiny.embedded()))
 
 def store(argument, bounds):
     return MemoryStore(bounds)
@@ -90,14 +98,30 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:nothing_here:create", "nothing_here cannot be imported"),
         ("python:house_engine:nothing", "house_engine has no nothing"),
         ("python:house_engine", "python:MODULE:FACTORY"),
-        ("python:house_engine:wrong", "gave a object"),
+        ("python:house_engine:wrong", "returned a object"),
         ("python:house_engine:failing", "no licence"),
-        ("hose", "MODEL is"),
+        ("hose", "unknown engine or model `hose`"),
     ],
 )
 def test_what_cannot_be_served_is_said(model: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         build(model)
+
+
+async def test_the_context_length_of_an_engine_is_the_one_that_it_states() -> None:
+    models = build_models(Settings(model="python:house_engine:limited"), SystemClock())
+    (served,) = models
+    assert served.max_model_len == 4096
+    assert "(context 4096 tokens)" in build_greeting(Settings(), models, 8000)[0]
+    transport = httpx2.ASGITransport(create_app(models))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        assert (await client.get("/v1/models")).json()["data"][0]["max_model_len"] == 4096
+
+
+def test_the_context_length_of_an_engine_can_be_reduced_and_not_exceeded() -> None:
+    assert build("python:house_engine:limited", max_model_len=99).max_model_len == 99
+    with pytest.raises(SettingsError, match="--max-model-len 4097 exceeds the engine's context length of 4096 tokens"):
+        build("python:house_engine:limited", max_model_len=4097)
 
 
 def test_a_store_that_a_package_registers() -> None:

@@ -22,7 +22,7 @@ def test_nobody_is_asked_what_the_settings_say() -> None:
     ("changed", "words"),
     [
         ({"model": "http://a b/v1"}, "cannot serve"),
-        ({"model": "http:///v1"}, "an upstream is http"),
+        ({"model": "http:///v1"}, "an upstream URL must have the form http"),
         ({"model": "http://key@a/v1"}, "UPSTREAM_API_KEY"),
         ({"upstream_weight": ("1",)}, "2 upstreams and 1 upstream weights"),
         ({"upstream_weight": ("1", "-1")}, "above 0"),

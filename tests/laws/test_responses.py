@@ -18,7 +18,8 @@ from dragoman.core.errors import EngineError
 from dragoman.core.events import Finished, FinishReason
 from dragoman.core.message import Reasoning, Text, ToolCall
 from dragoman.dialects.base import Header
-from dragoman.dialects.json_encoding import replace_surrogates
+from dragoman.dialects.content_tokens import content_tokens
+from dragoman.dialects.json_encoding import clamp_logprob, replace_surrogates
 from dragoman.dialects.responses import Echo, ResponsesRenderOptions, ResponsesWriter, event_log
 from dragoman.dialects.responses.stored import StoredResponse, finalize
 from dragoman.dialects.responses.tools import ToolName
@@ -123,7 +124,11 @@ def test_the_items_are_the_parts_of_the_answer(case: Case, view: ResponsesRender
     if view.logprobs is not None:
         scores = [item["content"][0].get("logprobs") for item in told["output"] if item["type"] == "message"]
         texts = [part for part in parts if isinstance(part, Text)]
-        assert [len(each) for each in scores if each is not None] == [len(part.tokens) for part in texts]
+        listed = [[(entry["token"], entry["logprob"]) for entry in each] for each in scores if each is not None]
+        assert listed == [
+            [(token.text, clamp_logprob(token.logprob)) for token in content_tokens(part.text, part.tokens)]
+            for part in texts
+        ]
 
 
 def text_of(item: Json) -> str:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.conformance import tgi as grammar
-from dragoman.core.events import FinishReason, TextDelta
+from dragoman.core.events import ChoiceFinished, Event, Finished, FinishReason, Started, TextDelta, Token, Usage
+from dragoman.core.reply import ReplyBuilder
 from dragoman.dialects.tgi import TgiRenderOptions, TgiWriter
 
 from .sdk import written
@@ -64,11 +65,26 @@ def test_lightllms_form_says_the_same(case: Case):
     assert plain == whole["details"]["tokens"]
 
 
-@given(cases(Kinds(max_choices=1, weights=False, reasons=(FinishReason.STOP,))))
-def test_a_token_waits_for_nothing_that_may_still_come(case: Case):
-    """Without a limit each event of the answer is told at once, but for the last token."""
-    writer = TgiWriter()
-    for event in case.events:
+@given(st.lists(st.text("ab é\n", min_size=1, max_size=3), min_size=1, max_size=5), st.data())
+def test_tokens_have_the_texts_of_the_whole_and_wait_for_nothing(pieces: list[str], data: st.DataObject):
+    """Of tokens that are the text, but for the end of it, which a stop string took."""
+    given = [Token(id, piece) for id, piece in enumerate(pieces)]
+    kept = len("".join(pieces)) - data.draw(st.integers(0, len(pieces[-1])))
+    events: list[Event] = [Started(1)]
+    for token in given:
+        text, kept = token.text[:kept], max(0, kept - len(token.text))
+        if text:
+            events.append(TextDelta(0, text, (token,)))
+    tail = (*given[len(events) - 1 :], Token(9, "</s>", special=True))
+    events += [ChoiceFinished(0, FinishReason.STOP, None, tail), Finished(Usage(1, len(given) + 1))]
+    fold, view = ReplyBuilder(), TgiRenderOptions(details=True)
+    writer, streamed = TgiWriter(view), b""
+    for number, event in enumerate(events):
+        fold.feed(event)
         said = writer.feed(event)
-        if isinstance(event, TextDelta):
-            assert said.count(b"data: ") == max(len(event.tokens), bool(event.text))
+        if isinstance(event, TextDelta) and isinstance(events[number + 1], TextDelta):
+            assert said.count(b"data: ") == 1
+        streamed += said
+    told = [(event["token"]["id"], event["token"]["text"]) for event in grammar.check_stream(streamed)]
+    whole = json.loads(TgiWriter(view).render_full(fold.build()))
+    assert told == [(token["id"], token["text"]) for token in whole["details"]["tokens"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.core.event_grammar import check_events
 from dragoman.core.events import (
@@ -73,6 +74,11 @@ def fold(events: Iterable[Event]) -> Choice:
         folded.feed(event)
     (choice,) = folded.build().choices
     return choice
+
+
+def plain(choice: Choice) -> list[Token]:
+    """All tokens, without what the parsers have noted on them."""
+    return [replace(one, markup=False) for one in choice.tokens]
 
 
 def shape(choice: Choice) -> Shape:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta
+from dragoman.core.events import ChoiceFinished, Event, FinishReason, ReasoningDelta, TextDelta, Token
 from dragoman.core.syntax import ReasoningSyntax
 from dragoman.parsers.think import ThinkFormat
 
@@ -86,8 +87,8 @@ def test_reasoning_streams_at_once():
     events = released(OPEN, ["So", " <", "b>"])
     assert events == [
         [ReasoningDelta(0, "So", (token("So"),))],
-        [ReasoningDelta(0, " ")],
-        [ReasoningDelta(0, "<b>", (token(" <"), token("b>")))],
+        [ReasoningDelta(0, " ", (token(" <"),))],
+        [ReasoningDelta(0, "<b>", (token("b>"),))],
     ]
 
 
@@ -96,6 +97,10 @@ def test_text_behind_the_thought_passes_as_the_same_object():
     for delta in deltas(["Yes", " <think>", "\n"]):
         (passed,) = parser.feed(delta)
         assert passed is delta
+
+
+def markup(text: str) -> Token:
+    return replace(token(text), markup=True)
 
 
 def texts_of(event: Event) -> list[str]:
@@ -111,7 +116,24 @@ def test_the_tokens_of_marks_ride_on_what_comes_next():
     ]
     thought = parse(think(), deltas(["<think>", "hm", "</think>"]))
     assert isinstance(thought[-2], ChoiceFinished)
-    assert thought[-2].tokens == (token("</think>"), END)
+    assert thought[-2].tokens == (markup("</think>"), END)
+
+
+def test_a_token_belongs_to_the_part_that_has_its_first_text():
+    """ "What is 17 + 26?" of the tiny model: the thought ended in a token of which one character was dropped."""
+    events = parse(think(OPEN), deltas(["hm", ".\n", "</think>", "\n\n", "1"]))
+    told = [(type(event), event.tokens) for event in events if isinstance(event, TextDelta | ReasoningDelta)]
+    assert told == [
+        (ReasoningDelta, (token("hm"),)),
+        (ReasoningDelta, (token(".\n"),)),
+        (TextDelta, (markup("</think>"), markup("\n\n"), token("1"))),
+    ]
+    all_at_once = TextDelta(0, "hm.\n</think>\n\n1", tuple(map(token, ["hm", ".\n", "</think>", "\n\n", "1"])))
+    choice = fold(parse(think(OPEN), [all_at_once]))
+    assert [part.tokens for part in choice.parts] == [
+        (token("hm"), token(".\n")),
+        (markup("</think>"), markup("\n\n"), token("1")),
+    ]
 
 
 @pytest.mark.parametrize("pieces", [["<", "think", ">", "x"], ["<th", "ink>x"]])

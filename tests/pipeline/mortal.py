@@ -64,5 +64,5 @@ class Mortal:
                 self.dead |= said == self.die_at
                 if self.dead:
                     await self._stopped.wait()
-                    raise EngineError("The engine died.")
+                    raise EngineError("The engine crashed.")
                 yield event

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.bounded import BoundedCompiler
 from dragoman.core.message import Message, Role, Text
 from dragoman.core.request import Conversation, GenerateRequest
 from dragoman.engines import tiny
@@ -52,7 +52,7 @@ def beginning() -> TokenBackend:
         model.backend.engine,
         tokenizer,
         Vocabulary(tokenizer),
-        Compiler(tokenizer, [0]),
+        BoundedCompiler(tokenizer, [0]),
         frozenset({0}),
         Renderer(template, tokenizer),
     )

@@ -424,19 +424,6 @@ def test_leading_instructions_reach_templates_that_take_one() -> None:
     assert "[INST]  Be brief.  \n\nAnd kind.\n\n" in found.text
 
 
-def test_a_template_from_a_request_is_compiled_once() -> None:
-    base = RENDERERS["chatml"]
-    other = base.find_variant("{{ bos_token }}{{ messages[0].content }}")
-    assert other.render(of(USER), now=NOW).text.startswith("<s>What")
-    assert base.find_variant("{{ bos_token }}{{ messages[0].content }}") is other
-    for number in range(40):
-        base.find_variant(f"{{{{ messages[0].content }}}}{number}")
-    assert base.find_variant("{{ bos_token }}{{ messages[0].content }}") is not other
-    with pytest.raises(RequestError) as caught:
-        base.find_variant("{% if %}")
-    assert caught.value.param == "chat_template"
-
-
 def test_the_clock_is_the_callers() -> None:
     assert "Today Date: 03 Feb 2026" in render("llama3", of(USER)).text
 

@@ -290,3 +290,25 @@ def test_a_directory_without_a_template_has_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="tokenizer_config"):
         load_template(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ('a\n'*9999)|indent(99999) }}",
+        "{{ ('a\n'*9999)|indent('x' * 999) }}",
+        "{{ ('a '*9999)|wordwrap(1, wrapstring='x' * 999) }}",
+    ],
+)
+def test_what_widens_every_line_pays_for_every_line_before_it_is_made(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ChatTemplate("{{ 'a\nb'|indent(2) }}{{ 'c d'|wordwrap(1) }}").render({}, now=NOW) == "a\n  bc\nd"
+
+    def make(*_: object) -> str:
+        return "made"
+
+    for name in ("do_indent", "do_wordwrap"):
+        monkeypatch.setattr(f"dragoman.prompts.sandbox.{name}", make)
+    with pytest.raises(RequestError, match="too much text"):
+        ChatTemplate(source).render({}, now=NOW)

@@ -80,11 +80,11 @@ def test_the_same_question_is_the_same_however_it_is_written() -> None:
     ("lines", "why"),
     [
         ([b'{"id": 1}'], "line 1: Object missing required field"),
-        ([encode_line(CassetteHeader(2, "x"))], "line 1: a recording of version 2; this reads 1"),
+        ([encode_line(CassetteHeader(2, "x"))], "line 1: the recording has version 2; the supported version is 1"),
         ([HEAD, b"{broken"], "line 2"),
         (
             [encode_line(RecordedExchange(at=0, method="GET", path="/", status=200, head_at=0, end_at=0))],
-            "does not begin as one",
+            "the header is missing",
         ),
     ],
 )

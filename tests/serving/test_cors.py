@@ -132,7 +132,7 @@ async def test_a_browser_asks_without_a_key_and_reads_the_refusal_of_what_it_the
 async def test_a_page_that_may_not_is_told_nothing():
     async with client(APP) as http:
         asked = await http.options("/v1/chat/completions", headers={"origin": OTHER, **ASKS})
-        assert asked.status_code == 401
+        assert asked.status_code == 403
         assert not [name for name in asked.headers if name.startswith("access-control")]
 
 

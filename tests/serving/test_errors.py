@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.dialects.base import Profile
+from dragoman.engines.scripted import Fail, Say, ScriptEntry
 from dragoman.serving.service import ServingOptions
 from tests.serving.house import house
 
@@ -130,3 +132,12 @@ async def test_health_is_public_and_head_is_get() -> None:
     async with it.http() as client:
         assert (await client.head("/health")).status_code == 200
         assert (await client.head("/version")).content == b""
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+async def test_sglangs_stream_fails_in_the_envelope_of_the_whole(profile: Profile) -> None:
+    it = house(ScriptEntry((Say("Hello"), Fail(500, "broken")), repeat=True), options=ServingOptions(profile=profile))
+    whole = (await it.post("/generate", {"text": "hi"})).json()
+    streamed = await it.post("/generate", {"text": "hi", "stream": True})
+    last = streamed.text.strip().split("\n\n")[-1]
+    assert json.loads(last.removeprefix("data: ")) == whole

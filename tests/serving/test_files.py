@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import openai
 import pytest
 
@@ -107,6 +109,16 @@ async def test_a_form_that_is_none_is_the_clients_fault(kind: str, body: bytes, 
         answer = await client.post("/v1/files", content=body, headers={"content-type": kind})
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
+    """Found by the fuzzer: the file of the last part stayed open until it was collected, which is a ResourceWarning."""
+    form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsome text\r\n-'
+    async with working() as server, server.http() as client:
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await client.post("/v1/files", content=form, headers=kind)
+        assert answer.status_code == 400
+    gc.collect()
 
 
 async def test_a_server_that_keeps_nothing_says_so():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.constraints.grammar_compiler import Compiler
+from dragoman.constraints.bounded import BoundedCompiler
 from dragoman.core.engine import Capabilities, Ended, Feature, Health, OutputCallback, Sampled, Scheduled, TokenRequest
 from dragoman.core.events import FinishReason
 from dragoman.engines import tiny
@@ -52,7 +52,7 @@ def app(*parameters: str, strict: bool = False) -> Any:
     assert template is not None
     renderer = Renderer(template, lent)
     engine = Prefilling(*parameters)
-    backend = TokenBackend(engine, lent, Vocabulary(lent), Compiler(lent, [0]), frozenset({0}), renderer)
+    backend = TokenBackend(engine, lent, Vocabulary(lent), BoundedCompiler(lent, [0]), frozenset({0}), renderer)
     # Parsers stand between the engine's end and the writers'.
     added = lent.special_tokens.keys()
     reasoning, tools = registry.find_reasoning_format("qwen3", added), registry.find_tool_format("hermes", added)

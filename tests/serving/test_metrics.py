@@ -36,6 +36,15 @@ async def test_what_an_engine_says_is_counted_under_vllms_names():
     assert read(scraped, "vllm:num_requests_running") == 0
 
 
+async def test_a_request_of_several_choices_is_counted_once():
+    home = house(ScriptEntry((Say("One two three."),), repeat=True))
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "n": 3}
+    assert len((await home.post("/v1/chat/completions", body)).json()["choices"]) == 3
+    scraped = await home.get("/metrics")
+    assert read(scraped, "vllm:request_success_total", finished_reason="stop") == 1
+    assert read(scraped, "vllm:e2e_request_latency_seconds_count") == 1
+
+
 async def test_a_failure_is_counted_as_one():
     home = house(ScriptEntry((Say("Then"), Fail(503)), repeat=True))
     await ask(home)

@@ -121,6 +121,8 @@ async def test_an_engine_that_tells_no_tokens_streams_its_text_all_the_same():
         {},
         {"do_sample": True, "seed": 4, "temperature": 2.0, "max_new_tokens": 12},
         {"max_new_tokens": 30, "stop": [" a"]},
+        {"max_new_tokens": 30, "stop": ["e "]},
+        {"max_new_tokens": 30, "stop": ["t t"]},
         {"max_new_tokens": 1},
     ],
 )
@@ -131,7 +133,9 @@ async def test_what_is_streamed_is_what_is_said_whole(http: httpx2.AsyncClient, 
     events = grammar.check_stream(streamed.content)
     grammar.check_object(whole)
     assert events[-1]["generated_text"] == whole["generated_text"]
-    assert [each["token"]["id"] for each in events] == [token["id"] for token in whole["details"]["tokens"]]
+    names = ("id", "text", "special", "logprob")
+    streamed_tokens = [{name: each["token"][name] for name in names} for each in events]
+    assert streamed_tokens == [{name: token[name] for name in names} for token in whole["details"]["tokens"]]
     assert events[-1]["details"].pop("input_length") == 5
     assert events[-1]["details"] == {name: whole["details"][name] for name in events[-1]["details"]}
 

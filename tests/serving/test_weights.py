@@ -109,7 +109,7 @@ async def test_an_update_that_lacks_a_tensor_names_it_and_changes_nothing(http: 
     data = (other / "b.safetensors").read_bytes()
     refused = await http.post("/update_weights?weight_version=x", content=data, headers=BINARY)
     assert refused.status_code == 400
-    assert "holds no tensor model.embed_tokens.weight" in refused.json()["error"]["message"]
+    assert "contains no tensor model.embed_tokens.weight" in refused.json()["error"]["message"]
     assert await said(http) == before
 
 

@@ -10,7 +10,7 @@ from dragoman.settings import GenerationConfig, Instance, ModelEntry, Settings, 
 
 FILE = """
 max-model-len: 1024
-models-memory: 2G
+model-memory-limit: 2G
 models:
   house:
     model: tiny
@@ -41,7 +41,7 @@ def test_each_model_has_its_own_settings_and_the_servers_for_the_rest(tmp_path: 
     assert (own.model, own.max_model_len, own.served_model_name) == ("tiny", 2000, ("house", "claude-*", "gpt"))
     assert own.override_generation_config == GenerationConfig(temperature=0.5)
     assert settings.for_entry(echo).max_model_len == 1024
-    assert (far.ttl, far.memory, settings.models_memory) == (60.0, 2**30, 2**31)
+    assert (far.ttl, far.memory, settings.model_memory_limit) == (60.0, 2**30, 2**31)
 
 
 def test_keys_of_upstreams_are_not_shown(tmp_path: Path) -> None:
@@ -55,17 +55,17 @@ def test_the_command_line_may_say_it_as_json() -> None:
 @pytest.mark.parametrize(
     ("models", "words"),
     [
-        ("[]", "a name for each model"),
-        ("{}", "a name for each model"),
-        ("{a: 7}", "a: must be what to serve"),
+        ("[]", "must map model names"),
+        ("{}", "must map model names"),
+        ("{a: 7}", "a: must be a MODEL"),
         ("{a: {ttl: 5}}", "a: `model` is missing"),
-        ("{a: {model: tiny, port: 80}}", "a: port: this is a setting of the whole server"),
+        ("{a: {model: tiny, port: 80}}", "a: port: this setting applies to the whole server"),
         ("{a: {model: tiny, alias: b}}", "Did you mean aliases"),
         ("{a: {model: tiny, ttl: -1}}", "a: ttl: must be at least 0"),
         ("{a: {model: tiny, memory: lots}}", "a: memory: must be a whole number"),
-        ("{a: {model: tiny, ttl: 5, pinned: true}}", "what is pinned has no ttl"),
-        ("{a-*: tiny}", "only an alias may be a pattern"),
-        ("{a: tiny, b: {model: tiny, aliases: [a]}}", "a is the name of two models"),
+        ("{a: {model: tiny, ttl: 5, pinned: true}}", "a pinned model cannot have a ttl"),
+        ("{a-*: tiny}", "only aliases may be patterns"),
+        ("{a: tiny, b: {model: tiny, aliases: [a]}}", "two models have the name a"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, models: str, words: str) -> None:
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, models: str, words
 
 
 def test_one_model_or_several(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="one model is served, or several"):
+    with pytest.raises(SettingsError, match="set either one model or several"):
         read(tmp_path, FILE, model="tiny")
 
 
@@ -108,16 +108,22 @@ def test_the_command_line_may_say_how_many_instances_there_are(said: str) -> Non
         ({"instances": "{}"}, "a number, or a list"),
         ({"instances": "[7]"}, "1: must be an object"),
         ({"instances": '[{"prot": 1}]'}, "Did you mean port"),
-        ({"instances": '[{}, {"host": "::1"}]'}, "2: host: this is a setting of the whole server"),
-        ({"instances": '[{"instances": 2}]'}, "this is a setting of the whole server"),
+        ({"instances": '[{}, {"host": "::1"}]'}, "2: host: this setting applies to the whole server"),
+        ({"instances": '[{"instances": 2}]'}, "this setting applies to the whole server"),
         ({"instances": '[{"count": 2, "port": 1}]'}, "cannot share a port"),
-        ({"instances": '[{"count": 1024}, {}]'}, "1024 at most"),
+        ({"instances": '[{"count": 1024}, {}]'}, "maximum is 1024 instances"),
         ({"instances": "2", "model": "tiny"}, "only `sim`"),
         ({"instances": '[{"model": "tiny"}]'}, "only `sim`"),
-        ({"instances": "2", "uds": "/tmp/x"}, "listen on ports"),
-        ({"instances": "2", "store": "sqlite"}, "keep what they keep"),
+        ({"instances": "2", "uds": "/tmp/x"}, "need TCP ports"),
+        ({"instances": "2", "store": "sqlite"}, "require the store"),
     ],
 )
 def test_what_is_wrong_with_instances_is_said(said: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load_settings({"model": "sim", **said}, {})
+
+
+def test_a_model_may_use_a_former_name_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = read(tmp_path, "models: {a: {model: tiny, max-waiting: 5}}")
+    assert dict(settings.models.entries[0].overrides)["max_queued_requests"] == 5
+    assert caplog.messages == ["a: max_waiting is deprecated; use max_queued_requests"]

@@ -16,10 +16,10 @@ def written(folder: Path, text: str, name: str = "config.toml") -> str:
 
 
 def test_the_command_line_counts_before_the_environment_and_that_before_the_file(tmp_path: Path):
-    file = written(tmp_path, "port = 1\nmax_waiting = 1\nstrict = true\napi_profile = 'vllm'\n")
-    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_WAITING": "2", "HOME": "/"}
+    file = written(tmp_path, "port = 1\nmax_queued_requests = 1\nstrict = true\napi_profile = 'vllm'\n")
+    environment = {"DRAGOMAN_CONFIG": file, "DRAGOMAN_PORT": "2", "DRAGOMAN_MAX_QUEUED_REQUESTS": "2", "HOME": "/"}
     settings = load_settings({"port": "3", "strict": False, "uds": None}, environment)
-    assert (settings.port, settings.max_waiting, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
+    assert (settings.port, settings.max_queued_requests, settings.api_profile, settings.strict) == (3, 2, "vllm", False)
     assert settings.config == file
 
 
@@ -111,16 +111,16 @@ def test_switches_know_the_usual_words(text: str):
         ({}, {"DRAGOMAN_PORT": "x"}, "environment DRAGOMAN_PORT: must be a whole number"),
         ({}, {"DRAGOMAN_PORT": ""}, "environment DRAGOMAN_PORT: must be a whole number, not ''"),
         ({}, {"DRAGOMAN_STRICT": "perhaps"}, "DRAGOMAN_STRICT: must be true or false, not 'perhaps'"),
-        ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: there .* Did you mean DRAGOMAN_PORT\?"),
+        ({}, {"DRAGOMAN_PROT": "1"}, r"environment DRAGOMAN_PROT: unknown setting. Did you mean DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_port": "1"}, r"DRAGOMAN_port: .* Did you mean DRAGOMAN_PORT\?"),
         ({}, {"DRAGOMAN_UVICORN_LOG_LEVEL": "info"}, "is DRAGOMAN_LOG_LEVEL here"),
-        ({}, {"DRAGOMAN_XYZZY": "1"}, "no such setting.$"),
+        ({}, {"DRAGOMAN_XYZZY": "1"}, "unknown setting.$"),
         ({"config": "absent.toml"}, {}, "absent.toml: .*No such file"),
-        ({"config": "settings.ini"}, {}, "settings.ini: a file of settings ends in .toml"),
+        ({"config": "settings.ini"}, {}, "settings.ini: a configuration file must end in .toml"),
         ({"uds": "/tmp/s", "port": "1"}, {}, "--uds and --port"),
         ({"uds": "/tmp/s"}, {"DRAGOMAN_HOST": "::1"}, "--uds and environment DRAGOMAN_HOST"),
-        ({"host": "0.0.0.0"}, {}, "--host: 0.0.0.0 can be reached from other machines"),
-        ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com can be reached"),
+        ({"host": "0.0.0.0"}, {}, "--host: 0.0.0.0 is reachable from other machines"),
+        ({}, {"DRAGOMAN_HOST": "example.com"}, "environment DRAGOMAN_HOST: example.com is reachable"),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: dict[str, str], why: str):
@@ -138,19 +138,19 @@ def test_a_fault_is_told_with_its_place(said: dict[str, object], environment: di
         ("host = 3", "c.toml", "must be text, not 3"),
         ("served_model_name = [1]", "c.toml", "must be text, not 1"),
         ("served_model_name = 1", "c.toml", "must be a list"),
-        ("max-modellen = 3", "c.toml", r"max-modellen: there is no such setting. Did you mean max_model_len\?"),
-        ("max-model-len = 3\nmax_model_len = 4", "c.toml", "said twice"),
+        ("max-modellen = 3", "c.toml", r"max-modellen: unknown setting. Did you mean max_model_len\?"),
+        ("max-model-len = 3\nmax_model_len = 4", "c.toml", "set twice"),
         ("port = 1\nport = 2", "c.toml", "c.toml: "),
-        ("config = 'other.toml'", "c.toml", "cannot name another one"),
-        ("[server]\nport = 1", "c.toml", "server: there is no such setting"),
+        ("config = 'other.toml'", "c.toml", "cannot include another"),
+        ("[server]\nport = 1", "c.toml", "server: unknown setting"),
         ("override_generation_config = {temperature = inf}", "c.toml", "must be finite"),
         ("override_generation_config = 3", "c.toml", "Expected `object`"),
         ("port", "c.toml", "c.toml: "),
-        ("port: 1\nport: 2", "c.yaml", "said twice"),
+        ("port: 1\nport: 2", "c.yaml", "set twice"),
         ("- port", "c.yaml", "lines"),
         ("port: [", "c.yaml", "c.yaml: "),
         ("port: !!python/object:os.system x", "c.yaml", "c.yaml: "),
-        ("3: 4", "c.yaml", "3: there is no such setting"),
+        ("3: 4", "c.yaml", "3: unknown setting"),
         ("api_profile: [openai]", "c.yaml", "must be one of"),
     ],
 )
@@ -171,7 +171,7 @@ def test_other_addresses_need_a_key_or_a_word():
     assert load_settings({"host": "0.0.0.0", "api_key": ["k"]}, {}).host == "0.0.0.0"
     assert load_settings({"host": "0.0.0.0", "no_auth": True}, {}).no_auth
     assert load_settings({"uds": "/tmp/socket"}, {}).uds == "/tmp/socket"
-    with pytest.raises(SettingsError, match="can be reached"):
+    with pytest.raises(SettingsError, match="is reachable"):
         load_settings({"host": "0.0.0.0", "admin_api_key": ["k"]}, {})
 
 
@@ -188,3 +188,38 @@ def test_other_addresses_need_a_key_or_a_word():
 )
 def test_only_this_machine_is_loopback(host: str, expected: bool):
     assert is_loopback(host) is expected
+
+
+FORMER = [
+    ("max_waiting", "max_queued_requests", "3", 3),
+    ("max_waiting_tokens", "max_queued_tokens", "4k", 4000),
+    ("reasoning_check", "reasoning_verification", "strict", "strict"),
+    ("models_memory", "model_memory_limit", "2G", 2**31),
+]
+
+
+@pytest.mark.parametrize(("former", "name", "text", "value"), FORMER)
+def test_a_former_name_sets_its_successor_and_warns(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, former: str, name: str, text: str, value: object
+):
+    file = written(tmp_path, f"{former.replace('_', '-')} = {text!r}\n")
+    flag, variable = f"--{name.replace('_', '-')}", f"DRAGOMAN_{name.upper()}"
+    old_flag, old_variable = f"--{former.replace('_', '-')}", f"DRAGOMAN_{former.upper()}"
+    for said, environment, warning in (
+        ({former: text}, {}, f"{old_flag} is deprecated; use {flag}"),
+        ({}, {old_variable: text}, f"{old_variable} is deprecated; use {variable}"),
+        ({"config": file}, {}, f"{file}: {former} is deprecated; use {file}: {name}"),
+    ):
+        caplog.clear()
+        assert getattr(load_settings(said, environment), name) == value
+        assert caplog.messages == [warning]
+
+
+def test_a_former_name_obeys_the_precedence_of_sources():
+    environment = {"DRAGOMAN_MAX_QUEUED_REQUESTS": "2"}
+    assert load_settings({"max_waiting": "1"}, environment).max_queued_requests == 1
+
+
+def test_a_setting_cannot_have_both_of_its_names():
+    with pytest.raises(SettingsError, match="--max-waiting is the former name of --max-queued-requests; set only one"):
+        load_settings({"max_waiting": "1", "max_queued_requests": "2"}, {})

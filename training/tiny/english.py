@@ -1,5 +1,7 @@
 """Ordinary English, from the docstrings of the running interpreter's standard library. The same interpreter gives
-the same text; another version gives slightly different text, hence slightly different merges."""
+the same text; another version gives slightly different text, hence slightly different merges.
+
+Only modules that every build of Python has: Debian packages `tkinter`, and with it `turtle`, separately."""
 
 # ruff: noqa: SIM905 (word lists read best as words)
 
@@ -17,7 +19,7 @@ MODULES = (
     "gettext glob gzip heapq hmac html http.client inspect io ipaddress itertools json logging mailbox math "
     "mimetypes multiprocessing numbers operator os pathlib pickle platform pprint queue random re sched secrets "
     "selectors shelve shlex shutil smtplib socket sqlite3 ssl statistics string struct subprocess tarfile "
-    "tempfile textwrap threading time timeit tokenize traceback turtle types unittest urllib.parse urllib.request "
+    "tempfile textwrap threading time timeit tokenize traceback types unittest urllib.parse urllib.request "
     "uuid warnings wave weakref zipfile"
 ).split()
 

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from ..engines.simulator.config import SimulatedSchedulerConfig
-from .options import EngineOptions, build_command, read_file
+from .options import EngineOptions, build_command, print_warning, read_file
 from .progress import show_progress
 from .workload import WorkloadOptions, load_workload
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from ..engines.simulator.logs.log import MeasuredLog
     from ..engines.simulator.profile import Hardware, MetricError, ModelProfile, SimulatorProfile
 
-HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "A live server instead of logs", "What is told"
+HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
 FIT_FRACTION = 3
 """A third is fitted, the rest is held out, unless told."""
 WARN_ERROR = 0.05
-HELP = """Make a profile from measured requests, and say how far it is off on those that the fit has not seen.
+HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
 
 LOG is a result file of vllm bench serve (--save-detailed), guidellm, aiperf or genai-perf, a recording, or a table of
-requests (CSV, JSON, JSON Lines). With --url it is the load to drive that server with: a trace, poisson or bursts.
+requests (CSV, JSON, JSON Lines). With --url it is the workload to send to that server: a trace, poisson or bursts.
 """
 
 
@@ -37,16 +37,23 @@ requests (CSV, JSON, JSON Lines). With --url it is the load to drive that server
 class CalibrateOptions(WorkloadOptions, EngineOptions):
     """None is not told."""
 
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Files; with --url a load.", show_default=False)]
-    name: Annotated[str, typer.Option(help="What the profile is called.")] = "mine"
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG...", help="Benchmark logs; with --url a workload.", show_default=False)
+    ]
+    name: Annotated[str, typer.Option(help="Name of the new profile.")] = "mine"
     out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="FILE", help="Where to write it (.yaml).", show_default=False)
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File for the profile (.yaml).", show_default=False),
     ] = None
     fit_requests: Annotated[
         int | None,
-        typer.Option(help="Requests of each log that the fit sees, from the first on: a third.", show_default=False),
+        typer.Option(
+            help="Number of requests to fit on, the first of each log; by default a third.", show_default=False
+        ),
     ] = None
-    unit: Annotated[str, typer.Option(help="Of times in a table whose columns do not tell: s, ms, us, ns.")] = "s"
+    unit: Annotated[
+        str, typer.Option(help="Time unit of tables whose column names do not state it: s, ms, us or ns.")
+    ] = "s"
 
     like: Annotated[
         str | None,
@@ -54,60 +61,78 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             metavar="PROFILE",
             rich_help_panel=HARDWARE_PANEL,
             show_default=False,
-            help="Take hardware, model and engine from this one, where they are not told.",
+            help="Profile to copy hardware, model and engine settings from, unless given.",
         ),
     ] = None
     hardware: Annotated[
-        str | None, typer.Option(help="Its name.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+        str | None, typer.Option(help="Name of the hardware.", rich_help_panel=HARDWARE_PANEL, show_default=False)
     ] = None
     memory_bandwidth: Annotated[
         float | None,
-        typer.Option(help="Bytes a second of one device.", rich_help_panel=HARDWARE_PANEL, show_default=False),
+        typer.Option(
+            help="Memory bandwidth of one device, in bytes per second.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
+        ),
     ] = None
     tensor_parallel_size: Annotated[
         int | None,
-        typer.Option(help="Devices that share every layer.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1),
+        typer.Option(
+            help="Number of tensor-parallel devices.", rich_help_panel=HARDWARE_PANEL, show_default=False, min=1
+        ),
     ] = None
-    model: Annotated[str | None, typer.Option(help="Its name.", rich_help_panel=HARDWARE_PANEL, show_default=False)] = (
-        None
-    )
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model.", rich_help_panel=HARDWARE_PANEL, show_default=False)
+    ] = None
     weight_bytes: Annotated[
         float | None,
         typer.Option(
-            help="Bytes that a step reads: 2 a parameter at bf16.", rich_help_panel=HARDWARE_PANEL, show_default=False
+            help="Bytes of weights that a step reads: 2 per parameter for bf16.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
         ),
     ] = None
     kv_bytes_per_token: Annotated[
         int | None,
         typer.Option(
-            help="2 * layers * KV heads * head size * bytes.", rich_help_panel=HARDWARE_PANEL, show_default=False
+            help="KV cache bytes per token: 2 * layers * KV heads * head size * bytes per value.",
+            rich_help_panel=HARDWARE_PANEL,
+            show_default=False,
         ),
     ] = None
 
     url: Annotated[
         str | None,
-        typer.Option(help="An OpenAI-compatible server to measure.", rich_help_panel=SERVER_PANEL, show_default=False),
+        typer.Option(
+            help="Base URL of an OpenAI-compatible server to measure.", rich_help_panel=SERVER_PANEL, show_default=False
+        ),
     ] = None
     served_model: Annotated[
-        str | None, typer.Option(help="The model's name there.", rich_help_panel=SERVER_PANEL, show_default=False)
+        str | None, typer.Option(help="Model name on that server.", rich_help_panel=SERVER_PANEL, show_default=False)
     ] = None
     api_key: Annotated[
         str | None,
         typer.Option(
-            envvar="OPENAI_API_KEY", help="Its key.", rich_help_panel=SERVER_PANEL, show_default=False, show_envvar=True
+            envvar="OPENAI_API_KEY",
+            help="API key of that server.",
+            rich_help_panel=SERVER_PANEL,
+            show_default=False,
+            show_envvar=True,
         ),
     ] = None
     extra_body: Annotated[
         str,
         typer.Option(
-            metavar="JSON", help="Laid over every request; null takes a field away.", rich_help_panel=SERVER_PANEL
+            metavar="JSON",
+            help="JSON fields to merge into every request; null removes a field.",
+            rich_help_panel=SERVER_PANEL,
         ),
     ] = "{}"
     save_log: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Keep what was measured, as JSON Lines.",
+            help="Write the measured timings as JSON Lines.",
             rich_help_panel=SERVER_PANEL,
             show_default=False,
         ),
@@ -119,7 +144,8 @@ class CalibrateOptions(WorkloadOptions, EngineOptions):
             metavar="FILE",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
-            help="Draw measured against simulated, to .png, .svg, .pdf or .html (needs the extra `plots`).",
+            help="Write plots of measured against simulated times to this .png, .svg, .pdf or .html file (requires "
+            "the extra `plots`).",
         ),
     ] = None
 
@@ -136,7 +162,7 @@ def _run_calibration(options: CalibrateOptions) -> None:
     logs = _read_logs(options)
     log = join_logs(logs)
     for log_note in log.notes:
-        typer.secho(f"Note: {log_note}.", fg=typer.colors.YELLOW, err=True)
+        print_warning(f"{log_note}.")
     fitted_ids = _select_fitted(log, [len(source_log.timings) for source_log in logs], options.fit_requests)
     profile = calibrate(
         options.name,
@@ -173,10 +199,10 @@ def _measure_server(options: CalibrateOptions, url: str) -> MeasuredLog:
     from .drive import Target, measure_server  # noqa: PLC0415 - it needs httpx2
 
     if len(options.logs) != 1:
-        raise ValueError("--url: one load is driven: a trace, poisson or bursts")
+        raise ValueError("--url takes exactly one workload: a trace, poisson or bursts")
     workload = load_workload(options.logs[0], options)
     target = Target(url, options.served_model, options.api_key, options.extra_body)
-    with show_progress("requests answered", len(workload)) as tick:
+    with show_progress("requests completed", len(workload)) as tick:
         log = measure_server(target, workload, tick)
     if options.save_log is not None:
         Path(options.save_log).write_bytes(b"".join(msgspec.json.encode(timing) + b"\n" for timing in log.timings))
@@ -241,13 +267,16 @@ def _format_fit(profile: SimulatorProfile) -> str:
     assert calibration is not None
     assert calibration.error is not None
     lines = [
-        f"fitted on {calibration.fitted} requests, judged by the other {calibration.held_out}",
+        f"fitted on {calibration.fitted} requests, evaluated on the other {calibration.held_out}",
         "",
         f"step             {1000 * latency.base:.4g} ms",
-        *(f"  + a token      {1e6 * cost.seconds:.4g} us each beyond {cost.beyond}" for cost in latency.per_token),
-        f"  + context      {1e9 * latency.per_context_token:.4g} ns a token looked back at while decoding",
-        f"  + prompts      {1e12 * latency.per_prefill_pair:.4g} ps a query and key",
-        f"front end        {1000 * profile.frontend_seconds:.4g} ms a request",
+        *(
+            f"  + per token    {1e6 * cost.seconds:.4g} us for each token beyond {cost.beyond}"
+            for cost in latency.per_token
+        ),
+        f"  + context      {1e9 * latency.per_context_token:.4g} ns per context token while decoding",
+        f"  + prompts      {1e12 * latency.per_prefill_pair:.4g} ps per query-key pair",
+        f"front end        {1000 * profile.frontend_seconds:.4g} ms per request",
         "",
         f"{'simulated against measured':<27}{'mean':>9}{'p50':>9}{'p90':>9}{'p99':>9}",
     ]
@@ -267,11 +296,9 @@ def _warn_if_inaccurate(profile: SimulatorProfile) -> None:
         abs(error.mean) for error in (calibration.error.ttft, calibration.error.latency, calibration.error.tpot)
     )
     if worst > WARN_ERROR:
-        typer.secho(
-            f"Warning: a mean is off by {worst:.0%}. Are the engine's settings those of the server (--max-num-seqs, "
-            "--max-num-batched-tokens, --num-gpu-blocks-override)? vLLM logs them when it starts.",
-            fg=typer.colors.YELLOW,
-            err=True,
+        print_warning(
+            f"the error of a mean is {worst:.0%}. Check that the engine settings match the server's (--max-num-seqs, "
+            "--max-num-batched-tokens, --num-gpu-blocks-override); vLLM logs them at startup."
         )
 
 

@@ -80,10 +80,10 @@ async def _measure_server(target: Target, workload: Sequence[WorkloadRequest], o
         run = _LoadRun(client, model, extra, {request.id: asyncio.Event() for request in workload}, on_progress)
         await asyncio.gather(*(run.run_request(number, request) for number, request in enumerate(workload)))
     if not run.timings:
-        raise LogError(f"{target.url}: no request was answered; the first error: {run.errors[0]}")
+        raise LogError(f"{target.url}: all requests failed; the first error: {run.errors[0]}")
     notes = [f"{len(run.errors)} requests failed; the first error: {run.errors[0]}"] if run.errors else []
     if any(request.block_hashes for request in workload):
-        notes.append("prefixes that the load's requests share were not made: every prompt was new to the server")
+        notes.append("shared prefixes of the workload were not reproduced: every prompt was new to the server")
     return build_log(target.url, run.timings, notes=notes)
 
 
@@ -107,7 +107,7 @@ async def _find_first_model(client: httpx2.AsyncClient) -> str:
         response = await client.get("/v1/models")
         return msgspec.json.decode(response.raise_for_status().content, type=_Models).data[0].id
     except (httpx2.HTTPError, msgspec.MsgspecError, IndexError) as error:
-        raise LogError(f"{client.base_url}: it does not list its models: {error}") from None
+        raise LogError(f"{client.base_url}: cannot list its models: {error}") from None
 
 
 class _LoadRun:
@@ -157,7 +157,7 @@ class _LoadRun:
                     if any(choice.text for choice in chunk.choices):
                         token_times.append(time.perf_counter())
         if usage is None or not token_times:
-            raise LogError("the answer has no tokens, or no usage that counts them")
+            raise LogError("the response has no tokens, or no usage statistics")
         tokens = (usage.prompt_tokens, usage.completion_tokens)
         return Timing(request.id, start_time, token_times[0], token_times[-1], *tokens)
 

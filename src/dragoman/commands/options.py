@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ..engines.simulator.config import SimulatedSchedulerConfig
 from ..settings import SettingsError
 
 Options = TypeVar("Options")
-ENGINE_PANEL = "The engine (vLLM's names; what is not said is as in the profile)"
+ENGINE_PANEL = "Engine (vLLM's names; defaults come from the profile)"
 
 
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
@@ -30,7 +31,7 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
 
     def call(**values: object) -> None:
         with report_errors():
-            run(options(**values))
+            run(options(**said))
 
     call.__doc__ = about
     # What typer looks at to find the options.
@@ -52,8 +53,23 @@ def report_errors() -> Generator[None]:
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
-        typer.secho(f"Error: {_format_error(error)}", fg=typer.colors.RED, err=True)
+        print_error(_format_error(error))
         raise typer.Exit(2) from None
+
+
+def print_error(message: str) -> None:
+    """Print an error to standard error, in red on a terminal."""
+    _print_colored(f"Error: {message}", typer.colors.RED)
+
+
+def print_warning(message: str) -> None:
+    """Print a warning to standard error, in yellow on a terminal."""
+    _print_colored(f"Warning: {message}", typer.colors.YELLOW)
+
+
+def _print_colored(line: str, color: str) -> None:
+    # https://no-color.org: any value but the empty one disables colours, also on a terminal.
+    typer.secho(line, fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def _format_error(error: Exception) -> str:
@@ -72,26 +88,33 @@ class EngineOptions:
     """vLLM's flags. None is what the profile says."""
 
     max_num_seqs: Annotated[
-        int | None, typer.Option(help="Most sequences in a step.", show_default=False, rich_help_panel=ENGINE_PANEL)
+        int | None,
+        typer.Option(help="Maximum number of sequences per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
     ] = None
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens in a step.", show_default=False, rich_help_panel=ENGINE_PANEL)
+        int | None,
+        typer.Option(help="Maximum number of tokens per step.", show_default=False, rich_help_panel=ENGINE_PANEL),
     ] = None
     block_size: Annotated[
-        int | None, typer.Option(help="Tokens of a KV block.", show_default=False, rich_help_panel=ENGINE_PANEL)
+        int | None,
+        typer.Option(help="KV cache block size in tokens.", show_default=False, rich_help_panel=ENGINE_PANEL),
     ] = None
     num_gpu_blocks_override: Annotated[
-        int | None, typer.Option(help="Blocks of the KV cache.", show_default=False, rich_help_panel=ENGINE_PANEL)
+        int | None, typer.Option(help="Number of KV cache blocks.", show_default=False, rich_help_panel=ENGINE_PANEL)
     ] = None
     max_model_len: Annotated[
         int | None,
-        typer.Option(help="Most tokens of a prompt and its answer.", show_default=False, rich_help_panel=ENGINE_PANEL),
+        typer.Option(
+            help="Maximum context length in tokens, prompt and output together.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
+        ),
     ] = None
     enable_prefix_caching: Annotated[
         bool | None,
         typer.Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Find the beginnings that prompts share.",
+            help="Reuse the KV cache of shared prompt prefixes.",
             show_default=False,
             rich_help_panel=ENGINE_PANEL,
         ),
@@ -100,7 +123,7 @@ class EngineOptions:
         bool | None,
         typer.Option(
             "--enable-chunked-prefill/--no-enable-chunked-prefill",
-            help="Compute long prompts in several steps.",
+            help="Split long prompts over several steps.",
             show_default=False,
             rich_help_panel=ENGINE_PANEL,
         ),
@@ -108,17 +131,20 @@ class EngineOptions:
     long_prefill_token_threshold: Annotated[
         int | None,
         typer.Option(
-            help="Most tokens of one prompt in a step; 0: any.", show_default=False, rich_help_panel=ENGINE_PANEL
+            help="Maximum number of tokens of one prompt per step; 0 is no limit.",
+            show_default=False,
+            rich_help_panel=ENGINE_PANEL,
         ),
     ] = None
     scheduling_policy: Annotated[
-        str | None, typer.Option(help="fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL)
+        str | None,
+        typer.Option(help="Scheduling policy: fcfs or priority.", show_default=False, rich_help_panel=ENGINE_PANEL),
     ] = None
     async_scheduling: Annotated[
         bool | None,
         typer.Option(
             "--async-scheduling/--no-async-scheduling",
-            help="Make a step while the one before it runs.",
+            help="Schedule a step while the previous one runs.",
             show_default=False,
             rich_help_panel=ENGINE_PANEL,
         ),
@@ -127,7 +153,7 @@ class EngineOptions:
         bool | None,
         typer.Option(
             "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
-            help="Admit a prompt only if all of it fits.",
+            help="Admit a prompt only if all of it fits into the KV cache.",
             show_default=False,
             rich_help_panel=ENGINE_PANEL,
         ),

@@ -6,7 +6,7 @@ import typer
 
 
 def profiles() -> None:
-    """List the simulator's profiles, with the error of each on requests that its fit has not seen."""
+    """List the simulator's profiles, each with its error on held-out requests."""
     from ..engines.simulator.profile import list_profiles, load  # noqa: PLC0415 - numpy is slow to load
 
     typer.echo(f"{'profile':<28}{'hardware':<26}{'model':<24}{'TTFT':>8}{'latency':>9}{'TPOT':>8}   error of the mean")

@@ -19,40 +19,53 @@ if TYPE_CHECKING:
 
     from ..settings import Settings
 
-RECORD_HELP = """Pass requests on to an upstream, and keep them, their answers and all times in a file.
+RECORD_HELP = """Proxy requests to an upstream, and record them with their responses and timings in a file.
 
-Point a client's base URL here instead of at the upstream; its API key goes on and is never written. Prompts and
-answers are: treat the file as you would treat them.
+Point a client's base URL here instead of at the upstream. API keys are forwarded and never recorded; prompts and
+responses are, so protect the file accordingly.
 """
-REPLAY_HELP = (
-    """Answer recorded requests as they were answered, byte for byte and beat for beat. No model is behind it."""
-)
+REPLAY_HELP = """Replay recorded responses byte for byte, with the original timing. No model is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free port.")] = 8000
     allowed_hosts: Annotated[
-        str, typer.Option(metavar="NAMES", help="Host names to answer for, besides localhost, with commas.")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Additional host names to accept in the Host header, besides localhost, comma-separated.",
+        ),
     ] = ""
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Listen on other addresses than this machine's own: it asks for no key.")
+        bool, typer.Option("--no-auth", help="Allow a non-loopback address. This command has no authentication.")
     ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions(ListenOptions):
-    upstream: Annotated[str, typer.Option(metavar="URL", help="Where requests go: https://api.openai.com")]
-    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where they are kept; it is appended to.")]
+    upstream: Annotated[str, typer.Option(metavar="URL", help="Server to forward requests to: https://api.openai.com")]
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Recording; if the file exists, the new exchanges are appended."
+        ),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions(ListenOptions):
-    file: Annotated[str, typer.Argument(metavar="FILE", help="What `dragoman record` has written.")]
-    time_scale: Annotated[float, typer.Option(help="10 is ten times as fast, inf at once.")] = 1.0
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Recording written by `dragoman record`.")]
+    time_scale: Annotated[float, typer.Option(help="Replay speed: 10 is ten times as fast, inf is without delays.")] = (
+        1.0
+    )
     match: Annotated[
-        str, typer.Option(help="question: the same body; path: the next recorded answer of that path.")
+        str,
+        typer.Option(
+            help="How to find the recorded response: `question`, by the same body; `path`, the next one for the same "
+            "path."
+        ),
     ] = "question"
 
 
@@ -67,7 +80,7 @@ def _run_record(options: RecordOptions) -> None:
     settings = _build_settings(options)
     upstream_url = urlsplit(options.upstream)
     if upstream_url.scheme not in ("http", "https") or not upstream_url.hostname:
-        raise ValueError(f"--upstream: {options.upstream!r} is no URL such as https://api.openai.com")
+        raise ValueError(f"--upstream: {options.upstream!r} is not a URL such as https://api.openai.com")
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
     timeout = httpx2.Timeout(None, connect=10.0)
     client = httpx2.AsyncClient(base_url=options.upstream, timeout=timeout, limits=limits, follow_redirects=False)
@@ -83,12 +96,12 @@ def _run_replay(options: ReplayOptions) -> None:
 
     settings = _build_settings(options)
     if options.match not in ("question", "path"):
-        raise ValueError(f"--match: {options.match!r} is neither question nor path")
+        raise ValueError(f"--match: {options.match!r} must be `question` or `path`")
     exchanges = read_cassette(Path(options.file).read_bytes().splitlines())
     player = Player(
         exchanges, hosts=_find_allowed_hosts(settings), time_scale=options.time_scale, match_mode=options.match
     )
-    _serve_app(player, settings, f"Playing {len(exchanges)} exchanges of {options.file}")
+    _serve_app(player, settings, f"Replaying {len(exchanges)} exchanges from {options.file}")
 
 
 def _build_settings(options: ListenOptions) -> Settings:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ..engines.simulator.timing import Timing
     from ..engines.simulator.workload import WorkloadRequest
 
-FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "The fleet", "What is good enough", "What is told"
-HELP = """Replay a workload on simulated vLLMs and report as a benchmark would.
+FLEET_PANEL, SLO_PANEL, OUTPUT_PANEL = "Fleet", "Service level objective", "Output"
+HELP = """Simulate a workload on a fleet of vLLM servers and report benchmark metrics.
 
-TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a workload that is made up: `poisson`,
+TRACE is a file (JSON Lines, in our format or Mooncake's; - is the standard input), or a generated workload: `poisson`,
 `bursts`, or `sessions` (conversations with shared prefixes).
 """
 
@@ -38,9 +38,12 @@ TRACE is a file (JSON Lines: ours or Mooncake's; - is the standard input), or a 
 class SimulateOptions(WorkloadOptions, EngineOptions):
     """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
 
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A file, or poisson, bursts, sessions.")]
+    trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
     profile: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="Hardware and model; `dragoman profiles` lists them.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="Hardware and model profile; `dragoman profiles` lists the built-in ones."
+        ),
     ] = "rtx4090-llama-3.1-8b"
 
     replicas: Annotated[
@@ -48,40 +51,45 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
         typer.Option(
             "--replicas",
             "--decode-replicas",
-            help="Engines that share the load; with --prefill-replicas, those that decode.",
+            help="Number of replicas; with --prefill-replicas, of decode replicas.",
             rich_help_panel=FLEET_PANEL,
             min=1,
         ),
     ] = 1
     prefill_replicas: Annotated[
-        int, typer.Option(help="Engines that only prefill, for the others.", rich_help_panel=FLEET_PANEL, min=0)
+        int, typer.Option(help="Number of prefill-only replicas.", rich_help_panel=FLEET_PANEL, min=0)
     ] = 0
     routing: Annotated[
-        str, typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET_PANEL)
+        str,
+        typer.Option(help="Routing policy: round-robin, least-loaded or prefix-aware.", rich_help_panel=FLEET_PANEL),
     ] = "round-robin"
 
     kv_transfer_bandwidth: Annotated[
-        float, typer.Option(help="Bytes a second of a link between engines.", rich_help_panel=FLEET_PANEL)
+        float, typer.Option(help="Bandwidth of a KV transfer link, in bytes per second.", rich_help_panel=FLEET_PANEL)
     ] = 25e9
     kv_transfer_latency: Annotated[
-        float, typer.Option(help="Seconds of a transfer besides its bytes.", rich_help_panel=FLEET_PANEL)
+        float, typer.Option(help="Latency of a KV transfer in seconds, without its bytes.", rich_help_panel=FLEET_PANEL)
     ] = 0.001
     kv_links: Annotated[
         str,
         typer.Option(
-            help="shared: one link for all; pairs: each pair of engines its own.", rich_help_panel=FLEET_PANEL
+            help="Links for KV transfers: `shared`, a single one, or `pairs`, one per pair of replicas.",
+            rich_help_panel=FLEET_PANEL,
         ),
     ] = "shared"
     kv_protocol: Annotated[
         str,
         typer.Option(
-            help="kv_transfer_params: the prefill engine keeps the blocks until they are fetched; plain: two calls "
-            "that know nothing of each other, it frees them at once.",
+            help="When prefill replicas free transferred blocks: `kv_transfer_params`, once they are fetched; "
+            "`plain`, immediately (two independent calls).",
             rich_help_panel=FLEET_PANEL,
         ),
     ] = "kv_transfer_params"
     kv_lease: Annotated[
-        float, typer.Option(help="Seconds that a prefill engine keeps the blocks.", rich_help_panel=FLEET_PANEL)
+        float,
+        typer.Option(
+            help="Seconds that a prefill replica keeps blocks for their transfer.", rich_help_panel=FLEET_PANEL
+        ),
     ] = 480.0
 
     slo: Annotated[
@@ -91,28 +99,26 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
             "--goodput",
             metavar="NAME:MS",
             rich_help_panel=SLO_PANEL,
-            help="ttft:500, tpot:50, latency:20000: what a request must keep to be good. Can be repeated.",
+            help="Latency objective per request in milliseconds: ttft:500, tpot:50 or latency:20000. Repeatable.",
         ),
     ] = field(default_factory=list[str])
     sweep: Annotated[
         bool,
-        typer.Option(
-            "--sweep", help="Find how many replicas this load needs to keep the SLO.", rich_help_panel=SLO_PANEL
-        ),
+        typer.Option("--sweep", help="Find the number of replicas that meets the SLO.", rich_help_panel=SLO_PANEL),
     ] = False
     slo_share: Annotated[
-        float, typer.Option(help="Share of the requests that must keep it.", rich_help_panel=SLO_PANEL)
+        float, typer.Option(help="Share of the requests that must meet the SLO.", rich_help_panel=SLO_PANEL)
     ] = 0.99
-    max_replicas: Annotated[int, typer.Option(help="Most that the search tries.", rich_help_panel=SLO_PANEL, min=1)] = (
-        64
-    )
+    max_replicas: Annotated[
+        int, typer.Option(help="Maximum number of replicas to try.", rich_help_panel=SLO_PANEL, min=1)
+    ] = 64
 
     json: Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT_PANEL)] = False
     save_detailed: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write every request's times, as JSON Lines that calibrate reads.",
+            help="Write the timings of each request as JSON Lines, a format that `calibrate` reads.",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
         ),
@@ -120,17 +126,15 @@ class SimulateOptions(WorkloadOptions, EngineOptions):
     save_trace: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="Write the workload itself, as a trace.",
-            rich_help_panel=OUTPUT_PANEL,
-            show_default=False,
+            metavar="FILE", help="Write the workload as a trace.", rich_help_panel=OUTPUT_PANEL, show_default=False
         ),
     ] = None
     plots: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Draw to .png, .svg, .pdf or .html (needs the extra `plots`).",
+            help="Write plots to this .png, .svg, .pdf or .html file (requires the extra `plots`). With --sweep, of "
+            "the fleet that meets the SLO.",
             rich_help_panel=OUTPUT_PANEL,
             show_default=False,
         ),
@@ -163,11 +167,14 @@ def _run_sweep(options: SimulateOptions, fleet: Fleet, workload: Sequence[Worklo
     from ..engines.simulator.fleet import render_sweep, sweep  # noqa: PLC0415
 
     if slo is None:
-        raise ValueError("--sweep: say with --slo what is good enough, such as --slo ttft:500 --slo tpot:50")
-    with show_progress("fleets tried", 2 * options.max_replicas.bit_length()) as on_progress:
+        raise ValueError("--sweep needs an SLO, such as --slo ttft:500 --slo tpot:50")
+    with show_progress("fleets simulated", 2 * options.max_replicas.bit_length()) as on_progress:
         result = sweep(
             fleet, workload, slo, target_share=options.slo_share, max_replicas=options.max_replicas, tick=on_progress
         )
+    if options.save_detailed is not None or options.plots is not None:
+        chosen = msgspec.structs.replace(fleet, replicas=result.enough or result.trials[-1].replicas)
+        _save_outputs(options, chosen, workload, chosen.serve(workload), slo)
     typer.echo(
         _format_pretty_json(_SweepFile(fleet.profile.name, fleet.routing, result))
         if options.json
@@ -238,7 +245,9 @@ def _read_slo(options: SimulateOptions) -> Slo | None:
         except ValueError:
             raise ValueError(f"--slo: {pair!r} is not NAME:MILLISECONDS, such as ttft:500") from None
         if name not in Slo.__struct_fields__ or not thresholds[name] > 0:
-            raise ValueError(f"--slo: {pair!r}: the names are {', '.join(Slo.__struct_fields__)}, times more than 0")
+            raise ValueError(
+                f"--slo: {pair!r}: must be one of {', '.join(Slo.__struct_fields__)}, with a positive time"
+            )
     return Slo(**thresholds) if thresholds else None
 
 
@@ -264,7 +273,7 @@ def _build_split(options: SimulateOptions, profile: SimulatorProfile) -> Disaggr
         return None
     bytes_per_token = profile.model.kv_bytes_per_token
     if bytes_per_token is None:
-        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token must be told to know what a transfer takes")
+        raise ValueError(f"profile {profile.name}: model.kv_bytes_per_token is missing; KV transfers need it")
     cost = TransferCost(bytes_per_token, options.kv_transfer_bandwidth, options.kv_transfer_latency)
     split_options = {"prefill": options.prefill_replicas, "links": options.kv_links, "lease_seconds": options.kv_lease}
     return msgspec.convert({"cost": cost, "protocol": options.kv_protocol, **split_options}, DisaggregationConfig)

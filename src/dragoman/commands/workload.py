@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +14,7 @@ from .options import read_file
 if TYPE_CHECKING:
     from ..engines.simulator.workload import WorkloadRequest
 
-WORKLOAD_PANEL = "The load"
+WORKLOAD_PANEL = "Workload"
 SYNTHETIC_KINDS = ("poisson", "bursts", "sessions")
 
 
@@ -21,57 +23,66 @@ class WorkloadOptions:
     """What is made up, and how fast it comes. Times are in seconds."""
 
     num_prompts: Annotated[
-        int, typer.Option(help="Requests (or conversations) to make up.", rich_help_panel=WORKLOAD_PANEL, min=1)
+        int,
+        typer.Option(help="Number of requests (or conversations) to generate.", rich_help_panel=WORKLOAD_PANEL, min=1),
     ] = 1000
     request_rate: Annotated[
-        float, typer.Option(help="Requests (or conversations) a second.", rich_help_panel=WORKLOAD_PANEL)
+        float,
+        typer.Option(help="Arrival rate: requests (or conversations) per second.", rich_help_panel=WORKLOAD_PANEL),
     ] = 1.0
     burstiness: Annotated[
         float,
         typer.Option(
-            help="Shape of the gaps, as in vllm bench: 1 is Poisson, less is burstier.", rich_help_panel=WORKLOAD_PANEL
+            help="Burstiness factor as in vllm bench: 1 is a Poisson process, below 1 is burstier.",
+            rich_help_panel=WORKLOAD_PANEL,
         ),
     ] = 1.0
     input_len: Annotated[
         str,
         typer.Option(
             metavar="LENGTH",
-            help="Tokens of a prompt (or turn): 512, 100-900 or lognormal:400,0.8,8192 (median, sigma, most).",
+            help="Prompt (or turn) length in tokens: 512, 100-900 or lognormal:400,0.8,8192 (median, sigma, maximum).",
             rich_help_panel=WORKLOAD_PANEL,
         ),
     ] = "lognormal:400,0.8,8192"
     output_len: Annotated[
         str,
-        typer.Option(metavar="LENGTH", help="Tokens of an answer, in the same way.", rich_help_panel=WORKLOAD_PANEL),
+        typer.Option(
+            metavar="LENGTH", help="Output length in tokens, in the same format.", rich_help_panel=WORKLOAD_PANEL
+        ),
     ] = "lognormal:200,0.7,2048"
-    burst_size: Annotated[int, typer.Option(help="Requests of a burst.", rich_help_panel=WORKLOAD_PANEL)] = 50
-    burst_every: Annotated[float, typer.Option(help="Seconds from burst to burst.", rich_help_panel=WORKLOAD_PANEL)] = (
-        30.0
-    )
+    burst_size: Annotated[int, typer.Option(help="Number of requests per burst.", rich_help_panel=WORKLOAD_PANEL)] = 50
+    burst_every: Annotated[float, typer.Option(help="Seconds between bursts.", rich_help_panel=WORKLOAD_PANEL)] = 30.0
     turns: Annotated[
-        str, typer.Option(metavar="LENGTH", help="Turns of a conversation.", rich_help_panel=WORKLOAD_PANEL)
+        str, typer.Option(metavar="LENGTH", help="Number of turns per conversation.", rich_help_panel=WORKLOAD_PANEL)
     ] = "2-8"
-    think_time: Annotated[
-        float, typer.Option(help="Seconds before the next turn, in the mean.", rich_help_panel=WORKLOAD_PANEL)
-    ] = 5.0
+    think_time: Annotated[float, typer.Option(help="Mean seconds between turns.", rich_help_panel=WORKLOAD_PANEL)] = 5.0
     system_tokens: Annotated[
-        int, typer.Option(help="Tokens of the system prompt that conversations share.", rich_help_panel=WORKLOAD_PANEL)
+        int, typer.Option(help="Length of the shared system prompt in tokens.", rich_help_panel=WORKLOAD_PANEL)
     ] = 1000
-    groups: Annotated[int, typer.Option(help="Different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)] = 1
+    groups: Annotated[
+        int, typer.Option(help="Number of different system prompts.", rich_help_panel=WORKLOAD_PANEL, min=1)
+    ] = 1
     speedup: Annotated[
-        float, typer.Option(help="Let requests arrive so many times as fast.", rich_help_panel=WORKLOAD_PANEL)
+        float, typer.Option(help="Factor by which to speed up arrivals.", rich_help_panel=WORKLOAD_PANEL)
     ] = 1.0
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.", rich_help_panel=WORKLOAD_PANEL, min=0)] = 0
+    seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=WORKLOAD_PANEL, min=0)] = 0
 
 
 def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
     """Raises ValueError, also as WorkloadError."""
     from ..engines.simulator.workload import read_workload, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
-    is_synthetic = trace in SYNTHETIC_KINDS
-    workload = _generate_workload(trace, options) if is_synthetic else read_workload(read_file(trace).splitlines())
+    if trace in SYNTHETIC_KINDS:
+        workload = _generate_workload(trace, options)
+    elif trace == "-" or Path(trace).exists():
+        workload = read_workload(read_file(trace).splitlines())
+    else:
+        close = get_close_matches(trace, SYNTHETIC_KINDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "."
+        raise ValueError(f"{trace}: no such file or workload{hint} Workloads: {', '.join(SYNTHETIC_KINDS)}")
     if not workload:
-        raise ValueError(f"{trace}: there is no request in it")
+        raise ValueError(f"{trace}: contains no requests")
     return scale_arrivals(workload, options.speedup)
 
 

@@ -30,12 +30,13 @@ def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, 
 
 
 class _ChoiceState:
-    """Where one choice of the stream is."""
+    """Where one choice of the stream is. silent: nothing was told yet, not even that the content is empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent: bool) -> None:
         self.calls = 0
         self.legacy_calls = 0
         self.finished = False
+        self.silent = silent
 
 
 class _ChatStreamState(ChunkState):
@@ -61,10 +62,12 @@ class _ChatStreamState(ChunkState):
                 delta.keys() <= {"role", "content"} and not delta.get("content"),
                 f"{location}: begins with more than a role",
             )
-            self._choices.append(_ChoiceState())
+            self._choices.append(_ChoiceState(silent="content" not in delta))
             delta = {}
         elif reason is None:
-            _check_delta(delta, location)
+            if delta != {"content": ""} or not self._choices[index].silent:
+                _check_delta(delta, location)
+            self._choices[index].silent = False
         state = self._choices[index]
         require(not state.finished, f"{location}: a chunk after finish_reason")
         _check_calls(state, delta, location)

@@ -1,6 +1,6 @@
 """Grammars made ready for a vocabulary, and the state of an answer that follows one. The only user of llguidance.
 
-It runs no clock: the limits below bound the work of every step, and that of compiling, by counting it.
+The limits below bound the work of every step by counting it. They do not bound that of compiling, see `bounded`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ from .lark import ConstraintGrammar, find_control_names
 if TYPE_CHECKING:
     import llguidance
 
+    Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
+    """The vocabulary, and what one grammar may take of each step."""
+
 
 class CompilerLimits(Struct, frozen=True):
-    """grammars, characters: of what is kept compiled. The others: see llguidance's LLParserLimits."""
+    """grammars, characters, bytes: of what is kept compiled, as far as its size is known.
+
+    The others: see llguidance's LLParserLimits.
+    """
 
     max_cached_grammars: int = 1024
     max_cached_chars: int = 16 * 1024 * 1024
+    bytes: int = 512 * 1024 * 1024
     lexer_states: int = 50_000
     grammar_size: int = 200_000
     initial_fuel: int = 1_000_000
     step_fuel: int = 200_000
     step_items: int = 50_000
+    row_items: int = 16_000
 
 
 class Compiler:
@@ -47,79 +55,103 @@ class Compiler:
         limits: CompilerLimits | None = None,
     ) -> None:
         if not eos:
-            raise ValueError("constraints need a token that ends an answer")
+            raise ValueError("constraints require an end-of-sequence token")
         self._limits = limits or CompilerLimits()
-        self._vocabulary, self._eos = _Vocabulary(tokenizer, eos, vocab_size or 0), list(eos)
-        self._tools_cache: tuple[llguidance.LLTokenizer, llguidance.LLParserLimits] | None = None
-        self._cache: OrderedDict[str, CompiledGrammar] = OrderedDict()
-        self._cached_chars = 0
+        self.vocabulary = Vocabulary.of(tokenizer, eos, vocab_size or 0)
+        self._tools_cache: Tools | None = None
+        self._cache: OrderedDict[str, tuple[CompiledGrammar, int]] = OrderedDict()
+        self._cached_chars = self._bytes = 0
         self._lock, self._tools_lock = Lock(), Lock()
 
-    def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
-        """Blocking; to be called in a worker thread.
+    @property
+    def limits(self) -> CompilerLimits:
+        return self._limits
 
-        Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable,
-        or too much work.
+    def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
+        """Blocking, and not bounded: for grammars that are known to be cheap.
+
+        Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable.
         """
         for param, text in grammar.parts:  # each by itself: beside others it would not show that nothing satisfies it
-            self._find_or_compile(text, param)
-        return self._find_or_compile(grammar.text, grammar.parts[0][0] if grammar.parts else None)
+            self.compile_text(text, param)
+        return self.compile_text(grammar.text, grammar.param)
 
-    def _find_or_compile(self, text: str, param: str | None) -> CompiledGrammar:
+    def compiled(self, text: str) -> CompiledGrammar | None:
+        """What is kept of it."""
         with self._lock:
-            cached = self._cache.get(text)
-            if cached is not None:
-                self._cache.move_to_end(text)
-                return cached
+            known = self._cache.get(text)
+            if known is None:
+                return None
+            self._cache.move_to_end(text)
+            return known[0]
+
+    def compile_text(self, text: str, param: str | None, size: int = 0) -> CompiledGrammar:
+        """One text of a grammar, as `compile`. size: bytes that it takes compiled."""
+        known = self.compiled(text)
+        if known is not None:
+            return known
         try:
-            compiled = self._compile_text(text)
-        except _Rejected as rejected:
+            compiled = compile_with(self._load_tools(), text)
+        except Rejected as rejected:
             raise RequestError(rejected.message, param=param) from rejected
-        self._store(text, compiled)
+        return self._store(text, compiled, size)
+
+    def _store(self, text: str, compiled: CompiledGrammar, size: int) -> CompiledGrammar:
+        """What is kept of the text: another thread may have been faster."""
+        limits = self._limits
+        with self._lock:
+            if text in self._cache:
+                return self._cache[text][0]
+            self._cached_chars += len(text)
+            self._bytes += size
+            self._cache[text] = compiled, size
+            while (
+                len(self._cache) > limits.max_cached_grammars
+                or self._cached_chars > limits.max_cached_chars
+                or self._bytes > limits.bytes
+            ):
+                evicted, (_, freed) = self._cache.popitem(last=False)
+                self._cached_chars -= len(evicted)
+                self._bytes -= freed
         return compiled
 
-    def _store(self, text: str, compiled: CompiledGrammar) -> None:
-        with self._lock:
-            if text not in self._cache:
-                self._cached_chars += len(text)
-            self._cache[text] = compiled
-            while (
-                len(self._cache) > self._limits.max_cached_grammars
-                or self._cached_chars > self._limits.max_cached_chars
-            ):
-                evicted, _ = self._cache.popitem(last=False)
-                self._cached_chars -= len(evicted)
-
-    def _load_tools(self) -> tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]:
+    def _load_tools(self) -> Tools:
         """Made for the first grammar: a large vocabulary takes a while, and many servers never constrain anything."""
-        import llguidance  # noqa: PLC0415
-
         with self._tools_lock:
             if self._tools_cache is None:
-                limits = llguidance.LLParserLimits(
-                    initial_lexer_fuel=self._limits.initial_fuel,
-                    step_lexer_fuel=self._limits.step_fuel,
-                    step_max_items=self._limits.step_items,
-                    max_lexer_states=self._limits.lexer_states,
-                    max_grammar_size=self._limits.grammar_size,
-                    verbose_errors=False,
-                )
-                tokenizer = llguidance.LLTokenizer(self._vocabulary, eos_token=self._eos)  # pyright: ignore[reportArgumentType]
-                self._tools_cache = tokenizer, limits
+                self._tools_cache = make_tools(self.vocabulary, self._limits)
             return self._tools_cache
 
-    def _compile_text(self, text: str) -> CompiledGrammar:
-        import llguidance  # noqa: PLC0415
 
-        tokenizer, limits = self._load_tools()
-        with _convert_panics():
-            pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
-            _check_matcher(pristine)
-            warnings = tuple(pristine.get_grammar_warnings())
-            probe = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
-            probe.compute_bitmask()
-            _check_matcher(probe)
-        return CompiledGrammar(text, pristine, warnings)
+def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
+    import llguidance  # noqa: PLC0415
+
+    parser_limits = llguidance.LLParserLimits(
+        initial_lexer_fuel=limits.initial_fuel,
+        step_lexer_fuel=limits.step_fuel,
+        step_max_items=limits.step_items,
+        max_items_in_row=limits.row_items,
+        max_lexer_states=limits.lexer_states,
+        max_grammar_size=limits.grammar_size,
+        verbose_errors=False,
+    )
+    tokenizer = llguidance.LLTokenizer(vocabulary, eos_token=vocabulary.eos)  # pyright: ignore[reportArgumentType]
+    return tokenizer, parser_limits
+
+
+def compile_with(tools: Tools, text: str) -> CompiledGrammar:
+    """Raises Rejected, and EngineError where llguidance panics."""
+    import llguidance  # noqa: PLC0415
+
+    tokenizer, limits = tools
+    with _convert_panics(_too_complex):
+        pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
+        _check_compiled(pristine)
+        warnings = tuple(pristine.get_grammar_warnings())
+        first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
+        first.compute_bitmask()
+        _check_compiled(first)
+    return CompiledGrammar(text, pristine, warnings)
 
 
 class CompiledGrammar:
@@ -146,7 +178,7 @@ class _Matcher:
             mask = self._inner.compute_bitmask()
             if self._inner.is_error():  # the mask would let the answer end here, as if it were whole
                 _check_panic(self._inner)
-                raise RequestError(f"The constraint cannot be followed any further: {_find_reason(self._inner)}")
+                raise RequestError(f"The constraint cannot be satisfied: {_find_reason(self._inner)}")
             return mask
 
     def allows(self, token: int) -> bool:
@@ -162,7 +194,7 @@ class _Matcher:
         return self._inner.is_stopped() and not self._inner.is_error()
 
 
-class _Vocabulary:
+class Vocabulary:
     """A tokenizer as llguidance reads one (see its TokenizerWrapper).
 
     Control tokens are special to it: no text in a grammar matches one.
@@ -171,19 +203,28 @@ class _Vocabulary:
     is_tokenizer_wrapper = True
     bos_token_id = None
 
-    def __init__(self, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, tokens: list[bytes], special: list[int], eos: list[int], encode: Callable[[str], list[int]]
+    ) -> None:
+        self.tokens, self.special_token_ids, self.eos, self.eos_token_id = tokens, special, eos, eos[0]
+        self._encode = encode
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, eos: Sequence[int], vocab_size: int) -> Vocabulary:
         size = max(tokenizer.vocab_size, vocab_size, *(id + 1 for id in eos))
         special = tokenizer.special_tokens
-        self.eos_token_id = eos[0]
-        self.special_token_ids = sorted({special[name] for name in find_control_names(special)} | set(eos))
-        self.tokens = [tokenizer.token_bytes(id) for id in range(size)]
-        self._encode: Callable[[str], list[int]] = lambda text: tokenizer.encode(text, special=False)
+        return cls(
+            [tokenizer.token_bytes(id) for id in range(size)],
+            sorted({special[name] for name in find_control_names(special)} | set(eos)),
+            list(eos),
+            lambda text: tokenizer.encode(text, special=False),
+        )
 
     def __call__(self, text: str | bytes) -> list[int]:
         return self._encode(text if isinstance(text, str) else text.decode())
 
 
-class _Rejected(Exception):
+class Rejected(Exception):
     """llguidance does not take the grammar."""
 
     def __init__(self, message: str) -> None:
@@ -191,13 +232,19 @@ class _Rejected(Exception):
         self.message = message
 
 
-def _check_matcher(matcher: llguidance.LLMatcher) -> None:
+def _too_complex() -> Rejected:
+    return Rejected("The constraint is too large or too complex to be compiled.")
+
+
+def _check_compiled(matcher: llguidance.LLMatcher) -> None:
+    """A panic here is the grammar's fault: llguidance overflows on some that are within all its limits."""
     if not matcher.is_error():
         return
-    _check_panic(matcher)
+    if matcher.get_error().startswith("panic"):
+        raise _too_complex()
     if matcher.get_error().startswith("NoExtension"):
-        raise _Rejected("Invalid constraint: no answer can satisfy it.")
-    raise _Rejected(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
+        raise Rejected("Invalid constraint: no answer can satisfy it.")
+    raise Rejected(f"Invalid or unsupported constraint: {_find_reason(matcher)}")
 
 
 def _check_panic(matcher: llguidance.LLMatcher) -> None:
@@ -217,11 +264,11 @@ def _find_reason(matcher: llguidance.LLMatcher) -> str:
 
 
 @contextmanager
-def _convert_panics() -> Generator[None]:
-    """A panic in Rust is a BaseException; it must not end the process."""
+def _convert_panics(failure: Callable[[], Exception] | None = None) -> Generator[None]:
+    """A panic in Rust is a BaseException; it must not end the process. failure: makes what is raised instead."""
     try:
         yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise EngineError("The grammar engine failed.") from error
+        raise (EngineError("The grammar engine failed.") if failure is None else failure()) from error

@@ -27,6 +27,7 @@ from ..core.syntax import (
 from . import user_grammars
 from .schema import Json, Schema, parse_schema
 from .strict_schema import close_schema
+from .work import CHEAP_VALUES, estimate
 
 _ANY_TEXT = "/(?s:.*)/"
 _JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
@@ -69,10 +70,20 @@ class ToolCallRules(Struct, frozen=True):
 
 
 class ConstraintGrammar(Struct, frozen=True):
-    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad."""
+    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad.
+
+    is_cheap: it is known to compile within milliseconds. costly: what of it may not.
+    """
 
     text: str
     parts: tuple[tuple[str, str], ...] = ()
+    is_cheap: bool = False
+    costly: tuple[str, ...] = ()
+
+    @property
+    def param(self) -> str | None:
+        """Where there are several the first is named."""
+        return self.parts[0][0] if self.parts else None
 
 
 def compose_grammar(
@@ -125,19 +136,22 @@ class _GrammarWriter:
         self._parts: list[tuple[str, str]] = []
         self._nested: list[dict[str, str]] = []
         self._splits_like_json = False
+        self._values = 0
+        self._costly: set[str] = set()
 
     def write_answer(
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
     ) -> ConstraintGrammar:
         if isinstance(body, ContextFreeGrammar) and calls is None and reasoning is None:
             text = user_grammars.build_context_free(body, body_param)
-            return ConstraintGrammar(text, ((body_param, text),))
+            return ConstraintGrammar(text, ((body_param, text),), costly=("a grammar",))
         start = self._prepend_reasoning(reasoning, self._write_answer_body(body, body_param, calls, reasoning))
         rules = (f"{rule_name}: {expression}" for expression, rule_name in self._rules.items())
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules])
         if self._nested:
             text = json.dumps({"grammars": [{"lark_grammar": text}, *self._nested]})
-        return ConstraintGrammar(text, tuple(self._parts))
+        is_cheap = not self._costly and self._values <= CHEAP_VALUES
+        return ConstraintGrammar(text, tuple(self._parts), is_cheap, tuple(sorted(self._costly)))
 
     def _write_answer_body(
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
@@ -243,7 +257,10 @@ class _GrammarWriter:
         if head:
             token, rest = "", text.end[len(head) :]
         terminal = "/(?s:.*)/" if text.pattern is None else f"/{user_grammars.build_regex(text.pattern, param)[1:-1]}/"
+        if text.pattern is not None:
+            self._costly.add("pattern")
         if text.min_length or text.max_length is not None:
+            self._costly.add("minLength or maxLength")
             max_length = "" if text.max_length is None else text.max_length
             terminal += f" & /(?s:.{{{text.min_length},{max_length}}})/"
         forbidden = [marker for marker in text.avoid if not self._has_token(marker)]
@@ -264,17 +281,22 @@ class _GrammarWriter:
             case JsonSchema(schema, strict):
                 return self._write_schema(parse_schema(schema, param), strict, param)
             case Regex(pattern):
+                self._costly.add("a regular expression")
                 regex = self._add_part(user_grammars.build_regex(pattern, param), param)
                 return self._define_rule("BODY", self._exclude_reasoning(regex, reasoning))
             case StringChoices(options):
                 return self._add_part(user_grammars.build_choices(options, param), param)
             case ContextFreeGrammar():
+                self._costly.add("a grammar")
                 text = user_grammars.build_context_free(body, param)
                 self._parts.append((param, text))
                 self._nested.append({"name": "grammar", "lark_grammar": text})
                 return "@grammar"
 
     def _write_schema(self, schema: Schema, strict: bool, param: str) -> str:
+        work = estimate(schema)
+        self._values += work.values
+        self._costly |= work.costly
         return self._define_rule("json", self._add_part(_build_inline_schema(schema, strict), param))
 
     def _add_part(self, expression: str, param: str) -> str:

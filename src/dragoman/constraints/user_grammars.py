@@ -33,7 +33,7 @@ def build_regex(pattern: str, param: str) -> str:
 def build_choices(options: Sequence[str], param: str) -> str:
     """An expression."""
     if not options:
-        raise RequestError("There is nothing to choose from.", param=param)
+        raise RequestError("The list of choices is empty.", param=param)
     if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"The choices are larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
     return "(" + " | ".join(map(json.dumps, dict.fromkeys(options))) + ")"

@@ -98,6 +98,16 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
 
+@runtime_checkable
+class HasContextLength(Protocol):
+    """An engine or an executor that knows its context length."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and answer together."""
+        ...
+
+
 class Matcher(Protocol):
     """The state of one constrained answer: which token may come next."""
 
@@ -224,7 +234,8 @@ class Failed(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """The only output of a sequence that the engine does not take, where it could not tell so when it was added.
+    """The last output of a sequence whose request is at fault, where the engine could not tell so when it was added:
+    the only one, unless its grammar cannot be followed any further.
 
     error: a RequestError, or Overloaded.
     """
@@ -370,4 +381,4 @@ def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> N
     if len(ids) >= max_model_len:
         raise ContextTooLong(limit=max_model_len, prompt=len(ids), param="prompt")
     if min(ids) < 0 or max(ids) >= vocab_size:
-        raise RequestError(f"The prompt holds token ids that are not in 0 to {vocab_size - 1}.", param="prompt")
+        raise RequestError(f"The prompt contains token ids that are not in 0 to {vocab_size - 1}.", param="prompt")

@@ -57,10 +57,14 @@ class EventGrammar:
         elif not self._started:
             raise ProtocolError(f"{event} before Started")
         elif isinstance(event, Finished):
-            self._finish()
+            self._finish(event)
         elif isinstance(event, PromptTokens):
             self._accept_prompt(event)
         else:
+            if not 0 <= event.choice < len(self._states):
+                raise ProtocolError(f"{event}: there are {len(self._states)} choices")
+            if isinstance(event, TextDelta | ReasoningDelta | RefusalDelta) and type(event.text) is not str:
+                raise ProtocolError(f"{event}: its text is no string")
             state = self._states[event.choice]
             next_state = TRANSITIONS[state].get(type(event))
             if next_state is None:
@@ -87,7 +91,9 @@ class EventGrammar:
             raise ProtocolError(f"PromptTokens of prompt {event.prompt} twice or too late")
         self._prompts[event.prompt] = True
 
-    def _finish(self) -> None:
+    def _finish(self, event: Finished) -> None:
+        if event.usage.prompt < 0 or event.usage.completion < 0:
+            raise ProtocolError(f"{event}: negative usage")
         if any(state is not DONE for state in self._states):
             raise ProtocolError(f"Finished while choices are {self._states}")
         self._finished = True

@@ -40,6 +40,7 @@ class Token(Struct, frozen=True, gc=False):
     raw: its bytes where `text.encode()` is not them.
     rank: 1 for the most likely token; None where unknown.
     special: a control token of the vocabulary, not text that looks like one.
+    markup: its text is in no part of the answer: a mark around reasoning or calls, or white space beside one.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Token(Struct, frozen=True, gc=False):
     raw: bytes | None = None
     rank: int | None = None
     special: bool = False
+    markup: bool = False
 
     @property
     def utf8(self) -> bytes:

@@ -60,14 +60,14 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
     """
     if len(inline.data) > MAX_BYTES:
         raise RequestError(
-            f"The image in '{param}' has {len(inline.data)} bytes; at most {MAX_BYTES} are taken.",
+            f"The image in '{param}' has {len(inline.data)} bytes; the maximum is {MAX_BYTES}.",
             param=param,
             code="image_too_large",
         )
     info = read_image_info(inline.data)
     if info is None:
         raise RequestError(
-            f"What is in '{param}' is not an image that can be read: PNG, JPEG, GIF and WebP are taken.",
+            f"'{param}' is not a readable image; supported formats are PNG, JPEG, GIF and WebP.",
             param=param,
             code="invalid_image",
         )
@@ -83,7 +83,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
         )
     if info.width * info.height > MAX_PIXELS:
         raise RequestError(
-            f"The image in '{param}' has {info.width} x {info.height} pixels; at most {MAX_PIXELS} are taken.",
+            f"The image in '{param}' has {info.width} x {info.height} pixels; the maximum is {MAX_PIXELS}.",
             param=param,
             code="image_too_large",
         )

@@ -22,6 +22,7 @@ T = TypeVar("T", bound=Struct)
 _BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _IRRELEVANT_BYTES = bytes(set(range(256)) - set(b'"[]{}'))
 _PATH = re.compile(r"\$[^`]*")
+_SURROGATE = re.compile(rb"\\u[dD](?:([89abAB])|[c-fC-F])[0-9a-fA-F]{2}")
 _TYPE_NAMES = {
     "int": "an integer",
     "float": "a number",
@@ -35,15 +36,15 @@ _top_level_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ParsedBody:
-    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is no JSON object."""
+    """A parsed body whose fields are still JSON text, by name. Raises RequestError if it is not a JSON object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        _check_encoding_and_depth(data)
+        check_text(data)
         try:
             self.fields = _top_level_decoder.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise _translate_error(error) from None
+            raise translated(error, data) from None
 
     def find_other_fields(self, *names: frozenset[str]) -> dict[str, Raw]:
         """The fields that are in none of the sets."""
@@ -53,7 +54,7 @@ class ParsedBody:
         try:
             return schema.decoder.decode(self._data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _translate_error(error) from None
+            raise translated(error, self._data) from None
 
 
 class BodySchema(Generic[T]):
@@ -125,7 +126,8 @@ def invalid_value(param: str, expectation: str) -> RequestError:
     return RequestError(f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value")
 
 
-def _check_encoding_and_depth(data: bytes) -> None:
+def check_text(data: bytes) -> None:
+    """Raise RequestError for what is not UTF-8, or nests too deeply to be read."""
     if not data.isascii():
         try:
             data.decode()
@@ -137,14 +139,19 @@ def _check_encoding_and_depth(data: bytes) -> None:
 
 def _is_too_deep(data: bytes) -> bool:
     """Whether arrays and objects nest deeper than MAX_DEPTH: after as many rounds of taking away the innermost ones
-    some are left. The rounds work on the brackets alone, of which there is a most. Brackets that do not match are the
-    decoder's affair.
+    some are left. The rounds work on the brackets alone, of which there is a most. Brackets of the wrong kind are the
+    decoder's affair: it stops at the first one.
+
+    The interpreter's own recursion limit is no bound: it differs between versions (CPython 3.12 and newer count C calls
+    apart from Python calls), and so did the error of a body that only opens arrays.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(_BRACES_AS_BRACKETS, _IRRELEVANT_BYTES)
     brackets = b"".join(marks.split(b'"')[::2])
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
+    # Arrays that are never closed are levels too. More than the bound of them need no closing to be found.
+    brackets += b"]" * (MAX_DEPTH + 1)
     for _ in range(MAX_DEPTH):
         if b"[]" not in brackets:
             return False
@@ -156,19 +163,36 @@ def _depth_error() -> RequestError:
     return RequestError(f"The body nests arrays and objects deeper than {MAX_DEPTH} levels.", code="invalid_json")
 
 
-def _translate_error(error: Exception) -> RequestError:
+def translated(error: Exception, data: bytes) -> RequestError:
+    """msgspec's error, a RecursionError or a UnicodeError, as the client is told of it."""
     if isinstance(error, RecursionError):
         return _depth_error()
     if not isinstance(error, msgspec.ValidationError):
+        if _has_lone_surrogate(data):
+            return RequestError(
+                "A string of the body has half a surrogate pair, which is no text.", code="invalid_json"
+            )
         return RequestError(f"We could not parse the JSON body of your request: {error}.", code="invalid_json")
-    problem, _, location = str(error).partition(" - at ")
-    path_match = _PATH.search(location)
-    param = path_match.group().removeprefix("$").removeprefix(".").replace("[...]", "") if path_match else ""
-    if missing_match := re.fullmatch(r"Object missing required field `(.*)`", problem):
-        return missing_parameter(f"{param}.{missing_match.group(1)}" if param else missing_match.group(1))
+    what, _, where = str(error).partition(" - at ")
+    found = _PATH.search(where)
+    param = found.group().removeprefix("$").removeprefix(".").replace("[...]", "") if found else ""
+    if lacking := re.fullmatch(r"Object missing required field `(.*)`", what):
+        return missing_parameter(f"{param}.{lacking.group(1)}" if param else lacking.group(1))
     if not param:
         return RequestError("The body must be a JSON object.", code="invalid_json")
-    return _translate_type_error(param, problem)
+    return _translate_type_error(param, what)
+
+
+def _has_lone_surrogate(data: bytes) -> bool:
+    """msgspec says of one only that the data was truncated."""
+    high_ends = -1
+    for half in _SURROGATE.finditer(data.replace(rb"\\", b"__")):
+        is_high = half.group(1) is not None
+        follows = half.start() == high_ends
+        if is_high == follows or (high_ends >= 0 and not follows):
+            return True
+        high_ends = half.end() if is_high else -1
+    return high_ends >= 0
 
 
 def _translate_type_error(param: str, problem: str) -> RequestError:

@@ -40,7 +40,7 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
 def require_at_most_one(constraints: Sequence[tuple[str, Constraint]]) -> Constraint | None:
     if len(constraints) > 1:
         names = " and ".join(f"'{param}'" for param, _ in constraints)
-        raise RequestError(f"Only one constraint is possible, but got {names}.", param=constraints[1][0])
+        raise RequestError(f"Only one constraint is allowed, but got {names}.", param=constraints[1][0])
     return constraints[0][1] if constraints else None
 
 

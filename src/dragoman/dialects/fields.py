@@ -27,6 +27,8 @@ TokenId = Count
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
+MAX_MESSAGES = 100_000
+"""In a conversation: Anthropic's bound."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
@@ -238,7 +240,7 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
         return
     check_one_of(tier, ("auto", "default", "flex", "scale", "priority", "fast"), "service_tier")
     if tier not in ("auto", "default"):
-        warnings.append(f"service_tier: there is one tier here; '{tier}' was served as 'default'")
+        warnings.append(f"service_tier: '{tier}' is not available; 'default' was used")
 
 
 def get_max_logprobs(profile: Profile) -> int:

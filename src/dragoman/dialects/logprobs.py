@@ -87,8 +87,9 @@ class TextOffsets:
     and a whole answer agree however the text was cut.
     """
 
-    def __init__(self, top: int, naming: TokenNaming, special_in_text: bool) -> None:
+    def __init__(self, top: int, naming: TokenNaming, special_in_text: bool, *, sampled_first: bool = False) -> None:
         self._top, self._get_name, self._special = top, naming.get_name, special_in_text
+        self._sampled_first = sampled_first
         self._offset = 0
 
     def add_prompt(self, prompt: PromptTokens) -> list[LogprobRow]:
@@ -117,9 +118,11 @@ class TextOffsets:
         return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), self._build_alternatives(token))
 
     def _build_alternatives(self, token: Token) -> dict[str, float]:
-        """Best first, the sampled token always among them; of two that read alike the better counts."""
+        """Best first, in vLLM's profile behind the sampled token, which is always there; of two that read alike the
+        better counts."""
         logprobs: dict[str, float] = {}
-        for alternative in (*token.top[: self._top], token):
+        best = token.top[: self._top]
+        for alternative in (token, *best) if self._sampled_first else (*best, token):
             name, value = self._get_name(alternative), clamp_logprob(alternative.logprob)
             logprobs[name] = max(logprobs.get(name, value), value)
         return logprobs

@@ -5,8 +5,8 @@
       +---------+------------+--> closed: refused, too slow, told not to be kept, gone
 
 While an answer is written it holds no parser, no headers and no timer. Bytes of a request that comes before the answer
-to the one before it are kept as they came, up to a limit; reading pauses there, so that nothing is seen of the client's
-leaving until it is read on.
+to the one before it are kept as they came, up to a limit; reading pauses there, and the socket is asked now and then
+whether the client has left.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .body import BodyReader
 from .context import ServerContext, log
 from .deadlines import Deadlines
 from .exchange import HttpExchange
-from .head import HEAD_END, RequestHead, check_partial_head, parse_head
+from .head import HEAD_END, RequestHead, check_partial_head, check_websocket, parse_head
 from .response import build_plain_response
-from .sockets import Address, read_addresses, reset_transport
+from .sockets import Address, has_left, read_addresses, reset_transport, unread
 from .wakeup import Wakeup
 
 
@@ -28,11 +28,14 @@ class HttpConnection(asyncio.Protocol):
     """What uvicorn's server makes for every client."""
 
     __slots__ = (
+        "_address",
         "_body",
+        "_body_until",
         "_buffer",
         "_context",
         "_deadline",
         "_exchange",
+        "_grown",
         "_is_closing",
         "_is_reading",
         "_timeouts",
@@ -53,7 +56,9 @@ class HttpConnection(asyncio.Protocol):
         self._body: BodyReader | None = None
         self._buffer = b""
         self._deadline: Deadlines[HttpConnection] | None = None
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._grown = 0
+        self._body_until = 0.0
+        self._address: str | None = None
         self._is_reading = True
         self._is_closing = False
         self.is_write_paused = self.is_secure = False
@@ -69,10 +74,14 @@ class HttpConnection(asyncio.Protocol):
         self.server = self._context.intern_address(server)
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._context.connections.add(self)
+        self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
+        if not self._context.admit(self._address):
+            self._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
         self._context.connections.discard(self)
+        self._context.release(self._address)
         self._set_deadline(None)
         self._timeouts.drain.cancel(self)
         self._is_closing = True
@@ -112,7 +121,8 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_body(self) -> None:
         self._resume_reading()
-        self._set_deadline(self._timeouts.body)
+        if self._deadline is not self._timeouts.body:
+            self._begin_waiting_for_body()
 
     def on_response_complete(self, *, keeps_alive: bool) -> None:
         self._exchange = None
@@ -146,6 +156,9 @@ class HttpConnection(asyncio.Protocol):
         try:
             end = self._find_head_end(data, checked_bytes)
             head = parse_head(data[:end]) if end else None
+            is_websocket = head is not None and head.upgrade == b"websocket" and self._context.has_websocket
+            if head is not None and is_websocket:
+                check_websocket(head)
         except BadRequest as error:
             self._reject(error)
             return
@@ -153,7 +166,7 @@ class HttpConnection(asyncio.Protocol):
         if head is None:
             if data and self._deadline is not self._timeouts.head:
                 self._set_deadline(self._timeouts.head)
-        elif head.upgrade == b"websocket" and self._context.has_websocket:
+        elif is_websocket:
             self._upgrade_to_websocket(head, data[end:])
         else:
             self._start_exchange(head)
@@ -173,13 +186,15 @@ class HttpConnection(asyncio.Protocol):
     def _start_exchange(self, head: RequestHead) -> None:
         self._set_deadline(None)
         self._body = head.body
+        if head.body is not None:
+            self._body_until = self._context.loop.time() + self._context.limits.body_total
         self._exchange = exchange = HttpExchange(self, self._context, head)
         exchange.start(self, head)
         rest, self._buffer = self._buffer, b""
         if rest:
             self.data_received(rest)
         elif head.body is not None and not exchange.is_awaiting_continue:
-            self._set_deadline(self._timeouts.body)
+            self._begin_waiting_for_body()
 
     def _feed_body(self, body: BodyReader, data: bytes) -> None:
         exchange = self._exchange
@@ -196,13 +211,28 @@ class HttpConnection(asyncio.Protocol):
                 self._set_deadline(None)
                 self._buffer_pipelined(rest)
             elif exchange.unread_bytes > self._context.limits.max_buffered_bytes:
-                self._set_deadline(None)
                 self._pause_reading()
             else:
-                self._set_deadline(self._timeouts.body)
+                self._note_growth(len(data))
         elif rest is not None:
             self._buffer = rest
             self._start_next_request()
+
+    def _begin_waiting_for_body(self) -> None:
+        self._grown = 0
+        self._set_deadline(self._timeouts.body)
+
+    def _note_growth(self, size: int) -> None:
+        """Of the body that is waited for. Once it has grown enough it has as much time again."""
+        limits = self._context.limits
+        self._grown += size
+        if self._deadline is not self._timeouts.body:
+            self._begin_waiting_for_body()
+        elif self._grown >= limits.body_rate * limits.body:
+            if self._context.loop.time() > self._body_until:
+                self.on_body_timeout()
+            else:
+                self._begin_waiting_for_body()
 
     def _buffer_pipelined(self, data: bytes) -> None:
         """The next request's, until this one is answered."""
@@ -221,7 +251,7 @@ class HttpConnection(asyncio.Protocol):
         """uvicorn's own protocol goes on, from the request's first byte. It wants names of headers in lower case."""
         self._set_deadline(None)
         self._context.connections.discard(self)
-        protocol = self._context.build_websocket()
+        protocol = self._context.build_websocket(self._address)
         protocol.connection_made(self.transport)
         protocol.data_received(head.encode() + rest)
         self.transport.set_protocol(protocol)
@@ -234,8 +264,19 @@ class HttpConnection(asyncio.Protocol):
             self._exchange.fail()
             return
         self._disconnect_exchange()
-        self.transport.write(build_plain_response(error.status, error.message, self._context.header_lines))
+        self.transport.write(
+            build_plain_response(error.status, error.message, self._context.header_lines + error.lines)
+        )
         self._linger()
+
+    def _turn_away(self) -> None:
+        """One connection too many. That it is told so is a courtesy, which has a bound too."""
+        if self._context.is_flooded:
+            self.abort(hard=True)
+        else:
+            self._reject(
+                BadRequest(503, "The server has too many connections; try again later.", b"retry-after: 1\r\n")
+            )
 
     def _linger(self) -> None:
         """Close, but not over what the client still sends: its system would then drop what it has not read yet."""
@@ -251,8 +292,10 @@ class HttpConnection(asyncio.Protocol):
         self._is_closing, self._body, self._buffer = True, None, b""
         self._set_deadline(None)
         self._disconnect_exchange()
-        self.transport.close()
-        self._start_drain_deadline()
+        # Once: asyncio's TLS transport forgets its protocol at the second close, and can be asked nothing after it.
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._start_drain_deadline()
 
     def _disconnect_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
@@ -274,6 +317,8 @@ class HttpConnection(asyncio.Protocol):
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
+            # What comes after the bytes that are left in the socket is not seen any more, and neither is their end.
+            self._set_deadline(self._timeouts.peek)
 
     def _resume_reading(self) -> None:
         if not self._is_reading:
@@ -295,6 +340,18 @@ class HttpConnection(asyncio.Protocol):
     def on_body_timeout(self) -> None:
         self._reject(BadRequest(408, "The request's body took too long."))
 
+    def peek(self) -> None:
+        """Nothing is read meanwhile. Behind as much again as is held the end of a connection cannot be seen, and no
+        client sends so much unasked: it is taken for gone.
+        """
+        is_pipelining = self._exchange is not None and self._body is None
+        if has_left(self.transport) or (
+            is_pipelining and unread(self.transport) > self._context.limits.max_buffered_bytes
+        ):
+            self.abort(hard=True)
+        elif self._deadline is None:
+            self._set_deadline(self._timeouts.peek)
+
     def on_drain_timeout(self) -> None:
         """Slow is not stalled: whoever took something gets as much time again."""
         if self.transport.get_write_buffer_size() < self._unsent_bytes:
@@ -310,6 +367,7 @@ class ConnectionTimeouts:
         loop, limits = context.loop, context.limits
         self.head = Deadlines(loop, limits.head_timeout, HttpConnection.on_head_timeout)
         self.body = Deadlines(loop, limits.body, HttpConnection.on_body_timeout)
+        self.peek = Deadlines(loop, limits.peek, HttpConnection.peek)
         self.idle = Deadlines(loop, context.config.timeout_keep_alive, HttpConnection.shutdown)
         self.linger = Deadlines(loop, limits.linger_timeout, HttpConnection.shutdown)
         self.drain = Deadlines(loop, limits.stall_timeout, HttpConnection.on_drain_timeout)

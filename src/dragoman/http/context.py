@@ -13,7 +13,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from .limits import HttpLimits
-from .sockets import Address
+from .sockets import Address, is_loopback
 
 log = logging.getLogger("uvicorn.error")
 """uvicorn's own, so that its level holds here too."""
@@ -36,6 +36,26 @@ class ServerContext:
         self._fields: list[tuple[bytes, bytes]] = []
         self._header_lines = b""
         self._address: Address | None = None
+        self._by_address: dict[str, int] = {}
+
+    def admit(self, host: str | None) -> bool:
+        """Whether one more connection may come from there; it counts until `release`. None is a socket file's."""
+        if host is None or is_loopback(host):
+            return len(self.connections) <= self.limits.connections
+        count = self._by_address[host] = self._by_address.get(host, 0) + 1
+        return count <= self.limits.per_address and len(self.connections) <= self.limits.connections
+
+    def release(self, host: str | None) -> None:
+        left = self._by_address.get(host or "", 0) - 1
+        if left > 0:
+            self._by_address[host or ""] = left
+        else:
+            self._by_address.pop(host or "", None)
+
+    @property
+    def is_flooded(self) -> bool:
+        """There are so many connections that those beyond the limit are not even told so."""
+        return len(self.connections) > self.limits.connections * 9 // 8
 
     @property
     def header_lines(self) -> bytes:
@@ -50,10 +70,18 @@ class ServerContext:
     def has_websocket(self) -> bool:
         return self.config.ws_protocol_class is not None
 
-    def build_websocket(self) -> asyncio.Protocol:
-        """A protocol for a connection that is to be one."""
-        protocol_class = cast("Callable[..., asyncio.Protocol]", self.config.ws_protocol_class)
-        return protocol_class(config=self.config, server_state=self.state, app_state=self.lifespan_state)
+    def build_websocket(self, host: str | None) -> asyncio.Protocol:
+        """A protocol for a connection that is to be one. host: where it comes from, which it still counts for."""
+        protocol_class = cast("Callable[..., Any]", self.config.ws_protocol_class)
+        protocol = protocol_class(config=self.config, server_state=self.state, app_state=self.lifespan_state)
+        lost = protocol.connection_lost
+
+        def connection_lost(error: Exception | None) -> None:
+            self.release(host)
+            lost(error)
+
+        protocol.connection_lost = connection_lost
+        return cast("asyncio.Protocol", protocol)
 
     def intern_address(self, address: Address | None) -> Address | None:
         """The same, as one object for all connections that came to it."""

@@ -19,7 +19,12 @@ HEAD_END = b"\r\n\r\n"
 
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
 """What no head may have in it, wherever it stands."""
+_REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
+"""RFC 9112, 3: single spaces, and no other protocol's name. llhttp takes RTSP and ICE too."""
+_AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
+_DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _COMMON_NAMES = (
     b"accept", b"accept-encoding", b"accept-language", b"authorization", b"baggage", b"cache-control", b"connection",
     b"content-length", b"content-type", b"cookie", b"expect", b"host", b"openai-organization", b"openai-project",
@@ -92,10 +97,14 @@ def parse_head(data: bytes) -> RequestHead:
     version = sys.intern(parser.get_http_version())
     if version not in ("1.0", "1.1"):
         raise BadRequest(505, "This server speaks HTTP/1.1.")
+    if _REQUEST_LINE.match(data) is None:
+        raise _build_malformed_error("Invalid request line")
     method = sys.intern(parser.get_method().decode("ascii"))
     if method == "CONNECT":
         raise BadRequest(405, "This server is no proxy.")
     path, query = _parse_target(callbacks.url)
+    if not callbacks.url.startswith(b"/"):
+        _check_authority(callbacks.url, callbacks.headers)
     control_headers = callbacks.control_headers
     connection_options = [
         option.strip().lower() for value in control_headers.get(b"connection", ()) for option in value.split(b",")
@@ -110,8 +119,9 @@ def parse_head(data: bytes) -> RequestHead:
         version == "1.1" and b"close" not in connection_options,
         version == "1.1"
         and any(expectation.lower() == b"100-continue" for expectation in control_headers.get(b"expect", ())),
+        # RFC 9110, 7.8: ignored in HTTP/1.0.
         control_headers[b"upgrade"][0].lower()
-        if b"upgrade" in control_headers and b"upgrade" in connection_options
+        if version == "1.1" and b"upgrade" in control_headers and b"upgrade" in connection_options
         else None,
     )
 
@@ -138,6 +148,34 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
 def _build_malformed_error(reason: str = "") -> BadRequest:
     """why: llhttp's word."""
     return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
+
+
+def check_websocket(head: RequestHead) -> None:
+    """Raise Refused for a handshake that the WebSocket protocol does not take (RFC 6455, 4.2.1): it never answers some.
+
+    Its headers may not tell of a body either, not even of an empty one.
+    """
+    told = dict(head.headers)
+    if head.method != "GET":
+        raise BadRequest(400, "A WebSocket handshake is a GET.")
+    if b"content-length" in told or b"transfer-encoding" in told:
+        raise BadRequest(400, "A WebSocket handshake has no body.")
+    if told.get(b"sec-websocket-version") != b"13":
+        lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
+        raise BadRequest(426, "This server speaks version 13 of the WebSocket protocol.", lines)
+    if _KEY.fullmatch(told.get(b"sec-websocket-key", b"")) is None:
+        raise BadRequest(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
+
+
+def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Of a target in absolute form, which counts more than Host: both must be the same (RFC 9112, 3.2.2)."""
+    found = _AUTHORITY.match(url)
+    if found is None:
+        return
+    port = _DEFAULT_PORT[found[1].lower()]
+    named = found[2].lower().removesuffix(port)
+    if any(value.lower().removesuffix(port) != named for name, value in headers if name == b"host"):
+        raise BadRequest(400, "The request target names another host than the Host header.")
 
 
 def _parse_target(url: bytes) -> tuple[bytes, bytes]:

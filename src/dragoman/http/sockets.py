@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import struct
 import sys
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 Address = tuple[str, int | None]
 
@@ -26,6 +31,40 @@ def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Ad
             return None, None
         finally:
             duplicate.detach()
+
+
+def is_loopback(host: str) -> bool:
+    """host: as a socket tells it."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+def has_left(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other end sends no more, also while there are bytes from it that nobody has read."""
+    lent = transport.get_extra_info("socket")
+    if lent is None or lent.fileno() < 0:
+        return True
+    if hasattr(select, "POLLRDHUP"):
+        asked = select.poll()
+        asked.register(lent.fileno(), select.POLLRDHUP)
+        return bool(asked.poll(0))
+    if sys.platform == "darwin":
+        queue = select.kqueue()
+        try:
+            events = queue.control([select.kevent(lent.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
+        finally:
+            queue.close()
+        return any(event.flags & select.KQ_EV_EOF for event in events)
+    return False
+
+
+def unread(transport: asyncio.BaseTransport) -> int:
+    """Bytes that have come and that nobody has read; 0 where the system does not tell."""
+    lent = transport.get_extra_info("socket")
+    if sys.platform == "win32" or lent is None:
+        return 0
+    count = bytearray(4)
+    fcntl.ioctl(lent.fileno(), termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
 
 
 def reset_transport(transport: asyncio.Transport) -> None:

@@ -14,7 +14,7 @@ from .model_metadata import resolve_served_names
 
 
 def build_encoder(settings: Settings, clock: Clock, directory: Path) -> ServedModel:
-    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting)
+    engine = encoder.load(directory, max_model_len=settings.max_model_len, max_waiting=settings.max_queued_requests)
     tokenizer = load_tokenizer(directory, generates=False)
     name, aliases = resolve_served_names(settings, directory.resolve().name)
     match engine:

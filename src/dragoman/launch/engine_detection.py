@@ -1,7 +1,8 @@
-"""Which engine the model in a directory wants: what it says of itself, and what is installed here."""
+"""A model's directory: whether there is one at a path, and which engine it wants."""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,10 @@ import msgspec
 EngineKind = Literal["encoder", "mlx", "transformers", "tiny"]
 
 
+OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
+"""How to get the engines that serve what numpy cannot compute."""
+
+
 class _Config(msgspec.Struct):
     architectures: tuple[str, ...] = ()
     quantization: msgspec.Raw = msgspec.Raw(b"null")
@@ -19,9 +24,9 @@ class _Config(msgspec.Struct):
 
 def detect_engine(directory: Path) -> EngineKind:
     """An encoder is computed here; what mlx-lm has quantised only mlx-lm can read. The rest goes to mlx on a Mac, to
-    torch elsewhere, where they are installed, and else to numpy, which refuses by name what it cannot compute.
+    torch elsewhere, where they are installed, and a Llama else to numpy.
 
-    Raises ValueError where config.json cannot be read.
+    Raises ValueError where config.json cannot be read, or the engine is not installed.
     """
     try:
         config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
@@ -34,4 +39,37 @@ def detect_engine(directory: Path) -> EngineKind:
         return "mlx"
     if sys.platform == "darwin" and find_spec("mlx_lm") is not None:
         return "mlx"
-    return "transformers" if find_spec("torch") and find_spec("transformers") else "tiny"
+    if find_spec("torch") and find_spec("transformers"):
+        return "transformers"
+    if "LlamaForCausalLM" not in config.architectures:
+        raise ValueError(f"{config.architectures[0]} needs an engine that is not installed: {OTHER_ENGINES}")
+    return "tiny"
+
+
+def check_directory(text: str, engine: str = "") -> None:
+    """Raise ValueError, with what to do about it, where this path is not a model's directory.
+
+    engine: the one that MODEL names before the path; empty if it names none.
+    """
+    path = Path(text)
+    if path.is_file():
+        raise ValueError(f"{text} is a file; serve its directory: {path.parent}")
+    if not path.exists():
+        if re.fullmatch(r"\w[\w.-]*/[\w.-]+", text) is None:
+            raise ValueError(f"{text} does not exist")
+        local = f"./{path.name}"
+        prefix = f"{engine}:" if engine else ""
+        raise ValueError(
+            f"{text} does not exist here, and models are not downloaded; run `hf download {text} --local-dir "
+            f"{path.name}`, then `dragoman serve {prefix}{local}`"
+        )
+    if (path / "config.json").is_file():
+        return
+    # The layout of Hugging Face's cache: models--OWNER--NAME/snapshots/COMMIT.
+    snapshots = sorted(file.parent for file in path.glob("snapshots/*/config.json"))
+    if snapshots:
+        raise ValueError(f"{text} is a Hugging Face cache folder; serve its snapshot: {snapshots[-1]}")
+    files = sorted(path.glob("*.gguf"))
+    if files:
+        raise ValueError(f"{text} has no config.json; to serve its GGUF file use {files[0]}")
+    raise ValueError(f"{text} has no config.json, so it is not a model directory")

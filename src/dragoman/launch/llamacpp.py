@@ -62,18 +62,14 @@ def _find_projector(
     if file is None:
         return None
     if template is None:
-        raise EngineError(
-            f"{file}: the model has no chat template to show images with; `--mmproj none` leaves them out"
-        )
+        raise EngineError(f"{file}: the model has no chat template, so it cannot accept images; use `--mmproj none`")
     reserved = {*template.features.literals, *_read_special_tokens(metadata).values()}
     names = sorted(tokenizer.control_tokens.names, key=lambda name: ("image" not in name.lower(), name))
     candidates = [name for name in names if name not in template.source and name not in reserved]
     ids = [(name, tokenizer.encode(name, special=True)) for name in candidates]
     token = next((ImageToken(name, token_ids[0]) for name, token_ids in ids if len(token_ids) == 1), None)
     if token is None:
-        raise EngineError(
-            f"{metadata.path} has no control token that could stand for an image; `--mmproj none` leaves them out"
-        )
+        raise EngineError(f"{metadata.path} has no control token to represent an image; use `--mmproj none`")
     return Projector(llamacpp.read_metadata(file), token)
 
 
@@ -82,7 +78,7 @@ def _find_projector_file(settings: Settings, model: Path) -> Path | None:
         return None if settings.mmproj == "none" else Path(settings.mmproj)
     siblings = sorted(file for file in model.parent.glob("mmproj*.gguf") if file != model)
     if len(siblings) > 1:
-        log.warning("%s: several projectors lie beside it; --mmproj says which one to use", model)
+        log.warning("%s: several mmproj files found next to it; select one with --mmproj", model)
     return siblings[0] if len(siblings) == 1 else None
 
 
@@ -92,7 +88,11 @@ def _build_reader_backend(
     """What reads, and the tokens that an input may have."""
     tokenizer = build_gguf_tokenizer(metadata, writes=False)
     engine = llamacpp.load_pooling_engine(
-        metadata, tokenizer, max_model_len=settings.max_model_len, max_waiting=settings.max_waiting, options=options
+        metadata,
+        tokenizer,
+        max_model_len=settings.max_model_len,
+        max_waiting=settings.max_queued_requests,
+        options=options,
     )
     match engine:
         case LlamaCppEmbedder():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from ..constraints.grammar_compiler import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import EngineControl, Trainable
 from ..core.engine import Embedder, PrefixCache, TokenEngine
 from ..core.metrics import StatsSource
@@ -17,10 +17,12 @@ from ..pipeline.detokenizer import Vocabulary
 from ..pipeline.models import ServedModel, TokenBackend
 from ..pipeline.queue_limits import TokenBudget
 from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import ChatTemplate, load_tokenizer_info
 from ..prompts.tokenizer import HfTokenizer, load_tokenizer
 from ..serving.clock import Clock
 from ..settings import Settings
+from ..workers.pool import WorkerLimits
 from .model_metadata import (
     load_chat_template,
     load_eos_ids,
@@ -37,7 +39,7 @@ def build_engine_limits(settings: Settings) -> EngineLimits:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         num_kv_tokens=settings.kv_cache_tokens,
         enable_prefix_caching=settings.enable_prefix_caching,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         step_timeout=settings.step_timeout,
     )
 
@@ -63,15 +65,16 @@ def build_token_backend(
     vision: ImageProcessor | None = None,
 ) -> TokenBackend:
     """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
-        queue_budget=TokenBudget(settings.max_waiting_tokens),
+        queue_budget=TokenBudget(settings.max_queued_tokens),
         tokenizer=tokenizer,
         vocabulary=Vocabulary(tokenizer),
-        compiler=Compiler(tokenizer, sorted(eos)),
+        compiler=BoundedCompiler(tokenizer, sorted(eos), worker_limits=workers),
         eos=eos,
         renderer=None if template is None else Renderer(template, tokenizer),
-        trust_templates=settings.trust_request_chat_template,
+        request_templates=RequestTemplates(workers) if settings.trust_request_chat_template else None,
         embedder=embedder,
         cache=cache,
         vision=vision,
@@ -132,7 +135,7 @@ def build_token_model(
     model_defaults = load_generation_config(directory)
     if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
         # Else a user could write what stands for an image.
-        raise ValueError(f"{vision.placeholder!r} is no control token of the tokenizer in {directory}")
+        raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
     backend = build_token_backend(
         settings, engine, tokenizer, template, load_eos_ids(directory), embedder=embedder, cache=cache, vision=vision
     )

@@ -20,7 +20,7 @@ def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str,
     """The first served name is the one that answers carry; the others are aliases, as in vLLM."""
     names = settings.served_model_name or (name,)
     if "*" in names[0] or "?" in names[0]:
-        raise ValueError(f"the first name is the one that answers carry: {names[0]} cannot be a pattern")
+        raise ValueError(f"the first served model name appears in responses, so it cannot be a pattern: {names[0]}")
     return names[0], names[1:]
 
 
@@ -35,7 +35,7 @@ def load_eos_ids(directory: Path) -> frozenset[int]:
         ids = msgspec.json.decode(file.read_bytes(), type=_EosConfig).eos_token_id if file.exists() else None
         if ids is not None:
             return frozenset([ids] if isinstance(ids, int) else ids)
-    raise ValueError(f"{directory} names no eos_token_id in generation_config.json or config.json")
+    raise ValueError(f"{directory} has no eos_token_id in generation_config.json or config.json")
 
 
 def load_generation_config(directory: Path) -> GenerationConfig:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..core.errors import DragomanError
+from ..core.errors import DragomanError, EngineError
 from ..pipeline.models import Models, ModelSpec, ServedModel
 from ..serving.clock import Clock
 from ..settings import ModelEntry, Settings, SettingsError, describe_unsupported, find_changed_settings
-from .engine_detection import EngineKind, detect_engine
+from .engine_detection import OTHER_ENGINES, EngineKind, check_directory, detect_engine
 
 log = logging.getLogger(__name__)
 
+ENGINES = "dragoman.engines"
+"""The entry point group in which packages register engines."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
+_OF_A_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
+_ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
@@ -22,7 +28,7 @@ def build_models(settings: Settings, clock: Clock) -> Models:
     if not settings.models.entries:
         return Models([_build_or_raise(settings, clock)])
     return Models(
-        [_build_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.models_memory
+        [_build_entry(entry, settings, clock) for entry in settings.models.entries], memory=settings.model_memory_limit
     )
 
 
@@ -56,11 +62,15 @@ def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: st
 def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | ModelSpec:
     """What is pinned is built at once; of the others only what they are is checked."""
     entry_settings = settings.for_entry(entry)
+    try:
+        check_model(entry_settings.model)
+    except (OSError, ValueError, DragomanError) as error:
+        raise SettingsError(f"models: {entry.name}: cannot serve {entry_settings.model}: {_sentence(error)}") from error
     if entry.pinned:
         return _build_or_raise(entry_settings, clock)
     memory = measure_weights(entry_settings.model) if entry.memory is None else entry.memory
-    if settings.models_memory is not None and memory > settings.models_memory:
-        raise SettingsError(f"models: {entry.name}: takes {memory} bytes, which is more than all may take together")
+    if settings.model_memory_limit is not None and memory > settings.model_memory_limit:
+        raise SettingsError(f"models: {entry.name}: needs {memory} bytes, more than --model-memory-limit")
     return ModelSpec(
         entry.name, lambda: build(entry_settings, clock), int(clock.now()), entry.aliases, entry.ttl, memory
     )
@@ -84,22 +94,62 @@ def _build_or_raise(settings: Settings, clock: Clock) -> ServedModel:
     try:
         return build(settings, clock)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"cannot serve {settings.model}: {error}") from error
+        raise SettingsError(f"cannot serve {settings.model}: {_sentence(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def check_model(model: str) -> None:
+    """Raise ValueError where MODEL names nothing that is here: a typo, a wrong path. Loads no engine."""
+    kind, rest = parse_model(model)
+    if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
+        return
+    if kind == "sim":
+        if rest:
+            from ..engines.simulator.profile import load  # noqa: PLC0415 - numpy is slow to load
+
+            load(rest)
+    elif kind in ("scripted", "llamacpp"):
+        if rest and not Path(rest).is_file():
+            raise ValueError(f"{rest} does not exist")
+    elif kind in _OF_A_DIRECTORY:
+        if not rest:
+            raise ValueError(f"`{kind}` needs a model: {kind}:DIRECTORY")
+        check_directory(rest, "" if rest == model else kind)
+    elif "/" in kind or Path(model).exists():
+        check_directory(model)
+    else:
+        raise ValueError(_unknown(kind, rest))
+
+
+def is_installed(engine: str) -> bool:
+    """Whether an installed package registers an engine of this name."""
+    return bool(entry_points(group=ENGINES, name=engine))
+
+
+def _unknown(kind: str, rest: str) -> str:
+    close = get_close_matches(kind, _ENGINES, n=1)
+    if not close:
+        return (
+            f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model directory, a GGUF file, a URL, "
+            "or ENGINE:DIRECTORY"
+        )
+    rest = rest or ("DIRECTORY" if close[0] in _OF_A_DIRECTORY and close[0] != "tiny" else "")
+    return f"unknown engine or model `{kind}`; did you mean `{close[0]}{':' if rest else ''}{rest}`?"
 
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
     """Blocking. Raises ValueError where there is no such engine, OSError and DragomanError where it cannot be had."""
+    check_model(settings.model)
     model = _build_by_kind(settings, clock)
     if model is None:
-        raise ValueError(
-            "MODEL is a GGUF file, a directory with a model in it, which can be told by what to serve it "
-            "(`transformers:DIRECTORY`, "
-            "`vllm:DIRECTORY`, `mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`), `tiny` (the "
-            "embedded model, the default), `sim` or `sim:PROFILE` (a simulated vLLM), `scripted` or `scripted:FILE`, "
-            "the URL of another server, as http://HOST:PORT/v1, or `python:MODULE:FACTORY`."
-        )
+        raise ValueError(_unknown(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
-        raise ValueError("--lora-modules: this engine takes no adapters")
+        raise ValueError("--lora-modules: this engine does not support adapters")
     return model
 
 
@@ -134,7 +184,13 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
 
             return build_upstream(settings, clock, rest)
         case "tiny" | "transformers" | "mlx" | "encoder" if rest or settings.model == "tiny":
-            return _build_from_directory(kind, settings, clock, rest)
+            try:
+                return _build_from_directory(kind, settings, clock, rest)
+            except EngineError as error:
+                if kind == "tiny" and rest == settings.model:
+                    # Nobody named this engine; it was only the one that is always there.
+                    raise EngineError(f"{error}; for other models: {OTHER_ENGINES}") from error
+                raise
         case "llamacpp" if rest:
             from .llamacpp import build_llamacpp  # noqa: PLC0415 - see above
 

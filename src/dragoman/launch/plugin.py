@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from ..core.engine import Engine
+from ..core.engine import Engine, HasContextLength
 from ..engines.rollout import Executor
 from ..pipeline.models import EventBackend, ServedModel
 from ..serving.clock import Clock
@@ -31,7 +31,9 @@ May raise ValueError.
 """
 
 UNKNOWN_LENGTH = 131_072
-"""Tokens, where the settings do not say; an engine refuses by itself what is too long for it."""
+"""Context length in tokens where neither the engine nor the settings state one; the engine itself rejects what is
+longer than it can take.
+"""
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
@@ -50,7 +52,7 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
     module, _, rest = path.partition(":")
     name, _, argument = rest.partition(":")
     if not module or not name:
-        raise ValueError("a Python engine is `python:MODULE:FACTORY`")
+        raise ValueError("a Python engine must have the form `python:MODULE:FACTORY`")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -66,13 +68,23 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     built = factory(argument, settings)
     if isinstance(built, ServedModel):
         return built
-    limit = settings.max_model_len or UNKNOWN_LENGTH
+    limit = _context_length(built, settings.max_model_len)
     if not isinstance(built, Engine):
         if isinstance(built, Executor):
             return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
         raise ValueError(
-            f"the factory gave a {type(built).__name__}; it must give an Engine, a rollout Executor, or a ServedModel "
-            "(which an engine of tokens needs, since its vocabulary is in it)"
+            f"the factory returned a {type(built).__name__}; it must return an Engine, a rollout Executor, or a "
+            "ServedModel (required for a token engine, since it holds the vocabulary)"
         )
     name, aliases = resolve_served_names(settings, own_name)
     return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
+
+
+def _context_length(made: object, wanted: int | None) -> int:
+    """Tokens. Raises ValueError where more is wanted than the engine states."""
+    if not isinstance(made, HasContextLength):
+        return wanted or UNKNOWN_LENGTH
+    own = made.max_model_len
+    if wanted is not None and wanted > own:
+        raise ValueError(f"--max-model-len {wanted} exceeds the engine's context length of {own} tokens")
+    return wanted or own

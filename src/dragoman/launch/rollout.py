@@ -22,7 +22,7 @@ def build_executor_model(
         executor,
         vocab=load_tokenizer(directory).vocab_size,
         max_model_len=max_model_len,
-        max_waiting=settings.max_waiting,
+        max_waiting=settings.max_queued_requests,
     )
     control = RolloutControl(engine, executor) if isinstance(executor, Pausable) else None
     training = RolloutTraining(engine, executor, control) if isinstance(executor, Updatable) else None

@@ -21,7 +21,7 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
     try:
         return load_or_create_key(file)
     except (OSError, ValueError) as error:
-        log.warning("reasoning that clients keep cannot be read after a restart: %s", error)
+        log.warning("reasoning held by clients will be unreadable after a restart: %s", error)
         return None
 
 

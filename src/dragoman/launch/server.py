@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from uvicorn.server import ServerState
 
 from ..dialects.base import Profile
 from ..dialects.sealing import VerificationMode
+from ..http.limits import HttpLimits
 from ..http.server import Http11ProtocolFactory
 from ..pipeline.models import EmbedderBackend, Models, ModelSlot, ScorerBackend
 from ..serving.app import Application, create_app
@@ -36,12 +38,15 @@ from ..serving.port_faults.spec import PortController
 from ..serving.request_log import RequestLog
 from ..serving.service import ServingOptions
 from ..settings import Settings, SettingsError
+from .listener import listen_on_file
 from .models import build_models, warn_unsupported
 from .port_faults.port import ServerPort
 from .port_faults.schedule import ServerPortController, ServerPorts
 from .secret import load_secret_key
 from .shutdown import LongLived, ShutdownConfig
 from .store import build_store, check_store
+
+log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
 """Seconds between two looks at whether what ran has come to its end; uvicorn's own."""
@@ -58,7 +63,11 @@ class AssembledServer:
 
 def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S%z",
+    )
     if settings.log_level == "info":
         # It tells of every request to an engine that is asked over a socket; ours are told of already.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -71,8 +80,12 @@ def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     assembled_servers = [
         assemble_server(item, secret, ports) for item, ports in zip(server_settings, controllers, strict=True)
     ]
-    listeners = [server_port.listen() for server_port in server_ports.ports] or None
-    ports: list[int | None] = [None] if listeners is None else [server_port.port for server_port in server_ports.ports]
+    listeners = [server_port.listen() for server_port in server_ports.ports]
+    if settings.uds is not None:
+        listeners.append(listen_on_file(settings.uds, int(settings.uds_mode, 8)))
+    ports: list[int | None] = (
+        [None] if settings.uds is not None else [server_port.port for server_port in server_ports.ports]
+    )
     app = assembled_servers[0].application
     if settings.instances.items:
         from .instances import PortDispatcher  # noqa: PLC0415 - as below
@@ -94,7 +107,11 @@ def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
     gc.freeze()
     gc.enable()
-    server.run(sockets=listeners)
+    try:
+        server.run(sockets=listeners)
+    finally:
+        if settings.uds is not None:
+            Path(settings.uds).unlink(missing_ok=True)
     return 0
 
 
@@ -139,9 +156,19 @@ def open_request_log(path: str) -> RequestLog:
 
 
 def install_signal_handlers(server: uvicorn.Server) -> None:
-    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends."""
+    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends.
+
+    SIGHUP means that the terminal was closed, where there is one: that is a graceful shutdown too. Without a terminal
+    it comes from a service manager or from logrotate, which expect a reload; it is ignored then, and under nohup.
+    """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, server.handle_exit)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, server.handle_exit if os.isatty(0) else _ignore_hangup)
+
+
+def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
+    log.warning("SIGHUP ignored: settings are not reloaded; restart the server to change them")
 
 
 class Server(uvicorn.Server):
@@ -199,6 +226,11 @@ class Server(uvicorn.Server):
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, LongLived):
                 connection.shutdown()
+        if self._has_work(running):
+            log.info(
+                "shutting down: waiting up to %g s for running requests; press Ctrl-C again to stop now",
+                self._shutdown_config.timeout,
+            )
         while not self.force_exit:
             if read_clock() - started_at >= self._shutdown_config.grace and (
                 stop_task.done() or not self._has_work(running)
@@ -224,7 +256,12 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         uds=settings.uds,
-        http=cast("type[asyncio.Protocol]", Http11ProtocolFactory()),
+        http=cast(
+            "type[asyncio.Protocol]",
+            Http11ProtocolFactory(
+                HttpLimits(connections=settings.max_connections, per_address=settings.max_connections_per_address)
+            ),
+        ),
         ws=cast("type[asyncio.Protocol]", build_websocket_protocol),
         ws_max_size=settings.max_body_bytes,
         access_log=False,
@@ -263,12 +300,14 @@ def build_serving_options(settings: Settings) -> ServingOptions:
         timeouts=StreamTimeouts(keepalive=settings.keepalive_interval),
         access_log=settings.access_log,
         max_logprobs=settings.max_logprobs,
+        request_timeout=settings.request_timeout,
+        progress_timeout=settings.progress_timeout,
         max_background=settings.max_background,
         max_file_bytes=settings.max_file_bytes,
         batch_concurrency=settings.batch_concurrency,
         weights_dir=settings.weights_dir,
         max_weights_bytes=settings.max_weights_bytes,
-        reasoning_verification=VerificationMode(settings.reasoning_check),
+        reasoning_verification=VerificationMode(settings.reasoning_verification),
     )
 
 

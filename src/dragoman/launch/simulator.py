@@ -49,7 +49,7 @@ _EOS_NAMES = (
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
     """name: of the profile, or its file; `--profile` says the same."""
     if name and settings.profile:
-        raise ValueError("the profile is named twice: behind the colon and by --profile")
+        raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
     directory, tokenizer, eos = _load_tokens(settings)
     template = load_chat_template(settings, directory) or load_template(tiny.find_bundled_model())
@@ -101,7 +101,7 @@ def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]
     special_tokens = tokenizer.special_tokens
     eos_ids = frozenset(special_tokens[name] for name in _EOS_NAMES if name in special_tokens)
     if not eos_ids:
-        raise ValueError(f"{path} does not tell which token ends an answer; a generation_config.json beside it would")
+        raise ValueError(f"{path} does not define an end-of-sequence token; add a generation_config.json next to it")
     return path if path.is_dir() else path.parent, tokenizer, eos_ids
 
 
@@ -140,7 +140,7 @@ def _build_config(
         warm_up=settings.warm_up,
         ranks=settings.data_parallel_size,
         seed=settings.seed,
-        max_num_waiting=settings.max_waiting,
+        max_num_waiting=settings.max_queued_requests,
         kv_events=None if settings.kv_events_config is None else parse_kv_events_config(settings.kv_events_config),
         kv_transfer=None
         if settings.kv_transfer_config is None

@@ -37,7 +37,7 @@ def _build_postgres(dsn: str, bounds: Bounds) -> Store:
     try:
         from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
     except ImportError as error:
-        raise SettingsError("store: PostgreSQL needs `pip install dragoman[postgres]`.") from error
+        raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
     return PostgresStore(dsn, bounds)
 
 
@@ -46,5 +46,7 @@ async def check_store(store: Store) -> None:
     try:
         await store.open()
     except StoreUnavailable as error:
-        raise SettingsError(f"store: {error.message} `--store memory` or `--store none` need no file.") from error
+        raise SettingsError(
+            f"store: {error.message} `--store memory` and `--store none` work without a file."
+        ) from error
     await store.close()

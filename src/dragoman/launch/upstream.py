@@ -72,7 +72,7 @@ def _build_upstreams(settings: Settings, urls: list[str]) -> tuple[Upstream, ...
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an upstream's key belongs into DRAGOMAN_UPSTREAM_API_KEY, not into its URL")
+        raise ValueError("an upstream's key belongs in DRAGOMAN_UPSTREAM_API_KEY, not in its URL")
     if (
         any(character.isspace() for character in url)
         or parts.scheme not in ("http", "https")
@@ -80,7 +80,7 @@ def _check_url(url: str) -> None:
         or parts.query
         or parts.fragment
     ):
-        raise ValueError(f"an upstream is http://HOST:PORT/v1, not {url}")
+        raise ValueError(f"an upstream URL must have the form http://HOST:PORT/v1, not {url}")
 
 
 def _parse_weight(text: str) -> float:

@@ -25,7 +25,7 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
     arguments = build_engine_arguments(settings)
     if adapters:
         arguments.setdefault("enable_lora", True)
-    options = VllmOptions(arguments, _find_reasoning_delimiters(settings, directory), settings.max_waiting)
+    options = VllmOptions(arguments, _find_reasoning_delimiters(settings, directory), settings.max_queued_requests)
     engine = load(directory, options)
     for adapter in adapters:
         engine.add_adapter(adapter.name, adapter.path)

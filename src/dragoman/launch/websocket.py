@@ -1,19 +1,80 @@
-"""uvicorn's WebSockets, which leave it to the application when they end. Knows nothing of what is said on them."""
+"""uvicorn's WebSockets, which leave it to the application when they end. Knows nothing of what is said on them.
+
+What of a message has come is counted before the message is whole, and a message that has begun has a deadline.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
-from ..serving.responses.websocket import FINISH_MESSAGE
+from ..http.limits import HttpLimits
+from ..serving.responses.websocket import FINISH_MESSAGE, PENDING
 from .shutdown import LongLived
+
+FRAGMENT = 64
+"""Bytes that a fragment counts beside its data: an empty one takes memory too."""
+_BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class WebSocket(WebSocketsSansIOProtocol, LongLived):
     """uvicorn itself closes one at once when the server stops, in the midst of an answer."""
 
+    limits = HttpLimits()
     close_timeout: float
+    _fragments = 0
+    _pending = 0
+    _seen = 0
+    """Of the pending bytes, when the deadline was last set."""
+    _count: Callable[[int], bool] | None = None
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self.limits.head_timeout, self._handshake_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    async def run_asgi(self) -> None:
+        cast("dict[str, Any]", self.scope["extensions"])[PENDING] = self._watch_pending
+        await super().run_asgi()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated:
+            # A head comes as a whole: uvicorn would say nothing to one that is no handshake, and wait for ever.
+            self.transport.write(_BAD_REQUEST)
+            self.transport.close()
+            return
+        self._note_pending()
+
+    def handle_text(self, event: Frame) -> None:
+        self._fragments = 0 if event.fin else len(event.data) + FRAGMENT
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        self._fragments = 0 if event.fin else len(event.data) + FRAGMENT
+        super().handle_bytes(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        self._fragments = 0 if event.fin else self._fragments + len(event.data) + FRAGMENT
+        super().handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        super().send_receive_event_to_app()
+        self._end_deadline()
+
+    async def send(self, message: Any) -> None:  # noqa: ANN401 - one of many TypedDicts
+        await super().send(message)
+        if message["type"] == "websocket.accept":
+            self._end_deadline()
+            self._note_pending()
 
     def shutdown(self) -> None:
         """Asks whoever answers on it to come to an end; a client that does not answer its closing is not waited for."""
@@ -22,3 +83,61 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             return
         self.close_timeout = 1.0
         self.queue.put_nowait(cast("Any", {"type": FINISH_MESSAGE}))
+
+    def _watch_pending(self, count: Callable[[int], bool]) -> None:
+        """count: called with the bytes of a message that is not whole yet, as they change; False is too many."""
+        self._count, self._pending = count, 0
+        self._note_pending()
+
+    def _note_pending(self) -> None:
+        pending = len(self.conn.reader.buffer) + self._fragments if self.handshake_complete else 0
+        if pending == self._pending:
+            return
+        self._pending = pending
+        if self._count is not None and not self._count(pending):
+            self._fail(1013, "too much of all connections")
+        elif not pending:
+            self._end_deadline()
+        elif self._deadline is None:
+            self._begin_deadline()
+
+    def _begin_deadline(self) -> None:
+        self._seen = self._pending
+        self._deadline = self.loop.call_later(self.limits.body, self._message_is_late)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _handshake_is_late(self) -> None:
+        self._deadline = None
+        if not self.handshake_complete:
+            self.transport.abort()
+
+    def _message_is_late(self) -> None:
+        """Or it has grown enough since the last look; nothing arrives while reading is paused."""
+        self._deadline = None
+        if self.read_paused or self._pending - self._seen >= self.limits.body_rate * self.limits.body:
+            self._begin_deadline()
+        elif self._pending:
+            self._fail(1008, "the message takes too long")
+
+    def _fail(self, code: int, reason: str) -> None:
+        if self.transport.is_closing():
+            return
+        if self.close_sent:
+            self.transport.abort()
+            return
+        self.conn.fail(code, reason)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self._forget()
+        self.transport.close()
+
+    def _forget(self) -> None:
+        """What had come of a message that will never be whole."""
+        self._end_deadline()
+        self._fragments, self.frames = 0, []
+        self.conn.reader.buffer.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 
 import msgspec
@@ -34,12 +34,13 @@ _REPLACEMENT_CHAR = "\ufffd".encode()
 class Buffer:
     """Unreleased text together with the tokens it came from, so that none is lost.
 
-    A token comes out with the last character of the delta that carried it. single: texts that are one token of
-    the vocabulary, see `is_mark`.
+    A token comes out with the first of its characters that is released, one that is dropped with the last of them.
+    single: texts that are one token of the vocabulary, see `is_mark`.
     """
 
     __slots__ = (
         "_chunks",
+        "_covered",
         "_end",
         "_has_tokens",
         "_marker_ends",
@@ -54,16 +55,22 @@ class Buffer:
         # None while nothing is held, as nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
         self._offset = 0  # characters of the first piece that are already taken
-        self._tokens: deque[tuple[int, Token]] | None = None
+        self._tokens: deque[tuple[int, int, Token]] | None = None  # where its text begins and ends
+        self._covered = 0  # where the text of the last token ends
         self._end = 0
         self._released = 0
         self._single_tokens = frozenset(single_tokens)
         self._has_tokens = False
         self._unmatched_bytes = b""  # text behind the last token, of tokens to come
-        self._marker_ends: set[int] | None = None
+        self._marker_ends: dict[int, int] | None = None  # where tokens that are marks end, and their lengths
 
     def __len__(self) -> int:
         return self._end - self._released
+
+    @property
+    def is_empty(self) -> bool:
+        """Neither text nor tokens are held."""
+        return self._end == self._released and not self._tokens
 
     @property
     def start(self) -> int:
@@ -78,13 +85,30 @@ class Buffer:
             self._chunks.append(text)
         self._end += len(text)
         if tokens:
-            end = self._end
             self._tokens = self._tokens or deque()
-            self._tokens.extend((end, token) for token in tokens)
+            self._tokens.extend(self._spans(text, tokens))
+            self._covered = self._end
 
-    def pop(self, n: int) -> tuple[str, tuple[Token, ...]]:
-        """Release n characters, and the tokens of every delta of which nothing is left."""
+    def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
+        """Each token with the place of its text; the last one has what is left of the text."""
+        if len(tokens) == 1 and not tokens[0].markup:
+            yield self._covered, self._end, tokens[0]
+            return
+        data, at, begin = text.encode(), 0, self._covered
+        end = self._end - len(text)
+        for token in tokens[:-1]:
+            own = data[at : at + _count_overlap(data, at, token)]
+            at += len(own)
+            end += sum(byte & 0xC0 != 0x80 for byte in own)
+            yield min(begin, end), end, token
+            # A character that several tokens make up comes out with all of them.
+            begin = end - (at < len(data) and data[at] & 0xC0 == 0x80)
+        yield (self._end if tokens[-1].markup else begin), self._end, tokens[-1]
+
+    def pop(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
+        """Release n characters, and the tokens of which any was released. drop: those of which nothing is left."""
         parts: list[str] = []
+        size = n
         self._released += n
         while n and self._chunks:
             chunk = self._chunks[0]
@@ -98,8 +122,9 @@ class Buffer:
             self._offset = 0
             n -= available
         tokens: list[Token] = []
-        while self._tokens and self._tokens[0][0] <= self._released:
-            tokens.append(self._tokens.popleft()[1])
+        released = -1 if drop or not size else self._released
+        while self._tokens and (self._tokens[0][1] <= self._released or self._tokens[0][0] < released):
+            tokens.append(self._tokens.popleft()[2])
         self._chunks, self._tokens = self._chunks or None, self._tokens or None
         return "".join(parts), tuple(tokens)
 
@@ -121,6 +146,7 @@ class Buffer:
         """n characters went by without being held, while nothing was."""
         self._end += n
         self._released += n
+        self._covered = self._end
 
     def is_marker(self, marker: str, unread: int) -> bool:
         """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
@@ -132,6 +158,13 @@ class Buffer:
             marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
         )
 
+    def first_mark(self, unread: int) -> int:
+        """How many of the last `unread` characters stand before the first token among them that is a mark; -1 if none
+        is."""
+        begin = self._end - unread
+        starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
+        return min(starts) - begin if starts else -1
+
     def _find_marker_tokens(self, text: str, tokens: tuple[Token, ...]) -> None:
         """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
         data, pos = self._unmatched_bytes + text.encode(), 0
@@ -142,14 +175,16 @@ class Buffer:
                 pos += _count_overlap(data, pos, token)
                 continue
             pos = start + len(token.utf8)
-            self._marker_ends = self._marker_ends or set()
-            self._marker_ends.add(self._end + len(text) - len(data[pos:].decode()))
+            self._marker_ends = self._marker_ends or {}
+            self._marker_ends[self._end + len(text) - len(data[pos:].decode())] = len(token.text)
         self._unmatched_bytes = data[pos:][-_MAX_TOKEN_BYTES:]
 
 
 def _count_overlap(data: bytes, pos: int, token: Token) -> int:
     """How many bytes of data[at:] this token wrote: bytes, since a token need not hold whole characters."""
     token_bytes = token.utf8
+    if token.markup:
+        return 0
     if data.startswith(token_bytes, pos):
         return len(token_bytes)
     if pos == 0 and token.raw is None:  # its beginning may have been released before
@@ -158,6 +193,10 @@ def _count_overlap(data: bytes, pos: int, token: Token) -> int:
     while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
         replaced_bytes += len(_REPLACEMENT_CHAR)
     return replaced_bytes
+
+
+def _as_markup(token: Token) -> Token:
+    return token if token.markup else msgspec.structs.replace(token, markup=True)
 
 
 class PrefixResult(Enum):
@@ -292,11 +331,12 @@ class TextParser(ABC):
     def _drop(self, n: int) -> None:
         """n characters of the buffer were syntax."""
         if n > 0:
-            self._pending_tokens.extend(self._buffer.pop(n)[1])
+            self._pending_tokens.extend(self._buffer.pop(n, drop=True)[1])
 
-    def _take_pending_tokens(self) -> tuple[Token, ...]:
-        """The tokens owed, and whatever the buffer holds without text."""
-        tokens = (*self._pending_tokens, *self._buffer.pop(0)[1])
+    def _take_pending_tokens(self, *, call: bool = False) -> tuple[Token, ...]:
+        """The tokens owed, and whatever the buffer holds without text. call: they ride on a call, and are of it."""
+        owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
+        tokens = (*owed, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()
         return tokens
 

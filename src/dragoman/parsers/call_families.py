@@ -26,6 +26,10 @@ def _replace_deepseek_chars(text: str) -> str:
     return _replace_bars(text).replace("_", _LOW_LINE)
 
 
+def _plamo(name: str) -> str:
+    return f"<|plamo:{name}:plamo|>"
+
+
 _HERMES_TEMPLATE = CallTemplate(call_prefix="<tool_call>\n", call_suffix="\n</tool_call>", separator="\n")
 _DEEPSEEK_DELIMITERS = Delimiters(
     section_starts=(_replace_deepseek_chars("<|tool_calls_begin|>"),),
@@ -91,14 +95,23 @@ CALL_FAMILIES = (
         (("<seed:tool_call>",),),
     ),
     CallFamily(
-        ("qwen3_coder", "qwen3_xml", "step3p5", "nemotron_v3", "qwen3coder"),
-        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5",
+        ("qwen3_coder", "qwen3_xml", "step3p5", "step5", "nemotron_v3", "qwen3coder", "nanbeige"),
+        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Nanbeige",
         Delimiters(
             section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
         ),
         _QWEN_CODER,
         CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
         (("<tool_call>", "<function=", "<parameter="),),
+    ),
+    CallFamily(
+        ("mimo",),
+        "MiMo",
+        Delimiters(
+            section_starts=("<tool_call>",), section_end="</tool_call>", call_start="<function=", leading_text="\n"
+        ),
+        msgspec.structs.replace(_QWEN_CODER, value_padding=""),
+        CallTemplate(call_prefix="<tool_call>\n<function=", call_suffix="\n</tool_call>", separator="\n"),
     ),
     CallFamily(
         ("functionary", "llama3_function"),
@@ -109,15 +122,25 @@ CALL_FAMILIES = (
         (("<function=", "</function>"),),
     ),
     CallFamily(
-        ("glm47",),
-        "GLM 4.7",
+        ("hy_v3",),
+        "Hunyuan 3",
+        Delimiters(
+            section_starts=("<tool_calls>",), section_end="</tool_calls>", call_start="<tool_call>", leading_text="\n"
+        ),
+        msgspec.structs.replace(_GLM, name_suffix="<tool_sep>", tag_separator="\n"),
+        CallTemplate("<tool_calls>\n", "<tool_call>", "\n", "\n", "</tool_calls>"),
+        (("<tool_sep>", "<arg_key>"),),
+    ),
+    CallFamily(
+        ("glm47", "ling3"),
+        "GLM 4.7, Ling 3",
         Delimiters(call_start="<tool_call>", leading_text="\n"),
         msgspec.structs.replace(_GLM, line_break=""),
         CallTemplate(call_prefix="<tool_call>"),
         (("{function-name}<arg_key>",),),
     ),
     CallFamily(
-        ("glm45", "glm46", "poolside_v1"),
+        ("glm45", "glm46", "poolside_v1", "glm"),
         "GLM 4.5, GLM 4.6, Laguna",
         Delimiters(call_start="<tool_call>", leading_text="\n"),
         msgspec.structs.replace(_GLM, tag_separator="\n"),
@@ -136,6 +159,73 @@ CALL_FAMILIES = (
         _NAMED_TAGS,
         CallTemplate("<minimax:tool_call>\n", '<invoke name="', "\n", suffix="</minimax:tool_call>"),
         (("<minimax:tool_call>",),),
+    ),
+    CallFamily(
+        ("dots",),
+        "dots.llm",
+        Delimiters(
+            section_starts=("<dots_function_call>",),
+            section_end="</dots_function_call>",
+            call_start='<invoke name="',
+            leading_text="\n",
+        ),
+        _NAMED_TAGS,
+        CallTemplate("<dots_function_call>\n", '<invoke name="', "\n", suffix="</dots_function_call>"),
+        (("<dots_function_call>",),),
+    ),
+    CallFamily(
+        ("minicpm5",),
+        "MiniCPM 5",
+        Delimiters(call_start='<function name="', leading_text="\n"),
+        XmlTagSyntax('">', '<param name="', (('">', None),), "</param>", "</function>", line_break=""),
+        CallTemplate(call_prefix='<function name="', separator="\n"),
+        (('<function name="', '<param name="'),),
+    ),
+    CallFamily(
+        ("plamo3",),
+        "PLaMo 3",
+        Delimiters(
+            section_starts=(_plamo("begin_tool_requests"),),
+            section_end=_plamo("end_tool_requests"),
+            call_start=_plamo("begin_tool_request"),
+            call_end=_plamo("end_tool_arguments"),
+            fillers=(_plamo("end_tool_request"),),
+        ),
+        NamePrefixedSyntax(
+            (_plamo("end_tool_name") + _plamo("begin_tool_arguments") + "<|plamo:constrain|>json<|plamo:msg|>",),
+            _plamo("begin_tool_name"),
+        ),
+        CallTemplate(
+            _plamo("begin_tool_requests"),
+            _plamo("begin_tool_request"),
+            _plamo("end_tool_arguments") + _plamo("end_tool_request"),
+            suffix=_plamo("end_tool_requests"),
+        ),
+        ((_plamo("begin_tool_requests"),), ("plamo:", "tool_request")),
+    ),
+    CallFamily(
+        ("deepseek_v41",),
+        "DeepSeek V4.1",
+        Delimiters(
+            section_starts=(_replace_bars("<|DSML| calls>"),),
+            section_end=_replace_bars("</|DSML| calls>"),
+            call_start=_replace_bars('<|DSML| invoke name="'),
+            leading_text="\n\n",
+        ),
+        XmlTagSyntax(
+            '">',
+            _replace_bars('<|DSML| parameter name="'),
+            (('" string="true">', True), ('" string="false">', False)),
+            _replace_bars("</|DSML| parameter>"),
+            _replace_bars("</|DSML| invoke>"),
+        ),
+        CallTemplate(
+            _replace_bars("<|DSML| calls>\n"),
+            _replace_bars('<|DSML| invoke name="'),
+            "\n",
+            suffix=_replace_bars("</|DSML| calls>"),
+        ),
+        ((_replace_bars("|DSML| calls>"),),),
     ),
     CallFamily(
         ("deepseek_v4", "deepseekv4"),
@@ -404,7 +494,7 @@ CALL_FAMILIES = (
         _LIST_TEMPLATE,
     ),
     CallFamily(
-        ("hermes", "qwen2_5", "qwen25", "qwen3", "ernie45", "granite4", "mimo"),
+        ("hermes", "qwen2_5", "qwen25", "qwen3", "ernie45", "granite4", "qwen3_json", "qwen"),
         "Hermes 2 Pro and 3, Qwen 2.5, Qwen3, ERNIE 4.5, Granite 4",
         Delimiters(call_start="<tool_call>", call_end="</tool_call>", leading_text="\n"),
         JsonObjectSyntax(),

@@ -14,7 +14,7 @@ def check_name(name: str, pattern: re.Pattern[str] = FUNCTION_NAME) -> str:
     """The name, if it can be read back. Raises Unsupported."""
     if pattern.fullmatch(name) and name:
         return name
-    raise Unsupported(f"The name {name[:100]!r} cannot be written in the form of this model's calls.")
+    raise Unsupported(f"The name {name[:100]!r} cannot be represented in this model's tool call format.")
 
 
 class NameReader:

@@ -53,6 +53,11 @@ class CallReader(Protocol):
         """The mark of the frame that has ended it, if it was that."""
         ...
 
+    @property
+    def awaits_mark(self) -> bool:
+        """A mark of the frame may stand here, which it reads itself."""
+        ...
+
     def take_arguments(self) -> str:
         """What has come of the arguments since this was last asked."""
         ...
@@ -70,6 +75,7 @@ class JsonCallReader:
 
     id: str | None = None
     end_marker = ""
+    awaits_mark = False
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class JsonCallReader:
         self._has_arguments = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is no JSON or no name."""
+        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is not valid JSON, or no name."""
         while True:
             start, role = pos, self._role
             pos, status = self._object_reader.read(text, pos)
@@ -199,6 +205,7 @@ class ArgumentsReader:
     """A call whose name stood before it, so that its JSON is the arguments alone. tool: None if it is not declared."""
 
     end_marker = ""
+    awaits_mark = False
 
     def __init__(self, name: str, tool: Tool | None, id: str | None = None) -> None:
         self.name = name
@@ -257,10 +264,10 @@ class CallParser(TextParser):
         self._call: CallReader = JsonCallReader(self._tools, (), ())
         self._has_started = False
 
-    def _read_call(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on in the call, and release what is understood of it: the buffer begins with the call."""
+    def _read_call(self, text: str, pos: int, stop: int | None = None) -> tuple[int, ReadStatus]:
+        """Read on in the call, up to `stop`, and release what is understood of it: the buffer begins with the call."""
         call = self._call
-        pos, status = call.read(text, pos)
+        pos, status = call.read(text if stop is None else text[:stop], pos)
         n = self._count_consumed(text, pos)
         if call.has_begun:
             self._stream_arguments(call, n)
@@ -284,7 +291,7 @@ class CallParser(TextParser):
             self._emit_buffered(self._build_start, n)
         arguments = call.take_arguments()
         if arguments:
-            self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens()))
+            self._events.append(ToolCallDelta(self._choice, arguments, self._take_pending_tokens(call=True)))
 
     def _build_start(self, choice: int, text: str, tokens: tuple[Token, ...]) -> Event:  # noqa: ARG002
         id = self._call.id or self._new_id()

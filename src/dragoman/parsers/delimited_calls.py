@@ -108,14 +108,15 @@ class DelimitedCallFormat:
         self.delimiters = delimiters
         self.template = template
         self.call_syntax = spec.compile((*delimiters.call_openers, *delimiters.closers))
-        self.single_tokens = frozenset(delimiters.call_openers) & frozenset(added_tokens)
+        self.single_tokens = frozenset((*delimiters.call_openers, *delimiters.closers)) & frozenset(added_tokens)
+        self.inside = AhoCorasick(sorted(self.single_tokens)) if self.single_tokens else None
         prefixed_starts = (
             [delimiters.leading_text + marker for marker in delimiters.call_openers] if delimiters.leading_text else []
         )
         self.start_patterns = (
             AhoCorasick([*delimiters.call_openers, *prefixed_starts]) if delimiters.call_openers else None
         )
-        end_markers = (*self.call_syntax.end_markers, *delimiters.closers)
+        end_markers = (*self.call_syntax.end_markers, *delimiters.closers, *delimiters.call_openers)
         self.end_patterns = AhoCorasick([*end_markers, *("\n" + end for end in end_markers)]) if end_markers else None
 
     @property
@@ -192,7 +193,12 @@ class DelimitedCallParser(CallParser):
         start_patterns = self._format.start_patterns
         if self._state is DelimitedCallParser._parse_text and not self._search_state:
             return event if start_patterns is None or not start_patterns.can_start_in(event.text) else None
-        return self._call_fast_path(event) if self._state is DelimitedCallParser._parse_call else None
+        inside = self._format.inside
+        if self._state is not DelimitedCallParser._parse_call or (
+            inside is not None and inside.can_start_in(event.text)
+        ):
+            return None
+        return self._call_fast_path(event)
 
     def _step(self, text: str, pos: int) -> int:
         return self._state(self, text, pos)
@@ -208,12 +214,16 @@ class DelimitedCallParser(CallParser):
         pos, result = self._prefix_matcher.read(text, pos)
         if result is PrefixResult.INCOMPLETE:
             return pos
-        if result is PrefixResult.MATCHED and self._buffer.is_marker(self._prefix_matcher.marker, len(text) - pos):
+        if result is PrefixResult.MATCHED and self._is_mark(self._prefix_matcher.marker, len(text) - pos):
             self._marker_length = self._count_consumed(text, pos)
             return self._handle_marker(self._prefix_matcher.marker, pos)
         if result is PrefixResult.NO_MATCH and self._can_begin_call(text[pos]):
             return self._begin_call(pos, text[pos])
         return self._end_calls(text, pos)
+
+    def _is_mark(self, mark: str, unread: int) -> bool:
+        """A mark that closes may be spelled out: behind a call it can be nothing else."""
+        return mark not in self._delimiters.call_openers or self._buffer.is_marker(mark, unread)
 
     def _can_begin_call(self, char: str) -> bool:
         """Whether a call that no mark precedes begins here: one of a list needs the list."""
@@ -237,8 +247,14 @@ class DelimitedCallParser(CallParser):
         return pos
 
     def _end_section(self) -> None:
-        """The section has ended."""
-        if self._follows_call:
+        """The section has ended. One without calls is no text either."""
+        marks = self._buffer.peek(self._marker_length)
+        is_empty = (
+            bool(self._delimiters.section_end)
+            and marks.endswith(self._delimiters.section_end)
+            and marks.lstrip().startswith(self._delimiters.section_starts)
+        )
+        if self._follows_call or is_empty:
             self._drop(self._marker_length)
         else:
             self._emit_buffered(TextDelta, self._marker_length)
@@ -290,7 +306,16 @@ class DelimitedCallParser(CallParser):
 
     def _parse_call(self, text: str, pos: int) -> int:
         call = self._call
-        pos, status = self._read_call(text, pos)
+        before = -1 if self._format.inside is None else self._buffer.first_mark(len(text) - pos)
+        if before < 0:
+            pos, status = self._read_call(text, pos)
+        else:
+            # A token that is a mark ends the call wherever it stands, also within a string of broken arguments.
+            pos, status = self._read_call(text, pos, pos + before)
+            if status is ReadStatus.MORE and not call.awaits_mark and self._cut_call(self._count_consumed(text, pos)):
+                return pos
+            if status is ReadStatus.MORE:
+                pos, status = self._read_call(text, pos)
         if status is ReadStatus.MORE:
             return pos
         if call.has_begun and (status is ReadStatus.CLOSE or call.is_complete):
@@ -304,6 +329,16 @@ class DelimitedCallParser(CallParser):
         else:
             self._switch_to_text()
         return pos
+
+    def _cut_call(self, n: int) -> bool:
+        """The call ends before it is whole, n characters into the buffer; False if it has no name yet."""
+        call = self._call
+        call.finish()
+        if call.has_begun:
+            self._stream_arguments(call, n)
+            self._started, self._follows_call, self._marker_length = False, True, 0
+            self._expect_marker(in_section=True)
+        return call.has_begun
 
     def _finish_call(self, call: CallReader) -> None:
         delimiters = self._delimiters
@@ -330,10 +365,12 @@ class DelimitedCallParser(CallParser):
         size = end_patterns.match_lengths[self._search_state]
         start = self._count_consumed(text, end) - size
         marker = end_patterns.match_texts[self._search_state].removeprefix("\n")
+        if marker in self._delimiters.call_openers and not self._buffer.is_marker(marker, len(text) - end):
+            return end
         self._emit_buffered(ToolCallDelta, start)
         self._drop(size)
         self._follows_call, self._marker_length = True, 0
-        if marker in self._delimiters.closers:
+        if marker in self._delimiters.closers or marker in self._delimiters.call_openers:
             self._handle_marker(marker, end)
         else:
             self._expect_marker(in_section=True)
@@ -345,8 +382,10 @@ class DelimitedCallParser(CallParser):
             return ToolCallStart(choice, _shorten_id(start.id), start.name, tokens, start.custom)
         return start
 
-    def _finish(self, reason: FinishReason | None) -> None:  # noqa: ARG002
+    def _finish(self, reason: FinishReason | None) -> None:
         buffered_length = len(self._buffer)
+        if self._state is DelimitedCallParser._parse_call and not self._call.has_begun and reason is FinishReason.STOP:
+            self._call.finish()
         if self._state is DelimitedCallParser._parse_call and self._call.has_begun:
             self._end_call()
         elif self._state is DelimitedCallParser._parse_malformed_call:

@@ -44,12 +44,10 @@ def _expand_alternatives(schema: Schema, visited: set[str]) -> list[Schema]:
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
     """Raises Unsupported where writing each argument for itself would say the same too often."""
     if len(schemas) > MAX_ARGUMENTS:
-        raise Unsupported(
-            f"More than {MAX_ARGUMENTS} arguments cannot be enforced in the form in which this model calls."
-        )
+        raise Unsupported(f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
     copies = sum("const" not in alternative for schema in schemas for alternative in expand_alternatives(schema))
     if copies * len(encode(defs)) > MAX_COPIED_CHARS:
-        raise Unsupported("The definitions are too large to be enforced in the form of this model's calls.")
+        raise Unsupported("The tool definitions are too large to be enforced in this model's tool call format.")
 
 
 def _find_options(schema: Schema) -> list[Schema]:
@@ -109,7 +107,7 @@ def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
     forbidden = next((marker for marker in markers if marker in text), None)
     if forbidden is not None:
         raise Unsupported(
-            f"{text[:100]!r} cannot be written in the form of this model's calls: it has {forbidden!r} in it."
+            f"{text[:100]!r} cannot be represented in this model's tool call format: it contains {forbidden!r}."
         )
     return text
 

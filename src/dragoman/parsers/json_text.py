@@ -16,7 +16,8 @@ from msgspec import Struct
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _STRING_SPECIALS = re.compile(r'["\\]')
-_BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]]')
+_BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<]')
+"""`<` stands nowhere in JSON but in strings: a mark begins there."""
 _SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _INVALID_VALUE_STARTS = frozenset(",:]}")
@@ -107,7 +108,7 @@ class ValueReader:
             self._in_string = True
         elif char in _CLOSERS:
             self._closers.append(_CLOSERS[char])
-        elif char != self._closers.pop():
+        elif char == "<" or char != self._closers.pop():
             return special.start(), ReadStatus.INVALID
         elif not self._closers:
             return special.end(), ReadStatus.END

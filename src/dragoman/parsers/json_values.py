@@ -16,6 +16,18 @@ _TYPES = MappingProxyType(
         **{str: "string", list: "array", dict: "object"},
     }
 )
+_ALIASES = MappingProxyType(
+    {
+        **dict.fromkeys(("str", "text", "varchar", "char", "enum"), "string"),
+        **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64"), "integer"),
+        **dict.fromkeys(("long", "short", "unsigned"), "integer"),
+        **dict.fromkeys(("float", "float32", "float64", "double"), "number"),
+        **dict.fromkeys(("list", "arr", "sequence"), "array"),
+        "bool": "boolean",
+        "dict": "object",
+    }
+)
+"""Names of types that tools' schemas have although JSON Schema has not; those of vLLM 0.33."""
 
 
 def decode(text: str) -> Json:
@@ -27,7 +39,7 @@ def decode(text: str) -> Json:
 
 
 def _reject_constant(name: str) -> Json:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def encode(value: Json) -> str:
@@ -53,7 +65,7 @@ def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
 def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
     if not isinstance(schema, dict):
         return []
-    types = [name for name in _wrap_in_list(schema.get("type")) if isinstance(name, str)]
+    types = [_ALIASES.get(name.lower(), name) for name in _wrap_in_list(schema.get("type")) if isinstance(name, str)]
     for union in ("anyOf", "oneOf"):
         for option in _as_list(schema.get(union)):
             types.extend(_find_types(option, root, visited))

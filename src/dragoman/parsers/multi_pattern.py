@@ -15,7 +15,7 @@ class AhoCorasick:
 
     def __init__(self, texts: Sequence[str]) -> None:
         if not texts or not all(texts):
-            raise ValueError("there must be at least one text, and none may be empty")
+            raise ValueError("there must be at least one text, and no text may be empty")
         self._transitions: list[dict[str, int]] = [{}]
         self._fail_links = [0]
         self._depth = [0]

@@ -59,6 +59,7 @@ class NamePrefixedReader:
     """Prefix, name, perhaps an id, separator, and then the arguments, which `HeadedCall` reads."""
 
     end_marker = ""
+    awaits_mark = False
 
     def __init__(self, syntax: NamePrefixedSyntax, tools: Mapping[str, Tool]) -> None:
         self._syntax = syntax
@@ -134,7 +135,13 @@ class NamePrefixedReader:
         return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
 
     def finish(self) -> None:
-        if self._arguments_reader is not None:
+        """A name alone is a call without arguments, where nothing need stand between the two."""
+        alone = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
+        if self._arguments_reader is None and alone and self._name_reader.name in self._tools:
+            self._begin_arguments()
+            assert self._arguments_reader is not None
+            self._arguments_reader.read("{}", 0)
+        elif self._arguments_reader is not None:
             self._arguments_reader.finish()
 
     @property

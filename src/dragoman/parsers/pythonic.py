@@ -104,6 +104,7 @@ class PythonicReader:
 
     id: str | None = None
     end_marker = ""
+    awaits_mark = False
 
     def __init__(self, compiled: CompiledPythonicSyntax, tools: Mapping[str, Tool]) -> None:
         self._compiled = compiled

@@ -17,7 +17,9 @@ _STRING_SPECIALS = MappingProxyType({"'": re.compile(r"['\\]"), '"': re.compile(
 _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
 _NO_MARKERS = AhoCorasick(["\0"])
-_JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}"})
+_JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
+"""What a bracket that closes is in JSON; "} " closes a set."""
+_BEHIND_STRINGS = frozenset(",:)]}; \t\r\n")
 
 
 class StringSyntax:
@@ -48,7 +50,9 @@ class PythonicValueReader:
         self._decoder = StringDecoder(PYTHON_ESCAPES)
         self._scanner = MarkerScanner(_NO_MARKERS)
         self._word: list[str] = []
+        self._raw = ""
         self._chunks: list[str] = []
+        self._brace: int | None = None  # where in the output a `{` stands of which it is open what it begins
         self.is_string = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -59,7 +63,9 @@ class PythonicValueReader:
         return pos, status
 
     def take_output(self) -> str:
-        """What has come of it since this was last asked."""
+        """What has come of it since this was last asked, and is decided."""
+        if self._brace is not None:
+            return ""
         output = "".join(self._chunks)
         self._chunks.clear()
         return output
@@ -80,6 +86,7 @@ class PythonicValueReader:
 
     def flush(self) -> None:
         """It will not go on: what was held."""
+        self._brace = None
         if self._state is PythonicValueReader._parse_string:
             self._append_text(self._decoder.flush())
         elif self._state is PythonicValueReader._parse_marked_string:
@@ -91,7 +98,7 @@ class PythonicValueReader:
         char = text[pos]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
-        if self._closers and char == self._closers[-1]:
+        if self._closers and char == self._closers[-1].strip():
             return self._close_bracket(pos)
         if self._needs_comma:
             self._chunks.append(", ")
@@ -109,6 +116,8 @@ class PythonicValueReader:
             self._closers.append(_CLOSERS[char])
             self._chunks.append("{" if char == "{" else "[")
             self._in_key = char == "{"
+            if self._in_key and self._brace is None and not self._string_marker:
+                self._brace = len(self._chunks) - 1
             return pos + 1, ReadStatus.MORE
         else:
             self._word.clear()
@@ -116,7 +125,7 @@ class PythonicValueReader:
         return pos, ReadStatus.MORE
 
     def _begin_string(self, quote: str) -> None:
-        self._quote, self._decoder = quote, StringDecoder(PYTHON_ESCAPES)
+        self._quote, self._decoder, self._raw = quote, StringDecoder(PYTHON_ESCAPES), ""
         self.is_string = not self._closers
         if not self.is_string:
             self._chunks.append('"')
@@ -137,8 +146,17 @@ class PythonicValueReader:
         self._append_text(self._decoder.decode(text[pos : special.end() if self._escaped else special.start()]))
         if self._escaped:
             return special.end(), ReadStatus.MORE
+        self._state = PythonicValueReader._behind_quote
+        return special.end(), ReadStatus.MORE
+
+    def _behind_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
+        """A quote behind which no value can end is one of the string, which the model forgot to escape."""
+        if text[at] not in _BEHIND_STRINGS:
+            self._append_text(self._decoder.decode(self._quote))
+            self._state = PythonicValueReader._parse_string
+            return at, ReadStatus.MORE
         self._append_text(self._decoder.flush())
-        return self._end_string(special.end())
+        return self._end_string(at)
 
     def _end_string(self, pos: int) -> tuple[int, ReadStatus]:
         if not self.is_string:
@@ -173,6 +191,7 @@ class PythonicValueReader:
         if value is None:
             return end, ReadStatus.INVALID
         self._word.clear()
+        self._raw = raw.strip()
         self._chunks.append(value)
         return self._end_value(end)
 
@@ -197,24 +216,39 @@ class PythonicValueReader:
     def _parse_colon(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         if text[pos].isspace():
             return pos + 1, ReadStatus.MORE
+        if text[pos] in ",}" and self._brace is not None and self._chunks[self._brace] == "{":
+            return self._to_set(pos)
         if text[pos] != ":":
             return pos, ReadStatus.INVALID
+        self._brace = None
         self._chunks.append(": ")
         self._in_key, self._state = False, PythonicValueReader._parse_start
         return pos + 1, ReadStatus.MORE
+
+    def _to_set(self, at: int) -> tuple[int, ReadStatus]:
+        """What began as an object is a set: JSON has lists."""
+        assert self._brace is not None
+        if self._raw:
+            value, self._in_key = self._raw, False
+            self._chunks[self._brace + 1 :] = [self._convert_word(value) or encode(value)]
+        self._chunks[self._brace], self._brace = "[", None
+        self._closers[-1] = "} "
+        self._in_key, self._state = False, PythonicValueReader._parse_separator
+        return at, ReadStatus.MORE
 
     def _parse_separator(self, text: str, pos: int) -> tuple[int, ReadStatus]:
         """A comma or the end of a list."""
         char = text[pos]
         if char.isspace():
             return pos + 1, ReadStatus.MORE
-        if char == self._closers[-1]:
+        if char == self._closers[-1].strip():
             return self._close_bracket(pos)
         self._needs_comma, self._state = True, PythonicValueReader._parse_start
         self._in_key = self._closers[-1] == "}"
         return (pos + 1, ReadStatus.MORE) if char == "," else (pos, ReadStatus.INVALID)
 
     def _close_bracket(self, pos: int) -> tuple[int, ReadStatus]:
+        self._brace = None
         self._chunks.append(_JSON_CLOSERS[self._closers.pop()])
         self._needs_comma = self._in_key = False
         return self._end_value(pos + 1)

@@ -29,7 +29,7 @@ REASONING_FAMILIES = (
         fingerprints=(("Here is my thought process:", "Here is my response:"),),
     ),
     ReasoningFamily(
-        ("hunyuan_a13b",),
+        ("hunyuan_a13b", "hunyuan"),
         "Hunyuan-A13B",
         "<think>",
         "</think>",
@@ -74,11 +74,22 @@ REASONING_FAMILIES = (
         fingerprints=(("<|inner_prefix|>",),),
     ),
     ReasoningFamily(
-        ("glm45", "glm47"), "GLM 4.5 to 4.7", template_suffix="\n", fingerprints=(("</think>", "[gMASK]"),)
+        ("plamo3",),
+        "PLaMo 3",
+        "<|plamo:begin_think:plamo|>",
+        "<|plamo:end_think:plamo|>",
+        stripped_suffix="",
+        fingerprints=(("<|plamo:begin_think:plamo|>",),),
+    ),
+    ReasoningFamily(
+        ("glm45", "glm47", "ling3", "poolside_v1"),
+        "GLM 4.5 to 4.7, Ling 3, Laguna",
+        template_suffix="\n",
+        fingerprints=(("</think>", "[gMASK]"),),
     ),
     ReasoningFamily(("kimi_k2",), "Kimi K2 Thinking", fingerprints=(("</think>", "<|im_middle|>"),)),
     ReasoningFamily(
-        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek-v3", "holo2"),
+        ("deepseek_v3", "deepseek_v31", "deepseek_v4", "deepseek_v41", "deepseek-v3", "deepseek-v4", "holo2"),
         "DeepSeek V3.1 to V4 (hybrid)",
         fingerprints=(("</think>", "<\uff5cAssistant\uff5c>", "thinking"),),
     ),
@@ -86,7 +97,7 @@ REASONING_FAMILIES = (
         ("minimax_m2", "minimax"), "MiniMax M2", template_suffix="\n\n", fingerprints=(("</think>", "]~b]"),)
     ),
     ReasoningFamily(
-        ("minimax_m2_append_think",),
+        ("minimax_m2_append_think", "minimax-append-think"),
         "MiniMax M2, reasoning kept in the text",
         template_suffix="\n\n",
         keeps_in_text=True,
@@ -96,7 +107,7 @@ REASONING_FAMILIES = (
         (
             "think",
             *("deepseek_r1", "qwen3", "nemotron_v3", "olmo3", "mimo", "exaone4", "interns1", "smollm3", "hy_v3"),
-            *("deepseek-r1", "qwen3-thinking"),
+            *("deepseek-r1", "qwen3-thinking", "nemotron_3", "nanbeige", "granite_thinking_parser", "minicpmv"),
         ),
         "DeepSeek R1, Qwen3, QwQ, Nemotron, OLMo 3, most others",
         template_suffix="\n\n",

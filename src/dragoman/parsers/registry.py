@@ -149,7 +149,11 @@ def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, c
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
         return tools.create_parser(context)
-    parsers = [] if reasoning is None else [reasoning.create_parser(context)]
+    parsers: list[Parser] = []
+    if isinstance(reasoning, ThinkFormat) and isinstance(tools, DelimitedCallFormat) and context.tools:
+        parsers.append(reasoning.create_parser(context, () if tools.delimiters.leading else tools.call_openers))
+    elif reasoning is not None:
+        parsers.append(reasoning.create_parser(context))
     parses_everything = isinstance(
         tools, ResponseTemplateFormat | HarmonyFormat
     )  # they read all of an answer, calls or not

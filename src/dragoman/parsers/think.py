@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 
 from ..core.events import Event, FinishReason, ReasoningDelta, TextDelta
 from ..core.syntax import ParseContext, Parser, ReasoningSyntax
@@ -37,9 +38,10 @@ class ThinkFormat:
         self._answer_tags = answer_tags
         self._stripped_suffix = template_suffix if stripped_suffix is None else stripped_suffix
         self._starts_implicitly = starts_implicitly
-        self._single_tokens = frozenset({begin_marker, end_marker} & set(added_tokens))
-        end_markers = (end_marker, *(variant for _, variant in marker_variants))
-        self._end_patterns = AhoCorasick([*end_markers, *("\n" + marker for marker in end_markers)])
+        self._added = frozenset(added_tokens)
+        self._single_tokens = frozenset({begin_marker, end_marker}) & self._added
+        self._end_marks = (end_marker, *(variant for _, variant in marker_variants))
+        self._end_patterns = cache(self._compile_ends)
 
     @property
     def syntax(self) -> ReasoningSyntax:
@@ -49,10 +51,27 @@ class ThinkFormat:
     def markers(self) -> tuple[str, ...]:
         return self._syntax.begin, self._syntax.end, *(self._answer_tags or ())
 
-    def create_parser(self, context: ParseContext) -> Parser:
+    def _compile_ends(self, calls: tuple[str, ...]) -> AhoCorasick:
+        plain = (one for one in calls if one in self._added or one.startswith(("<|", "<\uff5c")))
+        ends = (*self._end_marks, *plain)
+        return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
+
+    def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
         """The prompt's tail decides where to begin: in a thought that it leaves open, behind one that it has closed,
-        or before one that may come."""
-        parser = ThinkParser(self._begin_markers, self._stripped_suffix, self._end_patterns, self._single_tokens)
+        or before one that may come.
+
+        calls: marks that begin a call. One of them ends the thought too, since models forget to end it (as in vLLM).
+        A thought may also speak of a mark: where the vocabulary is known it must be one token of it, else begin a line
+        or be one that nobody writes in running text.
+        """
+        known = tuple(mark for mark in calls if mark in self._added or not self._added)
+        parser = ThinkParser(
+            self._begin_markers,
+            self._stripped_suffix,
+            self._end_patterns(known),
+            self._single_tokens | set(known),
+            known,
+        )
         tail, begin = context.prompt_tail, self._syntax.begin
         opened_pos, closed_pos = tail.rfind(begin), tail.rfind(self._syntax.end)
         if closed_pos > opened_pos:
@@ -73,9 +92,11 @@ class ThinkParser(TextParser):
         stripped_suffix: str,
         end_patterns: AhoCorasick,
         single_tokens: Collection[str],
+        calls: Collection[str] = (),
     ) -> None:
         super().__init__(single_tokens)
         self._stripped_suffix = stripped_suffix
+        self._calls = calls
         self._end_patterns = end_patterns
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
         self._prefix_matcher = PrefixMatcher(begin_markers)
@@ -132,10 +153,14 @@ class ThinkParser(TextParser):
                 ReasoningDelta, len(self._buffer) - self._end_patterns.pending_lengths[self._search_state]
             )
             return len(text)
-        if self._buffer.is_marker(
-            self._end_patterns.match_texts[self._search_state].removeprefix("\n"), len(text) - end
-        ):
+        word = self._end_patterns.match_texts[self._search_state].removeprefix("\n")
+        if self._buffer.is_marker(word, len(text) - end):
             marker_length = self._end_patterns.match_lengths[self._search_state]
+            if word in self._calls:
+                self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
+                self._drop(marker_length - len(word))
+                self._state = ThinkParser._parse_answer
+                return end - len(word)
             self._emit_buffered(ReasoningDelta, self._count_consumed(text, end) - marker_length)
             self._drop(marker_length)
             self._state = ThinkParser._parse_suffix
@@ -241,7 +266,7 @@ class InlineThinkFormat(ThinkFormat):
     """Reasoning stays in the text, for clients that send it back as it came; only the begin mark, which the template
     wrote, is put before it."""
 
-    def create_parser(self, context: ParseContext) -> Parser:
+    def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
         tail, syntax = context.prompt_tail, self.syntax
         return InlineThinkParser(syntax.begin if tail.rfind(syntax.begin) > tail.rfind(syntax.end) else "")
 

@@ -79,7 +79,7 @@ def read_enforceable_parameters(tool: Tool) -> ToolParameters:
     root = _load_schema(tool)
     keyword = next((candidate for candidate in _COMBINING_KEYWORDS if candidate in root), None)
     if keyword is not None:
-        raise Unsupported(f"{keyword!r} over all arguments cannot be enforced in the form in which this model calls.")
+        raise Unsupported(f"{keyword!r} over all arguments cannot be enforced in this model's tool call format.")
     tool_parameters = read_parameters(tool)
     check_size(
         [parameter.schema for parameter in tool_parameters.properties],

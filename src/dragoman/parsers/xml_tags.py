@@ -285,7 +285,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """What is no JSON stays as it is."""
+        """What is not valid JSON stays as it is."""
         pos, rest = self._scanner.read(text, pos)
         self._append_text(self._writer.write_json(rest))
         return self._end_value(pos)
@@ -316,6 +316,10 @@ class XmlTagReader:
         marker = self._scanner.marker.removeprefix("\n")
         self._expect_argument()
         return pos, ReadStatus.MORE if marker == self._syntax.value_end_tag else self._handle_tag(marker)
+
+    @property
+    def awaits_mark(self) -> bool:
+        return self._state is XmlTagReader._parse_tag
 
     def _append_text(self, text: str) -> None:
         if self.has_begun and text:

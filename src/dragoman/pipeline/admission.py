@@ -13,7 +13,19 @@ from msgspec import Struct
 
 from ..core.engine import Capabilities, Feature
 from ..core.errors import ContextTooLong, RequestError, Unsupported
-from ..core.message import Audio, File, Image, Message, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from ..core.message import (
+    Audio,
+    File,
+    FunctionTool,
+    Image,
+    Message,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from ..core.request import (
     Constraint,
     ContextFreeGrammar,
@@ -33,6 +45,7 @@ class CallTerms(Struct, frozen=True):
     new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
     background: the priority is the server's own, and no wish of the client's.
     strict: an ignored parameter is an error. max_logprobs: most alternatives a token.
+    timeout: seconds from admission after which the answer fails with EngineTimeout; None is no deadline.
     """
 
     answer_id: str
@@ -42,6 +55,7 @@ class CallTerms(Struct, frozen=True):
     is_background: bool = False
     is_strict: bool = False
     max_logprobs: int = 20
+    timeout: float | None = None
 
 
 _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
@@ -52,6 +66,10 @@ _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
     ContextFreeGrammar: Feature.GRAMMAR,
 }
 
+FREE_SIZE = 1024 * 1024
+"""Characters that are always looked at closely, however small the context is."""
+MAX_COUNTED = 8 * 1024 * 1024
+MAX_COUNTED_MESSAGES = 20_000
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 
 
@@ -114,7 +132,7 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
     limit = min(capabilities.max_logprobs, terms.max_logprobs)
     for requested, param in ((request.logprobs, "top_logprobs"), (request.prompt_logprobs, "prompt_logprobs")):
         if requested is not None and requested > limit:
-            raise RequestError(f"`{param}` is {requested}; this server gives at most {limit}.", param=param)
+            raise RequestError(f"`{param}` is {requested}; the maximum is {limit}.", param=param)
 
 
 def _find_parameters(request: GenerateRequest) -> Iterator[str]:
@@ -155,11 +173,14 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
-    """A cheap bound before tokenising: `limit` tokens cannot hold more than this many bytes. Never a false reject.
+    """A cheap bound before rendering and tokenising: `limit` tokens cannot hold more than this many bytes, and a
+    message takes a token at least. Never a false reject.
 
     Raises ContextTooLong.
     """
     prompt = request.prompt
+    if isinstance(prompt, Conversation):
+        _check_arguments(prompt, limit, longest_token)
     if request.limits.truncate_prompt is not None or (isinstance(prompt, Conversation) and prompt.drop_oldest):
         return
     if isinstance(prompt, str):
@@ -170,9 +191,47 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
             "messages",
         )
     else:
-        return
+        size, param = 0, "prompt"
+    count = len(prompt.messages) if isinstance(prompt, Conversation) else 0 if isinstance(prompt, str) else len(prompt)
+    if count > limit:
+        raise ContextTooLong(limit=limit, prompt=count, at_least=True, param=param)
     if size > limit * longest_token:
         raise ContextTooLong(limit=limit, prompt=-(-size // longest_token), at_least=True, param=param)
+
+
+def check_countable(prompt: Conversation | str, limit: int, longest_token: int) -> None:
+    """For what is only to be counted, and may be larger than the context. Raises RequestError."""
+    most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
+    if isinstance(prompt, str):
+        size, param = _estimate_size(prompt), "prompt"
+    else:
+        size, param = (
+            sum(_estimate_part_size(part) for message in prompt.messages for part in _flatten_parts(message.parts)),
+            "messages",
+        )
+        _check_arguments(prompt, limit, longest_token)
+    if size > most:
+        raise RequestError(f"`{param}` has {size} characters; at most {most} are counted at a time.", param=param)
+    if not isinstance(prompt, str) and len(prompt.messages) > MAX_COUNTED_MESSAGES:
+        count = len(prompt.messages)
+        raise RequestError(
+            f"`messages` has {count} messages; at most {MAX_COUNTED_MESSAGES} are counted at a time.", param=param
+        )
+
+
+def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> None:
+    """Of tools: a template writes arguments and definitions in its own way, or not at all. So there is room for
+    many that the model does not see. Raises RequestError.
+    """
+    most = max(FREE_SIZE, limit * longest_token)
+    calls = sum(len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall)
+    if calls > most:
+        message = f"The arguments of the tool calls have {calls} characters; at most {most} are taken."
+        raise RequestError(message, param="messages", code="string_above_max_length")
+    tools = sum(len(tool.parameters or "") for tool in prompt.tools if isinstance(tool, FunctionTool))
+    if tools > most:
+        message = f"The parameters of the tools have {tools} characters; at most {most} are taken."
+        raise RequestError(message, param="tools", code="string_above_max_length")
 
 
 def _estimate_part_size(part: Part) -> int:

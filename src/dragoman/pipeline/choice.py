@@ -38,6 +38,6 @@ class ChoicePipeline:
         tokens = len(get_answer_tokens(event))
         self.n_tokens += tokens
         if isinstance(event, ReasoningDelta):
-            self.n_reasoning_tokens += tokens
+            self.n_reasoning_tokens += sum(not token.markup for token in event.tokens)
         elif isinstance(event, ChoiceFinished):
             self.has_finished = True

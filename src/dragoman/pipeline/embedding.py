@@ -13,6 +13,7 @@ from ..core.embeddings import Embeddings, EmbedRequest, TextInputs
 from ..core.engine import Embedder
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
+from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 MAX_INLINE_CHARS = 2048
@@ -24,7 +25,8 @@ async def embed(model: ServedModel, texts: TextInputs, dimensions: int | None, n
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
-    return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
+    with EngineCall():
+        return await embedder.embed(EmbedRequest(model.name, inputs, dimensions, normalize))
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
@@ -35,14 +37,16 @@ def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
         case TokenBackend(embedder=embedder, tokenizer=tokenizer) if embedder is not None:
             return embedder, tokenizer
         case ScorerBackend():
-            raise Unsupported("This model scores pairs of texts and makes no embeddings: use /rerank.", param="model")
+            raise Unsupported(
+                "This model scores pairs of texts and does not support embeddings: use /rerank.", param="model"
+            )
         case TokenBackend() | EventBackend():
-            raise Unsupported("This model makes no embeddings.", param="model")
+            raise Unsupported("This model does not support embeddings.", param="model")
 
 
 def build_no_generation_error(backend: EmbedderBackend | ScorerBackend) -> Unsupported:
     route = "/v1/embeddings" if isinstance(backend, EmbedderBackend) else "/rerank or /score"
-    return Unsupported(f"This model reads texts and generates none: use {route}.", param="model")
+    return Unsupported(f"This model does not generate text: use {route}.", param="model")
 
 
 async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
@@ -59,9 +63,12 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
     text, wrapping = texts.inputs[index], tokenizer.wrapping
     is_wrapped = isinstance(text, str) and texts.add_special_tokens
     prefix, suffix = (wrapping.prefix, wrapping.suffix) if is_wrapped else ((), ())
+    param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
+    if texts.truncate is None and len(text) > limit * (tokenizer.longest_token if isinstance(text, str) else 1):
+        least = -(-len(text) // tokenizer.longest_token) if isinstance(text, str) else len(text)
+        raise ContextTooLong(limit=limit, prompt=least, at_least=True, param=param)
     text_ids = tuple(tokenizer.encode(text, special=False)) if isinstance(text, str) else text
     n_special = len(prefix) + len(suffix)
-    param = "input" if len(texts.inputs) == 1 else f"input[{index}]"
     if texts.truncate is not None:
         max_ids = limit if texts.truncate < 0 else min(texts.truncate, limit)
         if max_ids <= n_special:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 import msgspec
 
 from ..core.event_grammar import EventGrammar, ProtocolError
 from ..core.events import ChoiceFinished, Event, Finished, FinishReason, PromptTokens, Started, Usage
 from .choice import ChoicePipeline
+from .engine_calls import EngineCall, Progress, close_stream, contain
 from .prepare import EventJob
 
 
@@ -20,27 +21,49 @@ class EventRun:
     garbled answer.
     """
 
-    def __init__(self, job: EventJob) -> None:
-        self._job = job
+    def __init__(self, job: EventJob, progress: Progress) -> None:
+        self._job, self._progress = job, progress
         self._grammar = EventGrammar()
         self._choices: list[ChoicePipeline] = []
         self._started = Started(0)
-        self._was_stopped = False
+        self._was_stopped = self._ended = False
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
-        async with aclosing(self._job.engine.generate(self._job.request)) as events:
-            async for event in events:
-                self._grammar.feed(event)
-                canonical = self._handle_event(event)
+        task, progress = asyncio.current_task(), self._progress
+        with EngineCall():
+            events = self._job.engine.generate(self._job.request)
+        progress.begin()
+        try:
+            while not self._ended:
+                try:
+                    event = await anext(events)
+                except StopAsyncIteration:
+                    raise ProtocolError("the engine's stream ended without Finished") from None
+                except Exception:
+                    raise
+                except BaseException as error:
+                    contained = contain(error, task)
+                    if contained is error:
+                        raise
+                    raise contained from error
+                progress.events += 1
+                canonical = self._feed(event)
                 if canonical:
                     yield canonical
-                if isinstance(event, Finished):
-                    return
-                if self._was_stopped and all(choice.has_finished for choice in self._choices):
-                    # The last choice met a stop string here, so the engine's own end would come too late.
-                    yield [Finished(self._build_usage())]
-                    return
-            raise ProtocolError("the engine's stream ended without Finished")
+        finally:
+            progress.end()
+            await close_stream(events)
+
+    def _feed(self, event: Event) -> list[Event]:
+        self._grammar.feed(event)
+        out = self._handle_event(event)
+        if isinstance(event, Finished):
+            self._ended = True
+        elif self._was_stopped and all(strand.has_finished for strand in self._choices):
+            # The last choice met a stop string here, so the engine's own end would come too late.
+            self._ended = True
+            return [*out, Finished(self._build_usage())]
+        return out
 
     def _handle_event(self, event: Event) -> list[Event]:
         match event:

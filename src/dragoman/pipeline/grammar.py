@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import anyio.to_thread
+
 from ..constraints.grammar_compiler import CompiledGrammar
-from ..constraints.lark import CallForm, ReasoningSection, ToolCallRules, compose_grammar
+from ..constraints.lark import CallForm, ConstraintGrammar, ReasoningSection, ToolCallRules, compose_grammar
 from ..constraints.schema import check_schema
 from ..core.errors import RequestError, Unsupported
 from ..core.message import CustomTool, FunctionTool, Tool
@@ -13,36 +17,42 @@ from .models import ServedModel, TokenBackend
 from .sampling import ends_in_reasoning, find_callable_tools
 
 
-def compile_grammar(
+async def compile_grammar(
     model: ServedModel,
     backend: TokenBackend,
     request: GenerateRequest,
     prompt_tail: str,
     warnings: list[str],
 ) -> CompiledGrammar | None:
-    """Blocking. Raises RequestError naming the schema or pattern that cannot be enforced.
+    """Raises RequestError naming the schema or pattern that cannot be enforced.
 
     A schema that is not strict and has a keyword nobody can enforce is loosened to any JSON object, with a
     warning, while the tools may be called freely.
     """
-    body = request.constraint
-    if isinstance(body, JsonSchema):
-        check_schema(body.schema, "response_format.json_schema.schema")
     tools = find_callable_tools(request)
-    calls = None if model.tools is None or not tools else _build_calls(model.tools, backend, request, tools, warnings)
-    if body is None and calls is None:
-        return None
-    grammar = compose_grammar(
-        backend.tokenizer.special_tokens,
-        body=body,
-        calls=calls,
-        reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
-        answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
+    calls = (
+        None if model.tools is None or not tools else await _build_calls(model.tools, backend, request, tools, warnings)
     )
-    return backend.compiler.compile(grammar)
+
+    def compose_whole() -> ConstraintGrammar | None:
+        body = request.constraint
+        if isinstance(body, JsonSchema):
+            check_schema(body.schema, "response_format.json_schema.schema")
+        if body is None and calls is None:
+            return None
+        return compose_grammar(
+            backend.tokenizer.special_tokens,
+            body=body,
+            calls=calls,
+            reasoning=_build_reasoning_section(model, backend, request, prompt_tail),
+            answer_prefix="" if model.reasoning is None else model.reasoning.syntax.answer_prefix,
+        )
+
+    grammar = await anyio.to_thread.run_sync(compose_whole)
+    return None if grammar is None else await backend.compiler.compile(grammar)
 
 
-def _build_calls(
+async def _build_calls(
     format: ToolFormat,
     backend: TokenBackend,
     request: GenerateRequest,
@@ -52,10 +62,18 @@ def _build_calls(
     assert isinstance(request.prompt, Conversation)
     tool_choice = request.prompt.tool_choice
     declared_tools = list(request.prompt.tools)
-    forms = tuple(_build_call_form(format, backend, tool, declared_tools.index(tool), warnings) for tool in tools)
+    params = [f"tools[{declared_tools.index(tool)}]" for tool in tools]
+
+    def compose_each() -> list[_Composed]:
+        each = zip(tools, params, strict=True)
+        return [_compose_tool(format, backend, tool, param, warnings) for tool, param in each]
+
+    forms = [await _enforce(format, backend, made) for made in await anyio.to_thread.run_sync(compose_each)]
+    warnings += [warning for _, warning in forms if warning is not None]
     allows_parallel = request.prompt.parallel_tool_calls and not tool_choice.is_named
+    called = tuple(form for form, _ in forms)
     return ToolCallRules(
-        forms,
+        called,
         format.call_separator,
         tool_choice.mode == "required",
         allows_parallel,
@@ -64,26 +82,51 @@ def _build_calls(
     )
 
 
-def _build_call_form(
-    format: ToolFormat, backend: TokenBackend, tool: Tool, index: int, warnings: list[str]
-) -> CallForm:
-    param = f"tools[{index}].function.parameters"
+class _Composed(NamedTuple):
+    """A tool with its form and the grammar of this form alone, or the error of a schema that cannot be enforced.
+
+    Without either there is nothing to compile.
+    """
+
+    tool: Tool
+    param: str
+    form: CallForm | None
+    grammar: ConstraintGrammar | None = None
+    error: RequestError | None = None
+
+
+def _compose_tool(format: ToolFormat, backend: TokenBackend, tool: Tool, place: str, warnings: list[str]) -> _Composed:
+    param = f"{place}.function.parameters"
     if isinstance(tool, CustomTool):
-        return _build_custom_form(format, tool, f"tools[{index}].custom", warnings)
+        return _Composed(tool, param, _build_custom_form(format, tool, f"{place}.custom", warnings))
     if tool.parameters is None:
-        return CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
+        return _Composed(tool, param, CallForm(_build_pieces(format, tool, param), param, bool(tool.strict)))
     try:
         check_schema(tool.parameters, param)
         form = CallForm(_build_pieces(format, tool, param), param, bool(tool.strict))
-        single_call = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
-        backend.compiler.compile(compose_grammar(backend.tokenizer.special_tokens, calls=single_call))
+        alone = ToolCallRules((form,), is_required=True, around=format.section_delimiters)
+        return _Composed(tool, param, form, compose_grammar(backend.tokenizer.special_tokens, calls=alone))
     except RequestError as error:
-        if tool.strict:
-            raise
-        warnings.append(f"{param} is not enforced: {error.message}")
-        relaxed_tool = FunctionTool(tool.name, tool.description, None, tool.strict)
-        return CallForm(_build_pieces(format, relaxed_tool, param), param, False)
-    return form
+        return _Composed(tool, param, None, error=error)
+
+
+async def _enforce(format: ToolFormat, backend: TokenBackend, made: _Composed) -> tuple[CallForm, str | None]:
+    """The tool's form, and a warning where its schema is not enforced. Raises RequestError if it is strict."""
+    tool, error = made.tool, made.error
+    try:
+        if made.grammar is not None:
+            await backend.compiler.compile(made.grammar)
+    except RequestError as not_compiled:
+        error = not_compiled
+    if error is None:
+        assert made.form is not None
+        return made.form, None
+    assert isinstance(tool, FunctionTool)
+    if tool.strict:
+        raise error
+    loose = FunctionTool(tool.name, tool.description, None, tool.strict)
+    warning = f"{made.param} is not enforced: {error.message}"
+    return CallForm(_build_pieces(format, loose, made.param), made.param, False), warning
 
 
 def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
@@ -112,5 +155,5 @@ def _build_reasoning_section(
     if ends_in_reasoning(syntax, prompt_tail):
         return ReasoningSection(syntax, is_open=True)
     enabled = prompt.reasoning.enabled
-    is_optional = backend.renderer is not None and not backend.renderer.template.features.supports_thinking
+    is_optional = backend.renderer is not None and not backend.renderer.template.traits.supports_thinking
     return ReasoningSection(syntax) if enabled or (enabled is None and is_optional) else None

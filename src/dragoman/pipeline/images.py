@@ -40,7 +40,7 @@ def _replace_image(part: Part, image_data: list[bytes], replacement: Image | Tex
             image_data.append(data)
             return replacement
         case Image():
-            raise Unsupported("This engine takes images that come with the request only.", param="messages")
+            raise Unsupported("This engine accepts only images that are included in the request.", param="messages")
         case ToolResult(content=content):
             content_parts = tuple(
                 _replace_image(item, image_data, replacement) if isinstance(item, Image) else item for item in content

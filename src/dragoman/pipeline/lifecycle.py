@@ -73,9 +73,9 @@ class ModelSummary:
 class ModelState(StrEnum):
     UNLOADED = "unloaded"
     LOADED = "loaded"
-    DRAINING = "leaving"
+    DRAINING = "draining"
     """Nobody new is let in; those who are there finish."""
-    FAILED = "ill"
+    FAILED = "failed"
     """Its engine died, or it could not be loaded. It is tried again later."""
 
 
@@ -91,14 +91,15 @@ class ModelSlot:
         self._n_users = self._n_waiting = self._reserved = 0
         self._changed = asyncio.Event()
         self._n_failures = 0
-        self.last_used = self.started_at = self.retry_at = clock()
+        self.last_used = self.started_at = self.retry_at = self._progressed = clock()
+        self._events_seen = 0
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
         """Known once it has been loaded."""
 
     def __enter__(self) -> None:
         if self.state is not ModelState.LOADED:
             # It went between being found and being used.
-            raise Overloaded("The model has just been let go; try again.")
+            raise Overloaded("The model is being unloaded; retry in a few seconds.")
         self._n_users += 1
 
     def __exit__(self, *_: object) -> None:
@@ -145,13 +146,30 @@ class ModelSlot:
         """It is time to try again."""
         return self.state is ModelState.FAILED and self._clock() >= self.retry_at
 
+    def note_progress(self) -> None:
+        """Called now and then: whether its generations have advanced since the last call. One that is held need not."""
+        model = self.model
+        if model is None:
+            return
+        events, held = model.progress.events, model.control is not None and model.control.is_paused
+        if events != self._events_seen or not model.progress.running or held:
+            self._events_seen, self._progressed = events, self._clock()
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds for which requests have run without a single event, as of the last `note_progress`."""
+        model = self.model
+        if model is None or not model.progress.running or model.progress.events != self._events_seen:
+            return 0.0
+        return self._clock() - self._progressed
+
     def acquire_model(self) -> ServedModel:
         """The model, for a request that has come. Raises Overloaded while it is ill or not here."""
         if self.state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
-            raise Overloaded("The model's engine failed and is being started again.", retry_after=retry_after)
+            raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
         if self.model is None or self.state is not ModelState.LOADED:
-            raise Overloaded("The model is not loaded at present; try again.")
+            raise Overloaded("The model is not loaded; retry in a few seconds.")
         self.last_used = self._clock()
         return self.model
 
@@ -165,7 +183,7 @@ class ModelSlot:
         except (DragomanError, OSError, ValueError) as error:
             log.exception("%s cannot be loaded", self.name)
             await self._fail_and_stop()
-            raise EngineError(f"The model `{self.name}` could not be loaded; the server's log says why.") from error
+            raise EngineError(f"The model `{self.name}` could not be loaded; see the server's log.") from error
         self.summary = ModelSummary.from_model(model)
         self._reserved = self._n_waiting
         log.info("%s is loaded", self.name)
@@ -183,7 +201,7 @@ class ModelSlot:
         await self._wait_until(lambda: not self._n_users)
         await self.stop()
         self.model, self.state = None, ModelState.UNLOADED
-        log.info("%s is let go", self.name)
+        log.info("%s is unloaded", self.name)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -191,12 +209,14 @@ class ModelSlot:
             await self._changed.wait()
 
     async def stop(self) -> None:
+        if self.model is not None:
+            self.model.close_workers()
         for engine in self._find_engines():
             await engine.stop()
 
     async def stop_failed(self) -> None:
         """Ends what its dead engine was doing: those who wait for it get their error now."""
-        log.error("%s: its engine died", self.name)
+        log.error("%s: the engine failed", self.name)
         await self._fail_and_stop()
 
     async def _fail_and_stop(self) -> None:
@@ -205,7 +225,7 @@ class ModelSlot:
             async with asyncio.timeout(FAILED_STOP_TIMEOUT):
                 await self.stop()
         except Exception:
-            log.exception("%s: its engine could not be stopped", self.name)
+            log.exception("%s: the engine could not be stopped", self.name)
 
     async def restart(self) -> None:
         """Tries again. What was being loaded when it fell ill is loaded by the next request."""
@@ -215,10 +235,10 @@ class ModelSlot:
         try:
             await self.start()
         except Exception:
-            log.exception("%s: its engine could not be started again", self.name)
+            log.exception("%s: the engine could not be restarted", self.name)
             await self._fail_and_stop()
         else:
-            log.info("%s: its engine was started again", self.name)
+            log.info("%s: the engine was restarted", self.name)
 
     def _mark_failed(self) -> None:
         now = self._clock()

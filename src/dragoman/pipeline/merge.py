@@ -9,6 +9,7 @@ from contextlib import aclosing
 import msgspec
 
 from ..core.events import Event, Finished, PromptTokens, Started, Token, Usage, get_answer_tokens
+from .engine_calls import contain
 from .output_queue import OutputQueue
 
 Batches = AsyncGenerator[list[Event]]
@@ -41,12 +42,16 @@ async def _merge_concurrently(prompts: Sequence[Batches]) -> Batches:
 async def _forward_batches(
     index: int, batches: Batches, queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]]
 ) -> None:
+    task = asyncio.current_task()
     try:
         async with aclosing(batches):
             async for batch in batches:
                 queue.put((index, batch))
-    except Exception as error:
-        queue.put((index, _PromptEnd(error)))
+    except BaseException as error:
+        failure = contain(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        queue.put((index, _PromptEnd(failure)))
     else:
         queue.put((index, _PromptEnd()))
 

@@ -100,7 +100,9 @@ class RequestMetrics:
                 self._open_choices = choices
             case ChoiceFinished(_, reason):
                 self._open_choices -= 1
-                stats.record_finish(reason)
+                if not self._open_choices:
+                    # Once a request, as the histograms beside it count. The choice that ends last gives the reason.
+                    stats.record_finish(reason)
             case _:
                 pass
 

@@ -10,18 +10,19 @@ from fnmatch import fnmatchcase
 
 from ..core.errors import EngineError, ModelNotFound, Overloaded, RequestError
 from .adapters import Adapter
+from .engine_calls import contain
 from .lifecycle import ModelSlot, ModelSpec, ModelState
 from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
-    "ModelSlot",
-    "ModelSpec",
-    "ModelState",
     "Models",
+    "Offer",
+    "Place",
     "ScorerBackend",
     "ServedModel",
+    "State",
     "TokenBackend",
 ]
 
@@ -105,7 +106,7 @@ class Models:
         """
         slot = self.find_slot(name)
         if self.is_closed:
-            raise Overloaded("The server is stopping; try again.")
+            raise Overloaded("The server is shutting down; retry later.")
         if slot.state in (ModelState.UNLOADED, ModelState.DRAINING):
             load_task = self._loads.get(slot.name)
             if load_task is None:
@@ -118,7 +119,7 @@ class Models:
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
         """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
         if base.adapters is None:
-            raise RequestError("This model's engine takes no adapters.", param="base_model_name")
+            raise RequestError("This model's engine does not support adapters.", param="base_model_name")
         if adapter.name in self._by_name:
             raise RequestError(f"`{adapter.name}` is the name of a served model.", param="lora_name")
         await base.adapters.load(adapter, replace=replace)
@@ -130,7 +131,7 @@ class Models:
             if model.adapters is not None and name in model.adapters:
                 model.adapters.unload(name)
                 return
-        raise RequestError(f"`{name}` is no adapter.", param="lora_name")
+        raise RequestError(f"`{name}` is not an adapter.", param="lora_name")
 
     async def start(self) -> None:
         for slot in self._slots:
@@ -152,6 +153,7 @@ class Models:
 
     async def poll(self, slot: ModelSlot) -> None:
         """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
+        slot.note_progress()
         if slot.failed:
             await slot.stop_failed()
         if slot.retry_due:
@@ -162,13 +164,16 @@ class Models:
                     await slot.drain_and_unload()
 
     async def _poll_forever(self, slot: ModelSlot) -> None:
+        task = asyncio.current_task()
         while True:
             await self._sleep(POLL_INTERVAL)
             try:
                 await self.poll(slot)
-            except Exception:
+            except BaseException as error:
+                if not isinstance(error, Exception) and contain(error, task) is error:
+                    raise
                 # Whatever it was, the next look must come.
-                log.exception("looking after %s failed", slot.name)
+                log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
         async with self._load_lock:
@@ -185,7 +190,9 @@ class Models:
         while sum(slot.memory for slot in self._slots) + required > memory_limit:
             candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
             if not candidates:
-                raise EngineError(f"The model `{new_slot.name}` takes more memory than all models may take here.")
+                raise EngineError(
+                    f"The model `{new_slot.name}` needs more memory than the limit for all models (--model-memory-limit)."
+                )
             await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
     def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import anyio.to_thread
 import msgspec
 
 from ..constraints.grammar_compiler import CompiledGrammar
@@ -86,9 +85,9 @@ async def prepare_job(
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
     if isinstance(backend, EventBackend):
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
-            warnings.append("truncation is ignored: this model's engine makes its own prompts")
+            warnings.append("truncation is ignored: this model's engine builds its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
-            warnings.append("context_management is ignored: this model's engine makes its own prompts")
+            warnings.append("context_management is ignored: this model's engine builds its own prompts")
         return _build_event_job(model, backend.engine, request, terms), warnings
     preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
     return await preparation.build_job(), warnings
@@ -147,7 +146,7 @@ class _TokenPreparation:
         for name in encoded.ignored_options:
             self.warnings.append(f"{name} is ignored: this model's chat template does not use it")
         if request.limits.stop and not _find_stops(request):
-            self.warnings.append("stop is ignored: it would cut the JSON that the response format asks for")
+            self.warnings.append("stop is ignored: it would truncate the JSON of the response format")
         max_tokens = self._limit_max_tokens(len(encoded.ids))
         requests = self._build_requests(encoded, max_tokens, await self._compile_grammar(encoded))
         return TokenJob(
@@ -176,7 +175,9 @@ class _TokenPreparation:
             default = self.model.max_new_tokens
             return available if default is None else min(available, default)
         if requested > available:
-            self.warnings.append(f"max_tokens is cut from {requested} to {available}: the context holds {limit} tokens")
+            self.warnings.append(
+                f"max_tokens is reduced from {requested} to {available}: the context has {limit} tokens"
+            )
         return min(requested, available)
 
     async def _compile_grammar(self, encoded: EncodedPrompt) -> CompiledGrammar | None:
@@ -184,9 +185,7 @@ class _TokenPreparation:
             return None
         if Feature.GRAMMAR not in self.model.capabilities.features:
             return None
-        return await anyio.to_thread.run_sync(
-            lambda: compile_grammar(self.model, self.backend, self.request, encoded.prompt_tail, self.warnings)
-        )
+        return await compile_grammar(self.model, self.backend, self.request, encoded.prompt_tail, self.warnings)
 
     def _build_requests(
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None

@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.errors import RequestError, Unsupported
 from ..core.events import AppliedEdit
-from ..core.message import Text
+from ..core.message import Text, Tool
 from ..core.request import Conversation, GenerateRequest
 from ..core.vision import ImageProcessor, PreparedImage
 from ..prompts.render import ImagePlaceholders, Rendered, Renderer
@@ -89,16 +89,40 @@ async def render_conversation(
     """
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     conversation, images = _extract_images(backend.vision, conversation)
+    source = conversation.template.template
+    if source is not None:
+        return await _render_untrusted(backend, conversation, images, source, terms, visible_tools)
 
     def work() -> tuple[Rendered, tuple[PreparedImage, ...]]:
-        renderer = _find_renderer(backend, conversation.template.template)
+        renderer = _model_renderer(backend)
         read_images, placeholders = _read_images(backend.vision, images)
         prepared = _apply_effort(renderer, conversation)
         return renderer.render(prepared, now=terms.now, tools=visible_tools, placeholders=placeholders), read_images
 
-    # A template that a request brings along has to be compiled first, and images have to be decoded.
-    is_slow = images or conversation.template.template is not None
-    return await _run_off_loop(MAX_INLINE_CHARS + 1 if is_slow else _estimate_size(conversation), work)
+    # Images have to be decoded.
+    return await _run_off_loop(MAX_INLINE_CHARS + 1 if images else _estimate_size(conversation), work)
+
+
+async def _render_untrusted(
+    backend: TokenBackend,
+    conversation: Conversation,
+    images: list[bytes],
+    source: str,
+    terms: CallTerms,
+    shown: tuple[Tool, ...] | None,
+) -> tuple[Rendered, tuple[PreparedImage, ...]]:
+    """With the template that the request brought along, which runs in a process of its own."""
+    base, templates = _model_renderer(backend), backend.request_templates
+    if templates is None:
+        raise Unsupported(
+            "This server does not take chat templates from requests (--trust-request-chat-template).",
+            param="chat_template",
+        )
+    renderer = await templates.renderer(base, source)
+    read, pictures = await anyio.to_thread.run_sync(_read_images, backend.vision, images)
+    ready = _apply_effort(renderer, conversation)
+    steps = renderer.steps(ready, now=terms.now, tools=shown, pictures=pictures)
+    return await templates.render(renderer, steps), read
 
 
 def _extract_images(vision: ImageProcessor | None, conversation: Conversation) -> tuple[Conversation, list[bytes]]:
@@ -118,7 +142,7 @@ def _read_images(
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
     """A template that has a switch and no degrees thinks when any effort is asked for."""
-    reasoning, features = conversation.reasoning, renderer.template.features
+    reasoning, features = conversation.reasoning, renderer.template.traits
     if reasoning.effort is None or features.supports_reasoning_effort or not features.supports_thinking:
         return conversation
     enabled = reasoning.effort != "none" if reasoning.enabled is None else reasoning.enabled
@@ -130,18 +154,10 @@ async def _run_off_loop(n_chars: int, work: Callable[[], T]) -> T:
     return work() if n_chars <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(work)
 
 
-def _find_renderer(backend: TokenBackend, source: str | None) -> Renderer:
-    """The model's own, or one with the template that the request brought along."""
+def _model_renderer(backend: TokenBackend) -> Renderer:
     if backend.renderer is None:
         raise Unsupported("This model has no chat template; use /v1/completions.", param="messages")
-    if source is None:
-        return backend.renderer
-    if not backend.trust_templates:
-        raise Unsupported(
-            "This server does not take chat templates from requests (--trust-request-chat-template).",
-            param="chat_template",
-        )
-    return backend.renderer.find_variant(source)
+    return backend.renderer
 
 
 def _estimate_size(conversation: Conversation) -> int:

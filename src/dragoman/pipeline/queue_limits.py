@@ -27,7 +27,7 @@ class TokenBudget:
         """Raises Overloaded where a prompt of any length would be refused."""
         if self._fast_rejections:
             self._fast_rejections -= 1
-            raise QueueFull("As many wait for the engine already as may.")
+            raise QueueFull("The request queue is full; retry later.")
         if self.waiting_tokens >= self._max_tokens:
             raise self._build_overloaded()
 
@@ -51,4 +51,4 @@ class TokenBudget:
         self._fast_rejections = 0
 
     def _build_overloaded(self) -> Overloaded:
-        return Overloaded(f"{self.waiting_tokens} tokens of prompts are waiting already.")
+        return Overloaded(f"{self.waiting_tokens} tokens of prompts are already queued; retry later.")

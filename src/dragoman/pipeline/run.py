@@ -9,6 +9,7 @@ from ..core.events import Event
 from ..core.request import GenerateRequest
 from ..prompts.token_replay import find_ids_since_control
 from .admission import CallTerms
+from .engine_calls import limit_time
 from .event_run import EventRun
 from .lifecycle import Lease
 from .merge import merge_prompts, select_best
@@ -59,8 +60,10 @@ async def _prepare_call(
         job, job_warnings = await prepare_job(model, request, terms, index)
         jobs.append(job)
         warnings |= dict.fromkeys(job_warnings)
-    streams = [_build_stream(*prompt_args) for prompt_args in zip(jobs, requests, request_metrics, strict=True)]
+    streams = [_build_stream(model, *prompt_args) for prompt_args in zip(jobs, requests, request_metrics, strict=True)]
     batches = merge_prompts(streams)
+    if terms.timeout is not None:
+        batches = limit_time(batches, terms.timeout)
     if model.usage_guard is not None:
         batches = Lease(model.usage_guard, batches)
     admitted = all(isinstance(job, TokenJob) for job in jobs)
@@ -73,8 +76,11 @@ def _find_resume_ids(model: ServedModel, job: Job) -> tuple[int, ...] | None:
     return find_ids_since_control(job.prompt, model.backend.tokenizer.control_ids)
 
 
-def _build_stream(job: Job, request: GenerateRequest, metrics: RequestMetrics | None) -> AsyncGenerator[list[Event]]:
-    run = TokenRun(job) if isinstance(job, TokenJob) else EventRun(job)
+def _build_stream(
+    model: ServedModel, job: Job, request: GenerateRequest, metrics: RequestMetrics | None
+) -> AsyncGenerator[list[Event]]:
+    progress = model.progress
+    run = TokenRun(job, progress) if isinstance(job, TokenJob) else EventRun(job, progress)
     batches = run.stream_batches() if metrics is None else measure(run.stream_batches(), metrics)
     candidates = request.best_of or 0
     return select_best(batches, request.choices) if candidates > request.choices else batches

@@ -52,7 +52,9 @@ def build_reasoning_budget(
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
     if model.reasoning is None:
-        raise Unsupported("This model does not reason: there is nothing to limit.", param="thinking_token_budget")
+        raise Unsupported(
+            "This model does not support reasoning, so it has no reasoning to limit.", param="thinking_token_budget"
+        )
     syntax = model.reasoning.syntax
     begin, end = (tuple(backend.tokenizer.encode(marker, special=True)) for marker in (syntax.begin, syntax.end))
     return ReasoningBudget(prompt.reasoning.budget, begin, end, end, ends_in_reasoning(syntax, prompt_tail))

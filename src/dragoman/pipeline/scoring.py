@@ -12,6 +12,7 @@ from ..core.embeddings import Embeddings, EmbedRequest, RelevanceScores, ScoreRe
 from ..core.errors import ContextTooLong, RequestError, Unsupported
 from ..prompts.tokenizer import HfTokenizer
 from .embedding import MAX_INLINE_CHARS, find_embedder, truncate_ids
+from .engine_calls import EngineCall
 from .models import ScorerBackend, ServedModel
 
 T = TypeVar("T")
@@ -27,17 +28,21 @@ async def score_pairs(model: ServedModel, request: TextPairs) -> RelevanceScores
 async def _score_with_cross_encoder(backend: ScorerBackend, name: str, request: TextPairs) -> RelevanceScores:
     limit = backend.engine.max_tokens
     pairs = await _run_encoding(lambda: _encode_pairs(backend.tokenizer, request, limit), request)
-    return await backend.engine.score(ScoreRequest(name, pairs, request.activation))
+    with EngineCall():
+        return await backend.engine.score(ScoreRequest(name, pairs, request.activation))
 
 
 async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> RelevanceScores:
     """Each text is read once, however many it is compared with."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
-        raise Unsupported("This model's scores are cosines, which pass no function.", param="use_activation")
+        raise Unsupported(
+            "This model's scores are cosine similarities, which use no activation function.", param="use_activation"
+        )
     limit = embedder.embedding_info.max_tokens
     inputs = await _run_encoding(lambda: _encode_texts(tokenizer, request, limit), request)
-    embeddings = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
+    with EngineCall():
+        embeddings = await embedder.embed(EmbedRequest(model.name, inputs, normalize=True))
     return await anyio.to_thread.run_sync(_compute_cosines, embeddings, len(request.queries))
 
 
@@ -93,7 +98,7 @@ def _subtract_tokens(limit: int, used: int) -> int:
     """Tokens that are left for a text. Raises RequestError where there are none."""
     if limit <= used:
         raise RequestError(
-            f"truncate_prompt_tokens leaves no token: {used} stand beside the text that is cut.",
+            f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required besides it.",
             param="truncate_prompt_tokens",
         )
     return limit - used

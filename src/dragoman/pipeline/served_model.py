@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from ..constraints.grammar_compiler import Compiler
+from ..constraints.bounded import BoundedCompiler
 from ..core.control import EngineControl, Scriptable, Trainable
 from ..core.engine import Capabilities, Embedder, Encoder, Engine, PrefixCache, Scorer, TokenEngine, Tokenizer
 from ..core.metrics import StatsSource
@@ -13,10 +13,12 @@ from ..core.request import Sampling
 from ..core.syntax import ReasoningFormat, ToolFormat
 from ..core.vision import ImageProcessor
 from ..prompts.render import Renderer
+from ..prompts.request_templates import RequestTemplates
 from ..prompts.template import TokenizerInfo
 from ..prompts.tokenizer import HfTokenizer
 from .adapters import Adapters
 from .detokenizer import Vocabulary
+from .engine_calls import Progress
 from .queue_limits import TokenBudget
 
 
@@ -25,18 +27,18 @@ class TokenBackend:
     """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
 
     eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
-    knows none. trust_templates: requests may bring their own. embedder: makes vectors of the same tokens.
-    cache: what the engine keeps of prompts, where it tells. vision: how it takes images; None for one that sees none.
-    room: for prompts that wait for the engine.
+    knows none. request_templates: renders those that requests bring along; None where they may not. embedder: makes
+    vectors of the same tokens. cache: what the engine keeps of prompts, where it tells. vision: how it takes images;
+    None for one that sees none. room: for prompts that wait for the engine.
     """
 
     engine: TokenEngine
     tokenizer: HfTokenizer
     vocabulary: Vocabulary
-    compiler: Compiler
+    compiler: BoundedCompiler
     eos: frozenset[int]
     renderer: Renderer | None = None
-    trust_templates: bool = False
+    request_templates: RequestTemplates | None = None
     embedder: Embedder | None = None
     cache: PrefixCache | None = None
     vision: ImageProcessor | None = None
@@ -75,7 +77,7 @@ class ServedModel:
     can be held; trainable: whose weights can be replaced; directed: that can be told what to say. adapters: those that
     can be named instead of the model; None for one that knows none. presence: held by whoever uses it, that it may not
     be let go meanwhile; None for one that always stays. tokenizer_info: what a client needs to know to do the
-    tokenizer's work itself, where it is known.
+    tokenizer's work itself, where it is known. progress: counts what its generations do.
     """
 
     name: str
@@ -96,6 +98,7 @@ class ServedModel:
     adapters: Adapters | None = None
     usage_guard: AbstractContextManager[None] | None = None
     tokenizer_info: TokenizerInfo | None = None
+    progress: Progress = field(default_factory=Progress, compare=False)
     marker_ids: frozenset[int] = field(init=False)
     """Control tokens whose text the parsers need; the same set for every request."""
 
@@ -132,6 +135,13 @@ class ServedModel:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self.backend.tokenizer
+
+    def close_workers(self) -> None:
+        """Kill the processes that compile grammars and render templates. Requests that wait for them get Overloaded."""
+        if isinstance(self.backend, TokenBackend):
+            self.backend.compiler.close()
+            if self.backend.request_templates is not None:
+                self.backend.request_templates.close()
 
     def keep_loaded(self) -> AbstractContextManager[None]:
         """While this is entered the model stays. Raises Overloaded if it has just gone."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, Token, get_answer_tokens
+from ..core.events import ChoiceFinished, Event, FinishReason, TextDelta, get_answer_tokens
+from ..parsers.base import Buffer
 from ..parsers.multi_pattern import AhoCorasick
 
 
@@ -81,7 +81,7 @@ class StopStage:
         self._stops = self._build_stops()
         self._min_tokens = min_tokens
         self._n_tokens = 0
-        self._pending_tokens = _PendingTokens()
+        self._pending_tokens = Buffer()
         self.matched: str | None = None
 
     def feed(self, event: Event) -> list[Event]:
@@ -90,62 +90,33 @@ class StopStage:
         tokens = get_answer_tokens(event)
         self._n_tokens += len(tokens)
         if self.matched is not None:
-            self._pending_tokens.add("", tokens)
+            self._pending_tokens.push("", tokens)
             return []
         if isinstance(event, TextDelta):
             return self._feed_text(event)
         return [*self._flush(), event]
 
     def _feed_text(self, event: TextDelta) -> list[Event]:
-        if not self._pending_tokens and self._stops.can_pass_through(event.text):
+        if self._pending_tokens.is_empty and self._stops.can_pass_through(event.text):
             return [event]
-        self._pending_tokens.add(event.text, event.tokens)
+        self._pending_tokens.push(event.text, event.tokens)
         text = self._stops.feed(event.text, ignore=self._n_tokens <= self._min_tokens)
         self.matched = self._stops.matched
         if not text:
             return []
-        return [TextDelta(event.choice, text, self._pending_tokens.release(len(text)))]
+        return [TextDelta(event.choice, text, self._pending_tokens.pop(len(text))[1])]
 
     def _flush(self) -> list[Event]:
         """Text ends here: what was held back for a stop that may have been coming is text after all."""
         text = self._stops.flush()
         self._stops = self._build_stops()
-        tokens = self._pending_tokens.release_all()
+        tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]
         if not text and not tokens:
             return []
         return [TextDelta(self._choice, text, tokens)]
 
     def _finish(self, event: ChoiceFinished) -> list[Event]:
         if self.matched is not None:
-            tokens = self._pending_tokens.release_all() + event.tokens
+            tokens = self._pending_tokens.pop(len(self._pending_tokens))[1] + event.tokens
             return [replace(event, reason=FinishReason.STOP, stop=self.matched, tokens=tokens)]
         return [*self._flush(), event]
-
-
-class _PendingTokens:
-    """Which tokens the held text came from."""
-
-    def __init__(self) -> None:
-        self._queue: deque[tuple[int, Token]] = deque()
-        self._end = 0
-        self._released = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._queue)
-
-    def add(self, text: str, tokens: tuple[Token, ...]) -> None:
-        self._end += len(text)
-        self._queue.extend((self._end, token) for token in tokens)
-
-    def release(self, n_chars: int) -> tuple[Token, ...]:
-        self._released += n_chars
-        tokens: list[Token] = []
-        while self._queue and self._queue[0][0] <= self._released:
-            tokens.append(self._queue.popleft()[1])
-        return tuple(tokens)
-
-    def release_all(self) -> tuple[Token, ...]:
-        tokens = tuple(token for _, token in self._queue)
-        self._queue.clear()
-        self._released = self._end
-        return tokens

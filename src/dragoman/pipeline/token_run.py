@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 
 from ..core.engine import (
@@ -18,8 +19,11 @@ from ..core.engine import (
 from ..core.errors import ConnectionDropped, DragomanError, EngineError, QueueFull
 from ..core.events import Event, Finished, FinishReason, PromptTokens, Started, Token, Usage, WeightSpan
 from .detokenizer import TextAssembler
+from .engine_calls import EngineCall, Progress
 from .output_queue import OutputQueue
 from .prepare import TokenJob
+
+log = logging.getLogger(__name__)
 
 
 class TokenRun:
@@ -40,14 +44,16 @@ class TokenRun:
         "_job",
         "_n_unfinished",
         "_pending_outputs",
+        "_progress",
         "_prompt_tokens",
         "_queue",
         "_queue_budget",
         "_queue_was_full",
     )
 
-    def __init__(self, job: TokenJob) -> None:
+    def __init__(self, job: TokenJob, progress: Progress) -> None:
         self._job: TokenJob | None = job
+        self._progress = progress
         self._engine, self._queue_budget, self._eos = job.engine, job.queue_budget, job.eos
         self._generates_nothing = job.generates_nothing
         self._prompt_tokens = len(job.prompt)
@@ -63,11 +69,15 @@ class TokenRun:
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
+        progress = self._progress
         self._queue_budget.acquire(self._prompt_tokens)
+        progress.begin()
         try:
-            self._submit_all()
+            with EngineCall():
+                self._submit_all()
             while self._n_unfinished:
                 await self._queue.wait_for_items()
+                progress.events += 1
                 batch = self._handle_outputs(self._queue.take_all())
                 if batch:
                     yield batch
@@ -77,9 +87,8 @@ class TokenRun:
                     raise self._failure
             yield [Finished(self._build_usage())]
         finally:
-            for choice in self._choices:
-                if not choice.pipeline.has_finished:
-                    self._engine.abort(choice.id)
+            self._abort_unfinished()
+            progress.end()
             self._release_budget()
 
     def _submit_all(self) -> None:
@@ -92,6 +101,15 @@ class TokenRun:
         except QueueFull:
             self._queue_was_full = True
             raise
+
+    def _abort_unfinished(self) -> None:
+        for choice in self._choices:
+            if not choice.pipeline.has_finished:
+                try:
+                    self._engine.abort(choice.id)
+                except BaseException:
+                    # The call does not wait, so that this is no cancellation of ours. The answer has its end already.
+                    log.exception("an engine failed to abort %s", choice.id)
 
     def _release_budget(self) -> None:
         """Room for others: in the queue where this has not begun, in the engine otherwise."""

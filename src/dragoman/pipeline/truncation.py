@@ -54,7 +54,7 @@ async def build_fitting_prompt(
 
 
 def build_dropped_warning(dropped: int, limit: int) -> str:
-    return f"truncation: the {dropped} oldest messages were left out to fit the context of {limit} tokens"
+    return f"truncation: the {dropped} oldest messages were omitted to fit the context of {limit} tokens"
 
 
 def _drop_messages(request: GenerateRequest, prompt: Conversation, dropped: set[int]) -> GenerateRequest:

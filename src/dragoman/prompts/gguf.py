@@ -89,7 +89,7 @@ def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
         case "bert":
             parts = _build_wordpiece(vocabulary)
         case model_type:
-            raise TokenizerError(f"its vocabulary is of a kind that is not supported: `{model_type}`")
+            raise TokenizerError(f"its vocabulary type is not supported: `{model_type}`")
     added_tokens = [_build_added_token(id, name, kind) for id, (name, kind) in _find_special_tokens(vocabulary).items()]
     return msgspec.json.encode(
         {"version": "1.0", "added_tokens": added_tokens, "truncation": None, "padding": None, **parts}
@@ -109,7 +109,7 @@ def _build_added_token(id: int, name: str, kind: int) -> dict[str, Any]:
 def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     splits = _PRE_TOKENIZERS.get(vocabulary.pre)
     if splits is None:
-        raise TokenizerError(f"it cuts text in a way that is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
+        raise TokenizerError(f"its pre-tokenizer is not supported: tokenizer.ggml.pre is `{vocabulary.pre}`")
     split_steps = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False} for pattern in splits
     ]

@@ -169,7 +169,7 @@ class _MessageConverter:
     def _check_text(self, parts: Sequence[Part]) -> None:
         for part in parts:
             if self._convert_part(part).keys() == {"type"}:
-                raise Unsupported("The chat template of this model takes text only.", param="messages")
+                raise Unsupported("The chat template of this model supports only text.", param="messages")
 
     def _convert_part(self, part: Part) -> JsonDict:
         match part:
@@ -178,12 +178,12 @@ class _MessageConverter:
             case Image() | Audio() | File():
                 kind = type(part).__name__.lower()
                 if not (self._allows_images and isinstance(part, Image)):
-                    raise Unsupported(f"This model does not read {kind} input.", param="messages")
+                    raise Unsupported(f"This model does not support {kind} input.", param="messages")
                 return {"type": kind}
             case ToolCall():
-                raise RequestError("Only an assistant's message can hold tool calls.", param="messages")
+                raise RequestError("Only an assistant message can contain tool calls.", param="messages")
             case ToolResult():
-                raise RequestError("An assistant's message cannot hold tool results.", param="messages")
+                raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
     def _convert_call(self, call: ToolCall) -> JsonDict:
         if call.custom:
@@ -214,7 +214,7 @@ def _replace_unsupported_role(message: Message, features: TemplateFeatures) -> M
 def _require_text(part: Part) -> str:
     if isinstance(part, Text):
         return part.text
-    raise Unsupported("System and developer messages can hold only text.", param="messages")
+    raise Unsupported("System and developer messages can contain only text.", param="messages")
 
 
 def _prefix_error(content: Sequence[Text | Image | Audio | File]) -> Sequence[Text | Image | Audio | File]:

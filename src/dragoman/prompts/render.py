@@ -7,10 +7,9 @@ and what is then found is the template's own. Blocking: to be called in a worker
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime
-from threading import Lock
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,13 +20,27 @@ from ..core.request import Conversation, ReasoningOptions
 from .control_tokens import ControlTokenBreaker
 from .json_values import InvalidJson, Json, JsonDict, decode
 from .messages import MessageOptions, StringVisitor, build_message_values, build_tool_values, map_strings
-from .template import ChatTemplate
+from .template import ChatTemplate, Template
 from .token_replay import SampledPrefixes
 from .tokenizer import HfTokenizer
 
 _NONCHARACTERS = (*range(0xFDD0, 0xFDF0), *(plane << 16 | low for plane in range(17) for low in (0xFFFE, 0xFFFF)))
 _MAX_TAIL_CHARS = 64
-_MAX_VARIANTS = 32
+
+
+T = TypeVar("T")
+
+
+class Rendering(Struct, frozen=True):
+    """One rendering of the template: the arguments of `ChatTemplate.render`."""
+
+    variables: Mapping[str, Json]
+    now: datetime
+    characters: int
+
+
+Steps = Generator[Rendering, str, T]
+"""Work that needs the template rendered: it yields what to render, and is sent the text or thrown the error."""
 
 
 class Rendered(Struct, frozen=True):
@@ -65,33 +78,21 @@ class ImagePlaceholders(Struct, frozen=True):
 class Renderer:
     """A template and the tokenizer of its model. Safe to use from several threads."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: HfTokenizer) -> None:
+    def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
-        control_tokens, features = tokenizer.control_tokens, template.features
+        control_tokens, features = tokenizer.control_tokens, template.traits
         self._completable = control_tokens.find_completed_names(features.literals)
         self._reasoning_markers = frozenset(
             marker for marker in features.split_separators & control_tokens.names if "/" in marker
         )
-        self._variants: OrderedDict[str, Renderer] = OrderedDict()
-        self._lock = Lock()
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> Template:
         return self._template
 
-    def find_variant(self, source: str) -> Renderer:
-        """The same with a template that a request brought. RequestError with param "chat_template"."""
-        with self._lock:
-            renderer = self._variants.get(source)
-            if renderer is not None:
-                self._variants.move_to_end(source)
-                return renderer
-        new_renderer = Renderer(ChatTemplate(source, self._template.special_tokens), self._tokenizer)
-        with self._lock:
-            self._variants[source] = new_renderer
-            if len(self._variants) > _MAX_VARIANTS:
-                self._variants.popitem(last=False)
-        return new_renderer
+    @property
+    def tokenizer(self) -> HfTokenizer:
+        return self._tokenizer
 
     def render(
         self,
@@ -101,36 +102,53 @@ class Renderer:
         tools: tuple[Tool, ...] | None = None,
         placeholders: ImagePlaceholders | None = None,
     ) -> Rendered:
+        """As `steps`, with a template that renders in this process."""
+        template = self._template
+        assert isinstance(template, ChatTemplate)
+        steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    text = template.render(step.variables, now=step.now, characters=step.characters)
+                except RequestError as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(text)
+        except StopIteration as done:
+            return done.value
+
+    def steps(
+        self,
+        conversation: Conversation,
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] | None = None,
+        pictures: ImagePlaceholders | None = None,
+    ) -> Steps[Rendered]:
         """tools: those that the prompt shall show; None is all of the conversation's. pictures: of its images.
 
-        `conversation.template.template` is not looked at, see `variant`. Raises RequestError.
+        `conversation.template.template` is not looked at. Raises RequestError.
         """
-        options = MessageOptions(
-            self._template.features, self._reasoning_markers, allows_images=placeholders is not None
-        )
-        visible_tools = conversation.tools if tools is None else tools
-        values = _TemplateValues(self._template, options, conversation, visible_tools)
+        reading = MessageOptions(self._template.traits, self._reasoning_markers, allows_images=pictures is not None)
+        shown = conversation.tools if tools is None else tools
+        values = _TemplateValues(self._template, reading, conversation, shown)
         texts = values.collect_texts()
-        break_char, end_marker = _find_unused_chars([*texts, self._template.source])
-        breaker = ControlTokenBreaker(
-            self._tokenizer.control_tokens,
-            break_char,
-            self._completable,
-            breaks_all_starts=options.features.replaces_text,
+        mark, sign = _find_unused_chars([*texts, self._template.source])
+        marker = ControlTokenBreaker(
+            self._tokenizer.control_tokens, mark, self._completable, breaks_all_starts=reading.features.replaces_text
         )
-        prompt = _Prompt(
-            self._template, values.build_all(breaker.break_text), now, _estimate_size(conversation), break_char
-        )
-        template_options = conversation.template
-        if template_options.continue_final_message:
-            _check_final_message(conversation.messages, template_options.add_generation_prompt)
-            text, tail = prompt.render_open_ended(end_marker)
+        prompt = _Prompt(values.build_all(marker.break_text), now, _estimate_size(conversation), mark)
+        options = conversation.template
+        if options.continue_final_message:
+            _check_final_message(conversation.messages, options.add_generation_prompt)
+            text, tail = yield from prompt.render_open_ended(sign)
         else:
-            text, tail = prompt.render_closed(template_options.add_generation_prompt)
-        if placeholders is not None:
-            text = placeholders.insert_into(text)
-        ids = tuple(self._tokenizer.encode_broken(text, break_char, self._build_sampled_prefixes(conversation)))
-        return Rendered(text.replace(break_char, ""), ids, tail.replace(break_char, ""), values.ignored_options)
+            text, tail = yield from prompt.render_closed(options.add_generation_prompt)
+        if pictures is not None:
+            text = pictures.insert_into(text)
+        ids = tuple(self._tokenizer.encode_broken(text, mark, self._build_sampled_prefixes(conversation)))
+        return Rendered(text.replace(mark, ""), ids, tail.replace(mark, ""), values.ignored_options)
 
     def _build_sampled_prefixes(self, conversation: Conversation) -> SampledPrefixes | None:
         if not conversation.sampled_turns:
@@ -142,7 +160,7 @@ class _TemplateValues:
     """What a template is given of one conversation. ignored: names that the client set and nobody reads."""
 
     def __init__(
-        self, template: ChatTemplate, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
+        self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
     ) -> None:
         options = conversation.template
         self._message_options, self._messages, self._tools = message_options, conversation.messages, tools
@@ -150,7 +168,7 @@ class _TemplateValues:
         self._kwargs = _read_kwargs(options.kwargs, template)
         self._documents = _read_documents(options.documents)
         names = {**self._reasoning_variables, **self._kwargs}
-        self.ignored_options = tuple(name for name in names if name not in template.features.variables)
+        self.ignored_options = tuple(name for name in names if name not in template.traits.variables)
 
     def build_all(self, visit: StringVisitor) -> JsonDict:
         messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
@@ -178,18 +196,16 @@ class _TemplateValues:
 class _Prompt:
     """One rendering, still marked. characters: how much text the values hold."""
 
-    def __init__(
-        self, template: ChatTemplate, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str
-    ) -> None:
-        self._template, self._values, self._now = template, values, now
+    def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
+        self._values, self._now = values, now
         self._n_chars, self._break_char = n_chars, break_char
 
-    def render_closed(self, generate: bool) -> tuple[str, str]:
+    def render_closed(self, generate: bool) -> Steps[tuple[str, str]]:
         """The text and its tail. generate: the assistant's turn has begun."""
-        text = self._render_text({"add_generation_prompt": generate})
-        return text, self._find_tail(text, {}) if generate else ""
+        text = yield from self._render_text({"add_generation_prompt": generate})
+        return text, (yield from self._find_tail(text, {})) if generate else ""
 
-    def render_open_ended(self, end_marker: str) -> tuple[str, str]:
+    def render_open_ended(self, end_marker: str) -> Steps[tuple[str, str]]:
         """The final message is cut off where its text ends, however the template closes it.
 
         As in transformers, blanks at its end are kept if the template keeps them.
@@ -198,18 +214,18 @@ class _Prompt:
         assert isinstance(messages, list)
         *earlier, final = messages
         assert isinstance(final, dict)
-        text = self._render_text({"messages": [*earlier, _append_sign(final, f"{end_marker} ")]})
+        text = yield from self._render_text({"messages": [*earlier, _append_sign(final, f"{end_marker} ")]})
         end = text.rfind(end_marker)
         if end < 0:
             message = "The chat template does not show the text of the message to continue."
             raise RequestError(message, param="continue_final_message")
         text = text[:end] if text.startswith(f"{end_marker} ", end) else text[:end].rstrip()
-        return text, self._find_tail(text, {"messages": earlier})
+        return text, (yield from self._find_tail(text, {"messages": earlier}))
 
-    def _find_tail(self, text: str, changes: JsonDict) -> str:
+    def _find_tail(self, text: str, changes: JsonDict) -> Steps[str]:
         """What a text has more than the same prompt made of less."""
         try:
-            shorter_text = self._render_text(changes)
+            shorter_text = yield from self._render_text(changes)
         except RequestError:
             shorter_text = text
         return (
@@ -218,9 +234,9 @@ class _Prompt:
             else text[-_MAX_TAIL_CHARS:]
         )
 
-    def _render_text(self, changes: JsonDict) -> str:
+    def _render_text(self, changes: JsonDict) -> Steps[str]:
         values = {**self._values, "add_generation_prompt": False, **changes}
-        text = self._template.render(values, now=self._now, characters=self._n_chars)
+        text = yield Rendering(values, self._now, self._n_chars)
         return text.replace(_escape_char(self._break_char), self._break_char)
 
 
@@ -229,14 +245,14 @@ def _estimate_size(conversation: Conversation) -> int:
     try:
         return len(msgspec.json.encode(conversation))
     except UnicodeEncodeError as error:
-        message = "The messages are not valid Unicode: they hold half of a surrogate pair."
+        message = "The messages are not valid Unicode: they contain an unpaired surrogate."
         raise RequestError(message, param="messages") from error
 
 
 def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
     param = "continue_final_message"
     if generate:
-        raise RequestError("continue_final_message and add_generation_prompt exclude each other.", param=param)
+        raise RequestError("continue_final_message and add_generation_prompt cannot be combined.", param=param)
     if not messages or messages[-1].role is not Role.ASSISTANT:
         raise RequestError("Only a final message of the assistant can be continued.", param=param)
     parts = messages[-1].parts
@@ -260,22 +276,22 @@ def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
             return message | (reasoning_fields or {"content": end_marker})
 
 
-def _build_reasoning_variables(reasoning: ReasoningOptions, template: ChatTemplate) -> JsonDict:
+def _build_reasoning_variables(reasoning: ReasoningOptions, template: Template) -> JsonDict:
     variables_set: JsonDict = {}
     if reasoning.enabled is not None:
-        variables = template.features.variables
+        variables = template.traits.variables
         variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
             reasoning.enabled
         )
     return variables_set if reasoning.effort is None else {**variables_set, "reasoning_effort": reasoning.effort}
 
 
-def _read_kwargs(text: str | None, template: ChatTemplate) -> JsonDict:
+def _read_kwargs(text: str | None, template: Template) -> JsonDict:
     value = _decode_json(text or "{}", "chat_template_kwargs")
     if not isinstance(value, dict):
-        raise RequestError("chat_template_kwargs has to be an object.", param="chat_template_kwargs")
+        raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     for name in value:
-        if name in template.reserved_names or name.startswith("return_"):
+        if name in template.reserved or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
     return value
 
@@ -283,7 +299,7 @@ def _read_kwargs(text: str | None, template: ChatTemplate) -> JsonDict:
 def _read_documents(text: str | None) -> Json:
     value = _decode_json(text or "null", "documents")
     if value is not None and not isinstance(value, list):
-        raise RequestError("documents has to be a list.", param="documents")
+        raise RequestError("documents must be a list.", param="documents")
     return value
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes, pass_environment
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import do_indent, do_wordwrap
 from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -59,7 +60,7 @@ class Budget:
     def spend_chars(self, characters: int) -> None:
         self._characters -= characters
         if self._characters < 0:
-            raise BudgetExceeded("it makes too much text")
+            raise BudgetExceeded("it produces too much text")
 
     def spend_value(self, value: object) -> None:
         """Spend what a value takes when it is written out, however often it holds the same thing."""
@@ -83,6 +84,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         extensions: list[type[Extension]] = [LoopControlExtension, _Generation]
         super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False, extensions=extensions)
         filters: dict[str, Value] = {"format": _format, "tojson": _tojson, "replace": _replace, "join": _join}
+        filters |= {"indent": _indent, "wordwrap": _wordwrap}
         self.filters.update(filters)
         names: dict[str, Value] = {"raise_exception": _raise_exception, "namespace": _Namespace}
         self.globals.update(names)
@@ -121,7 +123,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if (isinstance(value, int) and abs(value) > _MAX_WIDTH) or (
             isinstance(value, str) and len(value) > _MAX_WIDTH // 100
         ):
-            raise BudgetExceeded("an argument is too great")
+            raise BudgetExceeded("an argument is too large")
         return value
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
@@ -169,9 +171,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 _check_format(left)
                 self.written(right)
             case "*", int(), int() if left.bit_length() + right.bit_length() > _MAX_BITS:
-                raise BudgetExceeded("a number is too great")
+                raise BudgetExceeded("a number is too large")
             case "**", int(), int() if left.bit_length() * abs(right) > _MAX_BITS:
-                raise BudgetExceeded("a number is too great")
+                raise BudgetExceeded("a number is too large")
             case _:
                 pass
         return super().call_binop(context, operator, left, right)
@@ -247,6 +249,29 @@ def _replace(environment: Sandbox, text: Value, old: Value, new: Value, count: i
     source, old, new = str(text), str(old), str(new)
     environment.budget.spend_chars(_count_replaced(source, old, new))
     return source.replace(old, new, -1 if count is None else count)
+
+
+@pass_environment
+def _indent(environment: Sandbox, text: Value, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    source = str(text)
+    lines = source.count("\n") + 1
+    environment.budget.spend_chars(len(source) + lines * (len(width) if isinstance(width, str) else abs(width)))
+    return do_indent(source, width, first, blank)
+
+
+@pass_environment
+def _wordwrap(
+    environment: Sandbox,
+    text: Value,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str | None = None,
+    break_on_hyphens: bool = True,
+) -> str:
+    """At most every character becomes a line."""
+    source = str(text)
+    environment.budget.spend_chars(len(source) * (1 + len(wrapstring or "\n")))
+    return do_wordwrap(environment, source, width, break_long_words, wrapstring, break_on_hyphens)
 
 
 @pass_environment

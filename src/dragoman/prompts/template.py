@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 import msgspec
@@ -48,6 +48,22 @@ _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 """For finding out what a template does: the messages are short ones of ours."""
 
 
+class Template(Protocol):
+    """What is known of a template, wherever it is rendered. reserved: names that a client may not set."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]: ...
+
+    @property
+    def reserved(self) -> frozenset[str]: ...
+
+    @property
+    def traits(self) -> capabilities.TemplateFeatures: ...
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads.
 
@@ -63,7 +79,7 @@ class ChatTemplate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
-        self.special_tokens = MappingProxyType(dict(special_tokens))
+        self.special_tokens: Mapping[str, str] = MappingProxyType(dict(special_tokens))
         self._limits, self._clock = limits or TemplateLimits(), clock
         self._sandbox = Sandbox()
         if len(source) > self._limits.source:
@@ -76,7 +92,7 @@ class ChatTemplate:
             raise RequestError(f"The chat template does not compile: {error}", param="chat_template") from error
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
-        self.reserved_names = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
+        self.reserved_names: frozenset[str] = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
         self.features = capabilities.detect_features(tree, variables - self.reserved_names, self._render_probe)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
@@ -95,7 +111,7 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise RequestError(_describe_error(error), param="messages") from error
         except _FAILURES as error:
-            raise RequestError(f"The chat template fails at these messages: {error}", param="messages") from error
+            raise RequestError(f"The chat template fails on these messages: {error}", param="messages") from error
 
     def _render_probe(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
         variables = {"messages": messages, "tools": tools, "add_generation_prompt": True}
@@ -199,8 +215,8 @@ def _decode_config(raw: bytes) -> _Config:
 def _describe_error(error: jinja2.TemplateError) -> str:
     """What a template said by `raise_exception` is for the client as it stands."""
     if type(error) is jinja2.TemplateError:
-        return error.message or "The chat template refuses these messages."
-    return f"The chat template fails at these messages: {error.message}"
+        return error.message or "The chat template rejects these messages."
+    return f"The chat template fails on these messages: {error.message}"
 
 
 _EPOCH = datetime(2000, 1, 1)

@@ -22,7 +22,7 @@ from .control_tokens import ControlTokens
 from .token_replay import SampledPrefixes
 from .vocabulary import AddedToken, TokenizerError
 
-__all__ = ["HfTokenizer", "SpecialTokenWrapping", "TokenizerError", "load_tokenizer"]
+__all__ = ["Frame", "HfTokenizer", "TokenizerError", "load_tokenizer"]
 
 
 MAX_UNSHARED_CHARS = 16_384
@@ -244,5 +244,5 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool
 
 def _raise_for_surrogates(text: str, error: Exception) -> NoReturn:
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise RequestError("The text is not valid Unicode: it holds half of a surrogate pair.") from error
+        raise RequestError("The text is not valid Unicode: it contains an unpaired surrogate.") from error
     raise error

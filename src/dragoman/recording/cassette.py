@@ -137,13 +137,15 @@ def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
             if b'"dragoman_recording"' in line[:40]:
                 version = msgspec.json.decode(line, type=CassetteHeader).dragoman_recording
                 if version != VERSION:
-                    raise CassetteError(f"line {number}: a recording of version {version}; this reads {VERSION}")
+                    raise CassetteError(
+                        f"line {number}: the recording has version {version}; the supported version is {VERSION}"
+                    )
                 has_header = True
                 continue
             exchange = msgspec.json.decode(line, type=RecordedExchange)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise CassetteError(f"line {number}: {error}") from None
         if not has_header:
-            raise CassetteError(f"line {number}: this is no recording: it does not begin as one")
+            raise CassetteError(f"line {number}: this is not a recording: the header is missing")
         exchanges.append(exchange)
     return exchanges

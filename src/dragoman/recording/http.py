@@ -10,9 +10,11 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from ..core.errors import BodyTooLarge, RequestError
+from ..serving.cors import CorsPolicy
 from ..serving.host import check_host
 
 LifespanHook = Callable[[], Awaitable[None]]
+_NO_PAGES = CorsPolicy()
 
 
 async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, on_shutdown: LifespanHook) -> None:
@@ -28,8 +30,13 @@ async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, o
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]) -> bytes | None:
-    """All of it; None if the client has left. Raises RequestError, also for a Host that is not ours."""
-    check_host(Headers(scope=scope), tuple(hosts))
+    """All of it; None if the client has left.
+
+    Raises RequestError, also for a Host that is not ours and for pages of other origins: an upstream may need no key.
+    """
+    headers = Headers(scope=scope)
+    check_host(headers, tuple(hosts))
+    _NO_PAGES.check_origin(headers, by_name=True)
     parts: list[bytes] = []
     size = 0
     while True:

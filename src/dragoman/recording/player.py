@@ -72,7 +72,7 @@ class Player:
         path = read_raw_path(scope)
         exchange = self._find_next(scope["method"], path, scope["query_string"].decode("latin-1"), body)
         if exchange is None:
-            await send_error(send, 404, f"The recording has no answer to this {scope['method']} {path}.")
+            await send_error(send, 404, f"The recording has no response for this {scope['method']} {path}.")
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_on_disconnect, receive, tasks.cancel_scope)

@@ -114,7 +114,7 @@ class _ProxiedRequest:
             self._end_at = self._now() - self._started_at
             self._outcome = "cut"
             if self._status is None:
-                await send_error(send, 502, f"The upstream did not answer: {type(error).__name__}.")
+                await send_error(send, 502, f"The upstream did not respond: {type(error).__name__}.")
             # Else the answer stays unfinished, as the upstream's is: the server closes the connection.
 
     async def _relay_response(self, response: httpx2.Response, send: Send) -> None:

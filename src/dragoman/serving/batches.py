@@ -323,7 +323,7 @@ class _BatchJob:
         return file_store.read_lines(self._store, Key(self.owner, file_store.FILE_KIND, self.batch.input_file_id))
 
     def _build_append(self, file: str | None, item: Item) -> Append:
-        assert file is not None, "a batch in progress has its files"
+        assert file is not None, "the files of a batch in progress cannot be deleted"
         return Append(Key(self.owner, file_store.FILE_KIND, file), file_store.CONTENT_SERIES, (item,))
 
     def _build_file(self, role: str) -> FileObject:
@@ -340,14 +340,14 @@ class _BatchJob:
     async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
         """Still ours afterwards. Where it was cancelled meanwhile it is that, and nothing is changed."""
         try:
-            await self._save(batch, *changes)
+            await self._save(batch, *more)
         except CommitConflict:
             await self._reload()
             if self.batch.status != "cancelling":
                 raise
 
     async def _save(self, batch: BatchObject, *changes: Change, release: bool = False) -> None:
-        await self._lease.commit(batch.status, msgspec.json.encode(batch), *changes, release=release)
+        await self._lease.commit(batch.status, msgspec.json.encode(batch), *more, release=release)
         self.batch = batch
 
     async def _reload(self) -> None:

@@ -39,7 +39,7 @@ class BodyMemoryShare:
         """So many bytes in all. Raises Overloaded; never where it becomes less."""
         budget, used_by_others = self._budget, self._budget.used - self._reserved
         if size > self._reserved and used_by_others and used_by_others + size > budget.most:
-            raise Overloaded("The bodies of other requests take all the memory that there is for them; try again.")
+            raise Overloaded("The memory for request bodies is exhausted; retry later.")
         budget.used, self._reserved = used_by_others + size, size
 
     def release(self) -> None:
@@ -148,4 +148,4 @@ def _decompress_zstd(data: bytes, limit: int) -> bytes:
 
 
 def _build_too_large_error(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than the {limit} bytes that are allowed.")
+    return BodyTooLarge(f"The body is larger than the limit of {limit} bytes.")

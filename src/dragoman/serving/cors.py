@@ -25,6 +25,10 @@ _MAX_AGE = b"7200"
 """How long a browser may remember what it was told beforehand: the longest that any of them does."""
 
 
+_OWN_SITES = ("same-origin", "none")
+"""Values of Sec-Fetch-Site for requests that no other page has made; `none` is the user's own doing."""
+
+
 class CorsPolicy:
     """allowed: as a browser writes them (`https://app.example`, `http://localhost:3000`, `null`), or `*` for all."""
 
@@ -52,7 +56,7 @@ class CorsPolicy:
 
         None for any other request, and for one from a page that may not.
         """
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._is_allowed(headers):
+        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._lets(headers):
             return None
         response_headers = [
             (b"access-control-allow-methods", ", ".join(methods).encode()),
@@ -65,20 +69,39 @@ class CorsPolicy:
             response_headers.append((b"access-control-allow-private-network", b"true"))
         return response_headers
 
-    def check_origin(self, headers: Headers, *, by_name: bool) -> None:
-        """Raise NotPermitted for a page of another site: browsers let any page open a WebSocket to anywhere, and send
-        a POST without a body. named: it must be allowed by its name, and not by `*`.
-        """
-        host = headers.get("host", "").lower()
-        for origin in headers.getlist("origin"):
-            is_allowed = origin.lower() in self._allowed or ("*" in self._allowed and not by_name)
-            if not is_allowed and origin.lower().partition("://")[2] != host:
-                raise PermissionDenied("Pages of other sites may not do this here. See --allowed-origins.")
+    def check_origin(self, headers: Headers, *, by_name: bool, allow_navigation: bool = False) -> None:
+        """Raise NotPermitted for a request that a page of another origin makes.
 
-    def _is_allowed(self, headers: Headers) -> bool:
+        Browsers send many of them without asking first: a WebSocket handshake, a form, a POST of a `Blob` without a
+        type, an `<img>`. Of these the last has no Origin, but Sec-Fetch-Site. `same-site` is another origin too: all
+        ports of localhost are one site. Clients that are no browsers send neither header.
+        https://www.w3.org/TR/fetch-metadata/
+
+        named: the origin must be allowed by its name, and not by `*`. allow_navigation: a link to here may be followed
+        from anywhere; the page that has it cannot read the answer.
+        """
+        if "*" in self._allowed and not by_name:
+            return
+        origins = headers.getlist("origin")
+        if not all(self._is_allowed(origin.lower(), headers) for origin in origins):
+            raise _foreign()
+        if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
+            return
+        is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if not (allow_navigation and is_navigation):
+            raise _foreign()
+
+    def _is_allowed(self, origin: str, headers: Headers) -> bool:
+        return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
+
+    def _lets(self, headers: Headers) -> bool:
         return "*" in self._allowed or self._find_allowed_origin(headers) is not None
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
         """The one that asks, if it is allowed by name."""
         origins = headers.getlist("origin")
         return origins[0] if len(origins) == 1 and origins[0].lower() in self._allowed else None
+
+
+def _foreign() -> PermissionDenied:
+    return PermissionDenied("Pages of other origins may not send requests to this server. See --allowed-origins.")

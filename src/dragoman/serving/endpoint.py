@@ -5,6 +5,7 @@ Pure ASGI: nothing wraps `send`, so that a streamed token costs no middleware.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import DragomanError, MethodNotAllowed, NotFound, UnsupportedMediaType
 from ..dialects.body import abbreviate
 from ..http.disconnect import OnDisconnect
+from ..pipeline.engine_calls import contain
 from .auth import Access, Caller
 from .body import BodyMemoryShare, ClientGone, read_body
 from .host import check_headers
@@ -73,9 +75,12 @@ class HttpRequest:
         return int(value[:19]) if value.isdecimal() else 0
 
     async def read_json(self) -> bytes:
-        """The body of a POST. Only JSON: a browser cannot send that to us across origins without asking first."""
-        media_type = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        if media_type != "application/json" and not media_type.endswith("+json"):
+        """The body of a POST. Only JSON, and said to be JSON: a browser sends that across origins only after a
+        preflight, but a body without a type at once. No body needs no type.
+        """
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_json = media_type == "application/json" or media_type.endswith("+json")
+        if not is_json and (media_type or self.content_length or "transfer-encoding" in self.headers):
             raise UnsupportedMediaType("Send the body as `Content-Type: application/json`.")
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
 
@@ -176,8 +181,10 @@ class Endpoint:
         """Raises DragomanError and ClientGone."""
         check_headers(http.headers, self._service.allowed_hosts)
         cors = self._service.options.cors
-        if self.access is Access.ADMIN:
-            cors.check_origin(http.headers, by_name=True)
+        if self.access is not Access.PUBLIC:
+            is_admin = self.access is Access.ADMIN
+            reads = method in ("GET", "HEAD") and not is_admin
+            cors.check_origin(http.headers, by_name=is_admin, allow_navigation=reads)
         preflight_headers = cors.build_preflight_headers(method, http.headers, self.handlers)
         if preflight_headers is not None:
             return CompleteResponse(200, [*http.build_headers(), *preflight_headers], b"", 0)
@@ -201,7 +208,15 @@ class Endpoint:
         )
         if service.options.access_log:
             escaped_path = lifecycle.path.encode("unicode_escape").decode()[:200]
-            log.info("%s %s %s %d %.1fms", lifecycle.id, lifecycle.method, escaped_path, outcome.status, elapsed * 1000)
+            log.info(
+                "%s %s %s %s %d %.1fms",
+                show_address(lifecycle.client),
+                lifecycle.id,
+                lifecycle.method,
+                escaped_path,
+                outcome.status,
+                elapsed * 1000,
+            )
 
 
 class RequestLifecycle:
@@ -210,7 +225,7 @@ class RequestLifecycle:
     From when there is an answer nothing is kept of the request but what will be told of it.
     """
 
-    __slots__ = ("_endpoint", "_http", "content_length", "id", "method", "path", "started_at")
+    __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "started_at")
 
     def __init__(self, endpoint: Endpoint, http: HttpRequest, method: str) -> None:
         self._endpoint, self._http, self.method = endpoint, http, method
@@ -220,6 +235,7 @@ class RequestLifecycle:
             http.started_at,
             http.content_length,
         )
+        self.client = http.client
 
     async def respond(self) -> Responder | CompleteResponse:
         """Raises ClientGone."""
@@ -257,14 +273,18 @@ def build_http_request(
 
 async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | DragomanError:
     """What a handler makes, or what refuses it. Raises ClientGone."""
+    task = asyncio.current_task()
     try:
         return await result
     except DragomanError as error:
         return error
     except ClientGone:
         raise
-    except Exception as error:
-        return wrap_unexpected_error(error)
+    except BaseException as error:
+        failure = contain(error, task)
+        if not isinstance(failure, Exception):
+            raise
+        return failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure)
 
 
 def build_response(
@@ -277,7 +297,7 @@ def build_response(
         http, result = replace(http, envelope=result.envelope), result.error
     if isinstance(result, DragomanError):
         status, headers, error_body = http.render_error(result)
-        return CompleteResponse(status, headers, error_body, len(error_body), result)
+        return CompleteResponse(status, headers, error_body if with_body else b"", len(error_body), result)
     response_headers = http.build_headers(result.content_type, result.warnings)
     return CompleteResponse(result.status, response_headers, result.body if with_body else b"", len(result.body))
 
@@ -290,7 +310,7 @@ def build_not_found_endpoint(
     async def raise_not_found(http: HttpRequest) -> JsonResponse:
         suggestion = _suggest_route(http.path.rstrip("/"), known_paths)
         hint = (
-            "See the documentation for those that there are." if suggestion is None else f"Did you mean {suggestion}?"
+            "See the documentation for the available routes." if suggestion is None else f"Did you mean {suggestion}?"
         )
         raise NotFound(f"No such route: {abbreviate(http.path)}. {hint}")
 
@@ -309,6 +329,14 @@ def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
         ),
         None,
     )
+
+
+def show_address(client: tuple[str, int] | None) -> str:
+    """A client's address and port for the access log; `-` where it has none, as over a Unix socket."""
+    if client is None or not client[0]:
+        return "-"
+    host, port = client
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def encode_header_text(text: str) -> bytes:

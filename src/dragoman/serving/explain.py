@@ -35,14 +35,14 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
         _require_enabled(http)
         call, admitted, _, jobs = await _prepare(http, read)
         if any(job.requests[0].images for job in jobs):
-            raise Unsupported("A prompt with images cannot be told as token ids.", param="messages")
+            raise Unsupported("A prompt with images cannot be returned as token ids.", param="messages")
         request_jobs = zip(call.requests, jobs, strict=True)
         bodies: list[bytes] = [
             render_generate_body(admitted.header.id, request, job.requests[0]) for request, job in request_jobs
         ]
         warnings = admitted.warnings
         if any(job.requests[0].matcher is not None for job in jobs):
-            warnings = (*warnings, "the grammar of the answer is left out: it has no form on the wire")
+            warnings = (*warnings, "the grammar of the answer is omitted: it cannot be serialized")
         return JsonResponse(b"[" + b",".join(bodies) + b"]" if as_list else bodies[0], warnings=warnings)
 
     return handle
@@ -91,7 +91,7 @@ async def _read_messages_call(http: HttpRequest) -> GenerationCall:
 
 def _require_enabled(http: HttpRequest) -> None:
     if not http.service.options.explain:
-        raise NotFound("This server does not explain prompts (--explain).", code="unsupported_endpoint")
+        raise NotFound("Explaining prompts is disabled on this server (--explain).", code="unsupported_endpoint")
 
 
 async def _prepare(
@@ -104,7 +104,7 @@ async def _prepare(
     await admitted.run.batches.aclose()
     jobs = tuple(job for job in admitted.run.jobs if isinstance(job, TokenJob))
     if len(jobs) != len(admitted.run.jobs):
-        raise Unsupported("This model's engine makes its own prompts.", param="model")
+        raise Unsupported("This model's engine builds its own prompts.", param="model")
     return call, admitted, http.service.models.find_loaded(header.model), jobs
 
 

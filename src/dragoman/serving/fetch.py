@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 import httpx2
 
@@ -26,7 +26,22 @@ ResolveHost = Callable[[str, int], Awaitable[list[str]]]
 MAX_REDIRECTS = 3
 TIMEOUT = 10.0
 """For all of it, redirects too."""
-_NAT64 = IPv6Network("64:ff9b::/96")
+_GLOBAL = IPv6Network("2000::/3")
+"""All that is given out for unicast; behind other prefixes IPv4 addresses, links and sites can hide."""
+_NOT_PUBLIC = tuple(
+    ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
+        "192.88.99.0/24",  # 6to4 relays, deprecated (RFC 7526)
+        "2001::/23",  # IETF protocol assignments, Teredo among them (RFC 2928)
+        "2001:db8::/32",  # documentation (RFC 3849)
+        "2002::/16",  # 6to4 (RFC 3056)
+        "3fff::/20",  # documentation (RFC 9637)
+    )
+)
+"""What the versions of `ipaddress` do not agree on, or count as global though no host of the internet is there.
+https://www.iana.org/assignments/iana-ipv6-special-registry/
+"""
 
 
 class Fetcher:
@@ -68,17 +83,17 @@ class Fetcher:
                     return await _read_content(response, url, param)
                 current_url = str(httpx2.URL(current_url).join(response.headers["location"]))
             except httpx2.InvalidURL:
-                raise _build_invalid_url_error(param, f"{abbreviate(url)} leads to what is no URL") from None
+                raise _build_invalid_url_error(param, f"{abbreviate(url)} redirects to an invalid URL") from None
             finally:
                 await response.aclose()
-        raise _build_download_error(param, f"{abbreviate(url)} leads from one URL to the next")
+        raise _build_download_error(param, f"{abbreviate(url)} redirects too often")
 
     async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
         """To the address of the URL's host, which is asked for by its name."""
         parsed = _parse_url(url, param)
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
-            raise _build_invalid_url_error(param, f"nothing is fetched from {abbreviate(host)} here")
+            raise _build_invalid_url_error(param, f"this server does not fetch from {abbreviate(host)}")
         resolved = [ip_address(text) for text in await self._resolve(host, port)]
         if not resolved or not all(map(self._is_allowed, resolved)):
             raise _build_invalid_url_error(param, f"{abbreviate(host)} is not a public host")
@@ -92,9 +107,7 @@ class Fetcher:
 
 def is_public(address: Address) -> bool:
     """Neither of this machine nor of its network, nor an IPv6 address behind which an IPv4 one can hide."""
-    if isinstance(address, IPv6Address) and (
-        address.ipv4_mapped or address.sixtofour or address.teredo or address in _NAT64
-    ):
+    if any(address in network for network in _NOT_PUBLIC) or (address.version == 6 and address not in _GLOBAL):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
@@ -109,7 +122,7 @@ def _parse_url(url: str, param: str) -> httpx2.URL:
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
-        raise _build_invalid_url_error(param, f"{abbreviate(url)} is no URL") from None
+        raise _build_invalid_url_error(param, f"{abbreviate(url)} is not a URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or "%" in parsed.host:
         raise _build_invalid_url_error(param, "only http and https URLs of named hosts are fetched")
     if parsed.userinfo:
@@ -120,16 +133,18 @@ def _parse_url(url: str, param: str) -> httpx2.URL:
 async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
     """The body as it comes over the wire: nothing is decompressed."""
     if response.status_code != 200:
-        raise _build_download_error(param, f"{abbreviate(url)} answers with HTTP {response.status_code}")
+        raise _build_download_error(param, f"{abbreviate(url)} returned HTTP {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise _build_download_error(param, f"{abbreviate(url)} answers compressed, though that was not asked for")
+        raise _build_download_error(param, f"{abbreviate(url)} sent a compressed response, which was not requested")
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.aiter_raw():
         size += len(chunk)
         if size > MAX_BYTES:
             raise RequestError(
-                f"What lies at {abbreviate(url)} has more than {MAX_BYTES} bytes.", param=param, code="image_too_large"
+                f"The content of {abbreviate(url)} has more than {MAX_BYTES} bytes.",
+                param=param,
+                code="image_too_large",
             )
         chunks.append(chunk)
     return b"".join(chunks)

@@ -95,7 +95,7 @@ async def _parse_form(http: HttpRequest) -> FormData:
     if media_type != "multipart/form-data":
         raise UnsupportedMediaType("Send the file as `Content-Type: multipart/form-data`.")
     if http.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMediaType("A file is taken as it is, without a Content-Encoding.")
+        raise UnsupportedMediaType("File uploads cannot have a Content-Encoding.")
     try:
         return await _FormParser(http.headers, _receive_chunks(http), max_files=1, max_fields=8).parse()
     except (MultiPartException, MultipartParseError, KeyError, ValueError) as error:
@@ -103,9 +103,25 @@ async def _parse_form(http: HttpRequest) -> FormData:
 
 
 class _FormParser(MultiPartParser):
-    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none."""
+    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none.
+
+    Raises MultiPartException for a form without its end too: the parser would leave the file of the last part open.
+    """
 
     _header_value = b""
+    _has_end = False
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._has_end:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise MultiPartException("The form has no end.")
+        return form
+
+    def on_end(self) -> None:
+        self._has_end = True
+        super().on_end()
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._header_value += data[start:end]
@@ -127,7 +143,7 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
             raise ClientGone
         size += len(message.get("body", b""))
         if size > limit:
-            raise BodyTooLarge(f"The file is larger than the {limit} bytes that are allowed.")
+            raise BodyTooLarge(f"The file is larger than the limit of {limit} bytes.")
         yield message.get("body", b"")
         if not message.get("more_body", False):
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,20 +13,25 @@ import msgspec
 from starlette.datastructures import Headers
 
 from ..core.errors import RequestError
-from ..core.request import GenerateRequest
+from ..core.request import Conversation, GenerateRequest
 from ..dialects.base import GenerationCall, Header, ReaderOptions, Writer
+from ..dialects.body import check_text
 from ..pipeline.admission import CallTerms
 from ..pipeline.models import ServedModel
 from ..pipeline.prepare import TokenJob
 from ..pipeline.run import AdmittedRun, admit
 from .auth import Caller
 from .context import RequestContext, build_owner_files
+from .disconnect import cancel_on_disconnect
 from .endpoint import Handler, HttpRequest, JsonResponse
 from .request_log import RequestLogLine, log_batches
 from .service import Service
 from .streaming import EventBatches, GenerationResponder, RawHeaders, Responder
 
 T = TypeVar("T")
+
+TIMEOUT_HEADER = "x-dragoman-timeout"
+_SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 
 LARGE_BODY = 256 * 1024
 """Bytes from which a body is read in a thread, so that others do not wait for it."""
@@ -92,14 +98,25 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
 
 
 async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Raises RequestError for all that can be told before the engine is asked."""
-    admitted = await _prepare_and_log(context, call, header)
+    """Raises RequestError for all that can be told before the engine is asked, ClientGone."""
+    work = _prepare_and_log(context, call, header)
+    if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
+        admitted = await cancel_on_disconnect(context.on_disconnect, work)
+    else:
+        admitted = await work
     recent_prompts = context.service.recent_prompts
     if recent_prompts is not None:
         for job in admitted.run.jobs:
             if isinstance(job, TokenJob):
                 recent_prompts.remember(context.caller.owner, header.model, job.prompt)
     return admitted
+
+
+def _uses_workers(request: GenerateRequest) -> bool:
+    """It brings a program to be compiled or run, which may take seconds. Other work is not worth a task."""
+    prompt = request.prompt
+    has_program = isinstance(prompt, Conversation) and (bool(prompt.tools) or prompt.template.template is not None)
+    return request.constraint is not None or has_program
 
 
 async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
@@ -168,7 +185,7 @@ def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
     """Warnings for the client. Raises RequestError where the server is strict, and there is something to warn of."""
     reject_unknown_fields(call.unknown, strict=strict)
     if strict and call.warnings:
-        raise RequestError(f"This server is strict and ignores nothing: {call.warnings[0]}.")
+        raise RequestError(f"This server is strict (--strict): {call.warnings[0]}.")
     return (*call.warnings, *(f"{name} is ignored: unknown field" for name in call.unknown))
 
 
@@ -188,7 +205,18 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
         is_background=context.caller.is_background,
         is_strict=service.options.strict,
         max_logprobs=service.options.max_logprobs,
+        timeout=request_timeout(context),
     )
+
+
+def request_timeout(party: RequestContext) -> float | None:
+    """Seconds that an answer may take: the server's bound, or less where the client says so. Raises RequestError."""
+    most, given = party.service.options.request_timeout, party.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return most
+    if not _SECONDS.fullmatch(given) or not float(given):
+        raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
+    return float(given) if most is None else min(float(given), most)
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
@@ -211,8 +239,9 @@ def _read_json_header(headers: Headers, name: str) -> str | None:
         return None
     try:
         text = value.encode("latin-1").decode()
+        check_text(text.encode())
         msgspec.json.decode(text)
-    except (UnicodeError, msgspec.DecodeError) as error:
+    except (UnicodeError, msgspec.DecodeError, RecursionError, RequestError) as error:
         raise RequestError(f"{name}: {error}", code="invalid_header") from None
     return text
 

@@ -34,7 +34,9 @@ FINE_BUCKETS = (
     60.0,
 )
 COARSE_BUCKETS = (0.1, 0.5, 1.0)
-EXCLUDED_PATHS = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
+EXCLUDED_PATHS = frozenset(
+    {"/metrics", "/health", "/healthz", "/livez", "/load", "/ping", "/readyz", "/version", "/server_info"}
+)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 

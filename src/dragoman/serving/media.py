@@ -107,7 +107,7 @@ class MediaResolver:
                 resolved = await self._resolve_one(owner_files, medium, param)
             total += len(resolved.source.data) if isinstance(resolved.source, InlineMedia) else 0
             if total > MAX_TOTAL:
-                message = f"What this request names has more than {MAX_TOTAL} bytes together."
+                message = f"The files and images of this request have more than {MAX_TOTAL} bytes together."
                 raise RequestError(message, param=param, code="image_too_large")
             return resolved
 
@@ -139,7 +139,7 @@ class MediaResolver:
     async def _fetch(self, url: str, param: str) -> InlineMedia:
         if self._options.urls != "fetch":
             raise Unsupported(
-                "This server fetches nothing from URLs (--media-urls): send a data URL, or upload the file first.",
+                "This server does not fetch URLs (--media-urls): send a data URL, or upload the file first.",
                 param=param,
                 code="invalid_image_url",
             )
@@ -171,7 +171,7 @@ async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[In
         raise RequestError(f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found")
     if file.bytes > MAX_BYTES:
         raise RequestError(
-            f"The file {abbreviate(id)} has {file.bytes} bytes; at most {MAX_BYTES} are taken.",
+            f"The file {abbreviate(id)} has {file.bytes} bytes; the maximum is {MAX_BYTES}.",
             param=param,
             code="image_too_large",
         )

@@ -119,14 +119,14 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
     except CommitConflict as error:
         if error.found_state is None:
             raise _build_not_found_error(key.id) from None
-        raise RequestError("A message batch can be deleted once it has ended; cancel it first.") from None
+        raise RequestError("A message batch can be deleted only after it has ended; cancel it first.") from None
     return JsonResponse(render_deleted_batch(key.id))
 
 
 async def show_results(http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     if record.state != "ended":
-        raise RequestError("This message batch has no results yet; they are there once it has ended.")
+        raise RequestError("This message batch has no results yet; they are available after it has ended.")
     return ReplayResponder(
         _iterate_results(require_store(http), record.key),
         RawFraming(),

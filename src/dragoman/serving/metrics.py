@@ -32,36 +32,40 @@ LABELS = ("model_name", "engine")
 
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
     ("num_requests_running", "Requests in the running batch.", lambda stats: stats.running),
-    ("num_requests_waiting", "Requests that wait to be scheduled.", lambda stats: stats.waiting),
+    ("num_requests_waiting", "Requests waiting to be scheduled.", lambda stats: stats.waiting),
     (
         "kv_cache_usage_perc",
-        "Share of the KV cache that is held; 1 is all.",
+        "Share of the KV cache in use; 1 is full.",
         lambda stats: stats.kv_cache_usage,
     ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[EngineStats], float | None]], ...] = (
-    ("num_preemptions", "Requests that had to give their blocks back.", lambda stats: stats.preemptions),
+    ("num_preemptions", "Preempted requests.", lambda stats: stats.preemptions),
     ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", lambda stats: stats.prefix_cache_queries),
     ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda stats: stats.prefix_cache_hits),
     (
         "external_prefix_cache_queries",
-        "Prompt tokens asked of another instance.",
+        "Prompt tokens requested from another instance.",
         lambda stats: stats.external_cache_queries,
     ),
     (
         "external_prefix_cache_hits",
-        "Prompt tokens that came from another instance.",
+        "Prompt tokens received from another instance.",
         lambda stats: stats.external_cache_hits,
     ),
     ("prompt_tokens", "Prompt tokens processed.", lambda stats: stats.prompt_tokens),
-    ("prompt_tokens_cached", "Prompt tokens that need not be computed.", lambda stats: stats.prompt_tokens_cached),
+    ("prompt_tokens_cached", "Prompt tokens that were not computed.", lambda stats: stats.prompt_tokens_cached),
     ("generation_tokens", "Tokens generated.", lambda stats: stats.generation_tokens),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
     ("iteration_tokens_total", "Tokens of a step.", lambda stats: stats.iteration_tokens),
     ("time_to_first_token_seconds", "From arrival to the first token.", lambda stats: stats.ttft),
     ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.inter_token),
-    ("request_time_per_output_token_seconds", "Mean of a request's gaps.", lambda stats: stats.per_output_token),
+    (
+        "request_time_per_output_token_seconds",
+        "Mean time between tokens of a request.",
+        lambda stats: stats.per_output_token,
+    ),
     ("e2e_request_latency_seconds", "From arrival to the end.", lambda stats: stats.latency),
     ("request_queue_time_seconds", "Waiting to be scheduled.", lambda stats: stats.queue),
     ("request_inference_time_seconds", "From being scheduled to the end.", lambda stats: stats.inference),
@@ -134,7 +138,7 @@ def _build_successes(cores: CoreStats) -> Metric:
 
 
 def _build_sleep_states(cores: CoreStats) -> Iterator[Metric]:
-    family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state it is in.", labels=(*LABELS, "sleep_state"))
+    family = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the current state.", labels=(*LABELS, "sleep_state"))
     for labels, stats in cores:
         for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
             family.add_metric((*labels, state), float(stats.sleep_level == level))
@@ -142,7 +146,7 @@ def _build_sleep_states(cores: CoreStats) -> Iterator[Metric]:
 
 
 def _build_faults(cores: CoreStats) -> Iterator[Metric]:
-    family = CounterMetricFamily("dragoman:faults", "Planned failures that have struck.", labels=(*LABELS, "kind"))
+    family = CounterMetricFamily("dragoman:faults", "Injected faults.", labels=(*LABELS, "kind"))
     for labels, stats in cores:
         for kind, count in stats.faults.items():
             family.add_metric((*labels, kind), count)
@@ -188,7 +192,7 @@ class HttpCollector(Collector):
             requests.add_metric(labels, count)
         yield requests
         for name, sizes in (("request", http_metrics.request_sizes), ("response", http_metrics.response_sizes)):
-            text = "Bytes by the Content-Length, where there is one."
+            text = "Bytes from the Content-Length header, if present."
             family = SummaryMetricFamily(f"http_{name}_size_bytes", text, labels=("handler",))
             for path, (count, total) in sizes.items():
                 family.add_metric((path,), count, total)

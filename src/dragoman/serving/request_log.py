@@ -110,7 +110,7 @@ class RequestLog:
         """told: how many were told of before; how many are now."""
         dropped = self._dropped
         if dropped > reported:
-            log.warning("the request log could not keep up: %d lines were dropped", dropped - reported)
+            log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
         return dropped
 
 

@@ -33,7 +33,8 @@ class ServingOptions(Struct, frozen=True):
     None for a socket file. max_background: responses that run without their clients at the same time.
     max_sockets: WebSockets that are open at the same time. socket_lifetime: seconds after which each of them is closed.
     batch_concurrency: requests of batches that run at the same time. weights_dir: where weights may be read from when
-    a trainer says so; None is nowhere.
+    a trainer says so; None is nowhere. request_timeout: seconds after which a generation fails; None is no deadline.
+    progress_timeout: seconds without an event, while requests run, after which `/health` is 503.
     """
 
     profile: Profile = Profile.OPENAI
@@ -58,6 +59,8 @@ class ServingOptions(Struct, frozen=True):
     socket_lifetime: float = 3600.0
     weights_dir: str | None = None
     max_weights_bytes: int = 1024 * 1024 * 1024
+    request_timeout: float | None = None
+    progress_timeout: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,7 @@ TRANSFER_PATHS = (
 
 
 async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
-    raise Unsupported(
-        f"{http.path}: pickled tensors are never read and no group is joined; {SUPPORTED_TRANSFERS_HINT}."
-    )
+    raise Unsupported(f"{http.path}: pickled tensors and process groups are not supported; {SUPPORTED_TRANSFERS_HINT}.")
 
 
 class _ModelInfo(Struct, frozen=True):
@@ -126,12 +124,16 @@ async def update_from_disk(http: HttpRequest) -> JsonResponse | Responder:
     _, trainable = find_trainable(http)
     request = await decode_body(http, _FromDisk)
     if request.load_format not in (None, "auto", "safetensors"):
-        raise Unsupported("Only safetensors are read.", param="load_format")
+        raise Unsupported("Only safetensors are supported.", param="load_format")
     weights = find_weights_on_disk(http, request.model_path, "model_path")
     if request.abort_all_requests:
         await _abort_all(http)
     version = await trainable.update_weights(weights, check_version(request.weight_version))
-    warnings = () if request.flush_cache else ("flush_cache: it is always flushed, since it is of other weights",)
+    warnings = (
+        ()
+        if request.flush_cache
+        else ("flush_cache is ignored: the cache is always flushed, because it belongs to the old weights",)
+    )
     result = _Done(True, f"Weights updated. Weight version is {version}.")
     return JsonResponse(msgspec.json.encode(result), warnings=warnings)
 
@@ -165,7 +167,7 @@ class _Abort(Struct, frozen=True):
 
 async def abort(http: HttpRequest) -> JsonResponse | Responder:
     if not (await decode_body(http, _Abort)).abort_all:
-        message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="rid")
     await _abort_all(http)
     return JsonResponse(b"")

@@ -17,7 +17,7 @@ _BATCH_SIZE = 100
 def require_store(context: RequestContext) -> Store:
     """Raises Unsupported on a server that keeps nothing."""
     if context.service.store is None:
-        raise Unsupported("This server keeps nothing (--store none), and this needs something kept.")
+        raise Unsupported("This request requires a store, and this server has none (--store none).")
     return context.service.store
 
 

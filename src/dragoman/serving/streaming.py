@@ -24,6 +24,7 @@ from ..core.events import Event
 from ..core.reply import ReplyBuilder
 from ..dialects.base import Writer
 from ..http.disconnect import OnDisconnect
+from ..pipeline.engine_calls import contain
 from .keepalive import StreamMonitor
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class ResponseOutcome(Struct, frozen=True):
 def wrap_unexpected_error(error: Exception) -> EngineError:
     """A bug of ours or of an engine's: the log gets all of it, the client a plain word, and never a false end."""
     log.error("answering failed", exc_info=error)
-    return EngineError("The server failed while it was answering; its log says why.", code="internal_error")
+    return EngineError("The server failed while answering; see its log.", code="internal_error")
 
 
 class StreamFraming(Protocol):
@@ -126,10 +127,13 @@ class Responder(ABC):
         try:
             try:
                 await self._produce()
-            except Exception as error:
+            except BaseException as error:
+                failure = contain(error, self._task)
+                if not isinstance(failure, Exception):
+                    raise
                 # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
                 with suppress(DragomanError, OSError):
-                    await self._fail(error if isinstance(error, DragomanError) else wrap_unexpected_error(error))
+                    await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
         except asyncio.CancelledError:
             # Only a cancellation of our own ends here, as with asyncio.timeout.
             if not self._is_cancelled or self._task is None or self._task.uncancel():
@@ -174,7 +178,10 @@ class Responder(ABC):
             self._timer.cancel()
             self._timer = None
         self._monitor.add(self)
+        # Events that are rendered already are sent next: a keepalive that is due now would overtake them.
+        self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._is_writing = False
 
     async def _send_whole(self, status: int, headers: RawHeaders, body: bytes) -> None:
         self._response_start = None
@@ -210,6 +217,8 @@ class Responder(ABC):
     async def _write_keepalive(self) -> None:
         if self._response_start is not None:
             await self._send_headers()
+        elif self._is_writing:
+            return
         await self._write(self._framing.keepalive)
 
 

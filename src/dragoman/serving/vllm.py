@@ -34,7 +34,7 @@ async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
     """The default model's, as there is no place for another one's name but the query."""
     model = await _find_model(http)
     if model.tokenizer_info is None:
-        raise NotFound("This model's engine does not lend its tokenizer.", code="unsupported_endpoint")
+        raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")
     return JsonResponse(msgspec.json.encode(model.tokenizer_info))
 
 

@@ -31,20 +31,20 @@ class WeightUploads:
             for file in upload.files
         )
         if size > max_bytes:
-            raise BodyTooLarge(f"The pieces together are larger than the {max_bytes} bytes that are allowed.")
+            raise BodyTooLarge(f"The pieces together exceed the limit of {max_bytes} bytes.")
         self._open[model].append(part)
 
     def finish(self, model: str) -> Weights:
         """Raises RequestError where the pieces are no whole. It is over in any case."""
         if model not in self._open:
-            raise Conflict("No weight update was started.")
+            raise Conflict("No weight update is in progress.")
         match self._open.pop(model):
             case []:
-                raise RequestError("No weights were sent since the update was started.", param="weights")
+                raise RequestError("No weights were sent since the update started.", param="weights")
             case [WeightsOnDisk() as stored]:
                 return stored
             case parts:
                 files = [file for part in parts if isinstance(part, WeightsInMemory) for file in part.files]
                 if len(files) < len(parts):
-                    raise RequestError("Weights are sent in pieces, or lie in one place: not both.", param="weights")
+                    raise RequestError("Send weights in pieces or give a path, not both.", param="weights")
                 return WeightsInMemory(tuple(files))

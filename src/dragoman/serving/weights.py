@@ -47,7 +47,7 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
     candidates = list(models) if name is None else [models.find_loaded(name)]
     trainables = [(model.name, model.trainable) for model in candidates if model.trainable is not None]
     if not trainables:
-        raise NotFound("The weights of this server's engine cannot be replaced.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support weight updates.", code="unsupported_endpoint")
     if len(trainables) > 1:
         raise RequestError("Several models are served; name one: ?model=NAME.", param="model")
     return trainables[0]
@@ -57,12 +57,14 @@ def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnD
     """Raises NotPermitted for what the operator does not let be read, RequestError where nothing is."""
     root = http.service.options.weights_dir
     if root is None:
-        raise PermissionDenied("Weights are read from disk only beneath --weights-dir, which is not set.", param=param)
+        raise PermissionDenied("Weights are loaded from disk only under --weights-dir, which is not set.", param=param)
+    if "\0" in path:
+        raise RequestError("A path cannot contain NUL.", param=param)
     location = (Path(root) / path).resolve()
     if not location.is_relative_to(Path(root).resolve()):
-        raise PermissionDenied("This path does not lie beneath --weights-dir.", param=param)
+        raise PermissionDenied("This path is not under --weights-dir.", param=param)
     if not location.exists():
-        raise RequestError("Nothing is at this path.", param=param, code="not_found")
+        raise RequestError("This path does not exist.", param=param, code="not_found")
     return WeightsOnDisk(str(location))
 
 
@@ -77,7 +79,7 @@ async def initialize(http: HttpRequest) -> JsonResponse | Responder:
     backend = request.init_info.get("backend")
     if unknown is not None or (backend is not None and bytes(backend) != b'"safetensors"'):
         param = f"init_info.{unknown or 'backend'}"
-        raise Unsupported(f"There is no transfer of this kind here: {SUPPORTED_TRANSFERS_HINT}.", param=param)
+        raise Unsupported(f"This type of weight transfer is not supported: {SUPPORTED_TRANSFERS_HINT}.", param=param)
     return _render_message("Weight transfer initialized")
 
 
@@ -119,7 +121,7 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
     if not uploads.is_open(name):
         return _render_update("Weights updated", await trainable.update_weights(weights, version))
     if version is not None:
-        raise RequestError("The version is told at the end, to /finish_weight_update.", param="weight_version")
+        raise RequestError("Send the version to /finish_weight_update instead.", param="weight_version")
     uploads.add(name, weights, http.service.options.max_weights_bytes)
     return _render_message("Weights received")
 
@@ -127,7 +129,7 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
 def _parse_path(info: Raw) -> str:
     try:
         return msgspec.json.decode(info, type=_Stored).path
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise Unsupported(f"update_info: {error}; {SUPPORTED_TRANSFERS_HINT}.", param="update_info") from None
 
 

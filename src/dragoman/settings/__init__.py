@@ -2,7 +2,7 @@
 
 from .definition import Settings
 from .engine_support import describe_unsupported, find_changed_settings
-from .fields import FIELDS, PREFIX, SettingField
+from .fields import FIELDS, FORMER_NAMES, PREFIX, SettingField, flag_of
 from .generation import GenerationConfig
 from .model_entries import Instance, Instances, ModelEntries, ModelEntry
 from .option import Option, Secret, SettingsError
@@ -11,7 +11,9 @@ from .state import load_or_create_key, state_directory
 
 __all__ = [
     "FIELDS",
+    "FORMER_NAMES",
     "PREFIX",
+    "Field",
     "GenerationConfig",
     "Instance",
     "Instances",
@@ -19,14 +21,14 @@ __all__ = [
     "ModelEntry",
     "Option",
     "Secret",
-    "SettingField",
     "Settings",
     "SettingsError",
-    "describe_unsupported",
-    "find_changed_settings",
+    "flag_of",
+    "hint",
     "is_loopback",
-    "load_or_create_key",
-    "load_settings",
+    "kept_key",
+    "load",
     "state_directory",
-    "suggest_name",
+    "told",
+    "unheeded",
 ]

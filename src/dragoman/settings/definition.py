@@ -24,139 +24,192 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         str,
         Option(
             "Model",
-            "What to serve: `tiny`, the model that comes with this package; a GGUF file; a directory with a model "
-            "in safetensors, by the engine that fits (or `transformers:DIRECTORY`, `vllm:DIRECTORY`, `mlx:DIRECTORY`, "
-            "`tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a vLLM without a GPU (see --profile); `scripted`, which "
-            "says what a prompt's directives tell; "
-            "`scripted:FILE`, which says what the FILE tells; or `http://HOST:PORT/v1`, another server that "
-            "speaks OpenAI's API (several: with commas between them).",
+            "What to serve: `tiny` (the embedded model); a GGUF file; a directory of safetensors, loaded by the "
+            "engine that fits, or by the one named (`transformers:DIRECTORY`, `vllm:DIRECTORY`, "
+            "`mlx:DIRECTORY`, `tiny:DIRECTORY`, `encoder:DIRECTORY`); `sim`, a simulated vLLM that needs no GPU "
+            "(see --profile); `scripted` or `scripted:FILE`, which replies as directives in the prompt or a "
+            "script file specify; `http://HOST:PORT/v1`, another OpenAI-compatible server (comma-separated for "
+            "several); or `python:MODULE:FACTORY`, your own engine.",
         ),
     ] = "tiny"
     served_model_name: Annotated[
-        tuple[str, ...], Option("Model", "The name clients know the model by. Can be repeated: the first is listed.")
+        tuple[str, ...],
+        Option(
+            "Model", "Model name in the API. Repeatable: the first name is used in responses, the others are aliases."
+        ),
     ] = ()
     max_model_len: Annotated[
         int | None,
-        Option("Model", "Tokens that prompt and answer may have together.", minimum=1, allows_size_suffix=True),
+        Option(
+            "Model", "Maximum context length in tokens, prompt and output together.", minimum=1, allows_size_suffix=True
+        ),
     ] = None
     chat_template: Annotated[
-        str | None, Option("Model", "A Jinja chat template instead of the model's own: a path, or the text itself.")
+        str | None, Option("Model", "Jinja chat template, as a path or inline, instead of the model's own.")
     ] = None
     trust_request_chat_template: Annotated[
-        bool, Option("Model", "Let requests bring a chat template of their own. It runs in a sandbox.")
+        bool, Option("Model", "Accept chat templates in requests. They run in a sandbox.")
     ] = False
-    tool_call_parser: Annotated[str | None, Option("Model", "How the model writes tool calls.")] = None
-    reasoning_parser: Annotated[str | None, Option("Model", "How the model writes its reasoning.")] = None
+    tool_call_parser: Annotated[
+        str | None, Option("Model", "Parser for the model's tool calls. By default detected from the chat template.")
+    ] = None
+    reasoning_parser: Annotated[
+        str | None, Option("Model", "Parser for the model's reasoning. By default detected from the chat template.")
+    ] = None
     override_generation_config: Annotated[
         GenerationConfig,
-        Option("Model", "Defaults of the requests, as JSON: '{\"temperature\": 0.2}'.", metavar="JSON"),
+        Option("Model", "Default sampling parameters, as JSON: '{\"temperature\": 0.2}'.", metavar="JSON"),
     ] = GenerationConfig()
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Option(
             "Model",
-            "Numbers that torch or mlx compute with, and that llama.cpp keeps of a context; `auto` takes those of the "
-            "checkpoint, or float16.",
+            "Data type for model weights and activations (torch, mlx) or for the KV cache (llama.cpp); `auto` "
+            "uses the checkpoint's, or float16 for llama.cpp.",
         ),
     ] = "auto"
     device: Annotated[
-        str, Option("Model", "Where torch computes: `cpu`, `cuda`, `cuda:1`, `mps`; `auto` takes an accelerator.")
+        str,
+        Option(
+            "Model", "Device for torch: `cpu`, `cuda`, `cuda:1` or `mps`; `auto` uses an accelerator if there is one."
+        ),
     ] = "auto"
     gpu_layers: Annotated[
         int,
         Option(
-            "Model", "Layers that llama.cpp keeps on a GPU; -1 are as many as it sees fit.", minimum=-1, maximum=100000
+            "Model",
+            "Number of layers that llama.cpp offloads to the GPU; -1 lets llama.cpp decide.",
+            minimum=-1,
+            maximum=100000,
         ),
     ] = -1
     mmproj: Annotated[
         str | None,
         Option(
             "Model",
-            "The GGUF file with the projector of a model that sees, for llama.cpp. By default the one `mmproj*.gguf` "
-            "beside the model; `none` leaves it out.",
+            "GGUF file with the multimodal projector, for llama.cpp. By default the only `mmproj*.gguf` file "
+            "next to the model; `none` disables image input.",
             metavar="FILE",
         ),
     ] = None
-    threads: Annotated[
-        int | None, Option("Model", "Threads that llama.cpp computes with on a CPU.", minimum=1, maximum=1024)
-    ] = None
+    threads: Annotated[int | None, Option("Model", "Number of CPU threads for llama.cpp.", minimum=1, maximum=1024)] = (
+        None
+    )
     quantization: Annotated[
         Literal["bitsandbytes", "torchao"] | None,
         Option(
             "Model",
-            "Quantise the weights of a transformers model while they are loaded: to four bits (`bitsandbytes`, NF4) or "
-            "eight (`torchao`). Weights that are quantised already need no word.",
+            "Quantize the weights of a transformers model at load time: 4-bit NF4 (`bitsandbytes`) or 8-bit "
+            "(`torchao`). Pre-quantized checkpoints need no flag.",
         ),
     ] = None
     attention_backend: Annotated[
         Literal["auto", "flash", "efficient", "cudnn", "math"],
         Option(
             "Model",
-            "Which of torch's kernels computes the attention of a transformers model; `auto` lets torch choose for "
-            "each step. One that cannot compute this model here is refused when it is loaded.",
+            "Torch attention kernel for transformers models; `auto` lets torch choose at each step. Loading "
+            "fails if the kernel does not support the model or the device.",
         ),
     ] = "auto"
     trust_remote_code: Annotated[
-        bool, Option("Model", "Run the Python code that lies in a model's directory, if transformers needs it.")
+        bool, Option("Model", "Allow transformers to run Python code from the model directory.")
     ] = False
     vllm_args: Annotated[
         str | None,
-        Option("Model", "More of what `vllm:` is told, by the names of its engine arguments.", metavar="JSON"),
+        Option("Model", "Additional vLLM engine arguments for `vllm:`.", metavar="JSON"),
     ] = None
     directives: Annotated[
-        bool, Option("Model", "Let prompts tell `scripted` or `sim` what to say, by directives in double brackets.")
+        bool,
+        Option("Model", "Enable directives in prompts ([[...]]) that control the replies of `scripted` and `sim`."),
     ] = False
     upstream_model: Annotated[
-        str | None, Option("Upstream", "Which of the upstream's models to serve; by default the first that it lists.")
+        str | None, Option("Upstream", "Upstream model to serve; by default the first one that the upstream lists.")
     ] = None
     upstream_kind: Annotated[
         Literal["auto", "compatible", "openai", "vllm", "dragoman", "sglang", "llama.cpp"],
-        Option("Upstream", "What the upstream can do beyond what all do; `auto` asks it."),
+        Option("Upstream", "Type of upstream server, which determines the extensions in use; `auto` detects it."),
     ] = "auto"
     upstream_api_key: Annotated[
         tuple[Secret, ...],
-        Option("Upstream", "The key to send upstream. Can be repeated: then one for each upstream, in their order."),
+        Option(
+            "Upstream",
+            "API key for the upstream. Repeatable: one for all upstreams, or one per upstream in the same order.",
+        ),
     ] = ()
     upstream_weight: Annotated[
         tuple[str, ...],
-        Option("Upstream", "Shares of the upstreams, in their order, such as 2,1. By default they are equal."),
+        Option("Upstream", "Load-balancing weights, in the order of the upstreams, such as 2,1. Equal by default."),
     ] = ()
     upstream_timeout: Annotated[
-        float, Option("Upstream", "Seconds of silence after which an upstream has failed.", minimum=0.1, maximum=86400)
+        float,
+        Option("Upstream", "Seconds without data after which an upstream request fails.", minimum=0.1, maximum=86400),
     ] = 600.0
     upstream_retries: Annotated[
         int,
         Option(
-            "Upstream", "How often another upstream is asked while nothing has been answered.", minimum=0, maximum=1000
+            "Upstream",
+            "Number of retries on other upstreams before the first byte of a response.",
+            minimum=0,
+            maximum=1000,
         ),
     ] = 2
-    host: Annotated[str, Option("Server", "The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Option("Server", "The port to listen on; 0 takes a free one.", minimum=0, maximum=65535)] = (
-        8000
-    )
-    uds: Annotated[str | None, Option("Server", "Listen on this Unix socket instead.", metavar="PATH")] = None
+    host: Annotated[str, Option("Server", "Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option("Server", "Port to listen on; 0 picks a free port.", minimum=0, maximum=65535)] = 8000
+    uds: Annotated[
+        str | None, Option("Server", "Listen on this Unix domain socket instead of a TCP port.", metavar="PATH")
+    ] = None
+    uds_mode: Annotated[
+        str,
+        Option(
+            "Server", "Permissions of the Unix socket, in octal: 600 (owner only), 660 (and group).", metavar="MODE"
+        ),
+    ] = "600"
+    max_connections: Annotated[
+        int, Option("Server", "Maximum open connections; more are rejected with 503 and `Retry-After`.", minimum=1)
+    ] = 16384
+    max_connections_per_address: Annotated[
+        int, Option("Server", "Maximum open connections from one address other than loopback.", minimum=1)
+    ] = 4096
     max_body_bytes: Annotated[
-        int, Option("Server", "Bytes that the body of a request may have.", minimum=1024, allows_size_suffix=True)
+        int, Option("Server", "Maximum size of a request body, in bytes.", minimum=1024, allows_size_suffix=True)
     ] = 32 * _MIB
     max_inflight_body_bytes: Annotated[
         int,
         Option(
             "Server",
-            "Bytes that the bodies of all requests which are being read may have together; one alone may always have "
-            "--max-body-bytes.",
+            "Maximum total size of request bodies being read, in bytes; a single body of up to --max-body-bytes "
+            "is always accepted.",
             minimum=1024,
             allows_size_suffix=True,
         ),
     ] = 512 * _MIB
     keepalive_interval: Annotated[
-        float,
-        Option("Server", "Seconds of silence after which a stream gets a sign of life.", minimum=0.05, maximum=3600),
+        float, Option("Server", "Seconds between keep-alive events on an idle stream.", minimum=0.05, maximum=3600)
     ] = 5.0
+    request_timeout: Annotated[
+        float | None,
+        Option(
+            "Server",
+            "Seconds after which a generation that has not finished fails with a timeout; a client may ask for less by "
+            "the header `x-dragoman-timeout`. By default there is no deadline.",
+            minimum=0.05,
+            maximum=86400,
+        ),
+    ] = None
+    progress_timeout: Annotated[
+        float,
+        Option(
+            "Server",
+            "Seconds without any event of a model, while requests run on it, after which `/health` is 503.",
+            minimum=1,
+            maximum=86400,
+        ),
+    ] = 600.0
     shutdown_timeout: Annotated[
         float,
         Option(
             "Server",
-            "Seconds for which what runs goes on when the server is told to stop; then it is ended with an error.",
+            "Seconds to let running requests finish on shutdown; then they end with an error.",
             minimum=0,
             maximum=86400,
         ),
@@ -165,88 +218,101 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Server",
-            "Seconds for which a server that is told to stop can still be reached, also if nothing runs: it says that "
-            "it is not ready, so that a load balancer sends nothing more.",
+            "Minimum seconds to keep listening on shutdown, with /health returning 503, so that load balancers "
+            "stop sending requests.",
             minimum=0,
             maximum=3600,
         ),
     ] = 0.0
     api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "A key that requests must carry. Can be repeated: each of them will do.")
+        tuple[Secret, ...], Option("Access", "API key that clients must send. Repeatable: any of them is accepted.")
     ] = ()
     admin_api_key: Annotated[
-        tuple[Secret, ...], Option("Access", "A key that administration takes. Can be repeated.")
+        tuple[Secret, ...], Option("Access", "API key for administrative endpoints. Repeatable.")
     ] = ()
     secret_key: Annotated[
         Secret | None,
         Option(
             "Access",
-            "What reasoning that clients keep is sealed and signed with; several servers that share it read each "
-            "other's. By default one is made and kept.",
+            "Secret that encrypts and signs the reasoning returned to clients. Servers with the same secret "
+            "accept each other's. By default generated and stored in the state directory.",
         ),
     ] = None
     weights_dir: Annotated[
         str | None,
         Option(
             "Access",
-            "Where administrators may have other weights read from while the model is served; by default they can only "
-            "send them.",
+            "Directory from which administrators may load new weights at run time; by default weights can only "
+            "be uploaded.",
             metavar="DIR",
         ),
     ] = None
     max_weights_bytes: Annotated[
-        int, Option("Access", "Bytes that weights may have which are sent.", minimum=1024, allows_size_suffix=True)
+        int, Option("Access", "Maximum size of uploaded weights, in bytes.", minimum=1024, allows_size_suffix=True)
     ] = 1024 * _MIB
     no_auth: Annotated[
-        bool,
-        Option("Access", "Listen on other addresses than this machine's own without a key.", off_flag="require-auth"),
+        bool, Option("Access", "Allow a non-loopback address without an API key.", off_flag="require-auth")
     ] = False
     allowed_hosts: Annotated[
         tuple[str, ...],
-        Option("Access", "A host name to answer for, besides localhost. Can be repeated.", metavar="HOST"),
+        Option(
+            "Access",
+            "Additional host name to accept in the Host header, besides localhost. Repeatable.",
+            metavar="HOST",
+        ),
     ] = ()
     allowed_origins: Annotated[
         tuple[str, ...],
         Option(
             "Access",
-            "A web site whose pages may ask this server from a browser (CORS), as `https://app.example`; `*` is every "
-            "site. Can be repeated; by default none may.",
+            "Origin allowed to call the API from a browser (CORS), such as `https://app.example`; `*` allows "
+            "all. Repeatable; CORS is off by default.",
             metavar="ORIGIN",
         ),
     ] = ()
-    max_num_seqs: Annotated[int | None, Option("Scheduling", "Sequences that run at the same time.", minimum=1)] = None
+    max_num_seqs: Annotated[
+        int | None, Option("Scheduling", "Maximum number of sequences running at the same time.", minimum=1)
+    ] = None
     max_num_batched_tokens: Annotated[
-        int | None, Option("Scheduling", "Tokens of all sequences in one step.", minimum=1, allows_size_suffix=True)
+        int | None,
+        Option(
+            "Scheduling", "Maximum number of tokens per step, over all sequences.", minimum=1, allows_size_suffix=True
+        ),
     ] = None
     kv_cache_tokens: Annotated[
         int | None,
-        Option(
-            "Scheduling", "Tokens that the KV cache holds, all sequences together.", minimum=1, allows_size_suffix=True
-        ),
+        Option("Scheduling", "Size of the KV cache in tokens, over all sequences.", minimum=1, allows_size_suffix=True),
     ] = None
     kv_offloading_dir: Annotated[
         str | None,
         Option(
             "Scheduling",
-            "Keep keys and values of prompts in this directory too, so that they are found after a restart. For "
-            "engines that compute in this process.",
+            "Also store KV cache blocks of prompts in this directory, so that they survive a restart. Only for "
+            "engines that run in this process.",
             metavar="DIR",
         ),
     ] = None
     kv_offloading_bytes: Annotated[
-        int, Option("Scheduling", "Bytes that they may take there.", minimum=1024, allows_size_suffix=True)
-    ] = 16384 * _MIB
-    enable_prefix_caching: Annotated[
-        bool, Option("Scheduling", "Do not keep the beginning that several prompts share; compute it each time.")
-    ] = True
-    max_waiting: Annotated[
-        int, Option("Scheduling", "Requests that may wait; the next one is told to come again.", minimum=0)
-    ] = 2048
-    max_waiting_tokens: Annotated[
         int,
         Option(
             "Scheduling",
-            "Tokens of the prompts that may wait; one prompt alone always may.",
+            "Maximum size of the KV offloading directory, in bytes.",
+            minimum=1024,
+            allows_size_suffix=True,
+        ),
+    ] = 16384 * _MIB
+    enable_prefix_caching: Annotated[
+        bool,
+        Option("Scheduling", "Disable prefix caching, so that shared prompt prefixes are computed for every request."),
+    ] = True
+    max_queued_requests: Annotated[
+        int, Option("Scheduling", "Maximum queue length; beyond it requests get 503 with Retry-After.", minimum=0)
+    ] = 2048
+    max_queued_tokens: Annotated[
+        int,
+        Option(
+            "Scheduling",
+            "Maximum number of prompt tokens in the queue; a single prompt is always accepted.",
             minimum=1,
             allows_size_suffix=True,
         ),
@@ -255,31 +321,51 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         float,
         Option(
             "Scheduling",
-            "Seconds that one step of a model may take; then it hangs: what waits for it fails, and the engine is "
-            "started again.",
+            "Seconds that one step of a model may take. After that its requests fail and the engine restarts.",
             minimum=1,
             maximum=86400,
         ),
     ] = 300.0
+    worker_timeout: Annotated[
+        float,
+        Option(
+            "Scheduling",
+            "Seconds of CPU time that a worker process may take to compile a grammar, or to render a template of a "
+            "request, before it is killed.",
+            minimum=0.05,
+            maximum=3600,
+        ),
+    ] = 2.0
+    worker_memory: Annotated[
+        int,
+        Option(
+            "Scheduling",
+            "Bytes that a worker process may allocate for that.",
+            minimum=16 * _MIB,
+            allows_size_suffix=True,
+        ),
+    ] = 512 * _MIB
     api_profile: Annotated[
         Literal["openai", "vllm"] | None,
-        Option("API", "Answer exactly as OpenAI does, or with the fields that vLLM adds (as `sim` does by itself)."),
+        Option("API", "Response format: exactly OpenAI's, or with vLLM's extra fields (the default for `sim`)."),
     ] = None
-    strict: Annotated[bool, Option("API", "Refuse parameters that would be ignored, instead of warning.")] = False
+    strict: Annotated[
+        bool, Option("API", "Reject requests and settings with parameters that would be ignored, instead of warning.")
+    ] = False
     explain: Annotated[
         bool,
         Option(
             "API",
-            "Tell callers what became of their prompts: /v1/chat/completions/render and .../explain. The last prompts "
-            "of each key are kept in memory for it.",
+            "Enable /v1/chat/completions/render and .../explain, which show how a prompt was rendered and "
+            "cached. Recent prompts of each API key are kept in memory.",
         ),
     ] = False
     drop_agent_nonces: Annotated[
         bool,
         Option(
             "API",
-            "Keep what agents put in front of their prompts anew with every request (Claude Code's billing header), "
-            "although no prefix is ever cached then.",
+            "Keep the unique prefix that some agents add to every prompt (such as Claude Code's billing "
+            "header). Prefix caching is not effective then.",
             off_flag="keep-agent-nonces",
         ),
     ] = True
@@ -287,97 +373,116 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
         Literal["refuse", "fetch", "pass"],
         Option(
             "API",
-            "What becomes of images and files that a request only names by an http(s) URL: `refuse`, `fetch` (by this "
-            "server, from public addresses only) or `pass` (on to an upstream, which fetches what it likes).",
+            "How to handle images and files given as http(s) URLs: `refuse`; `fetch` them from this server, "
+            "public addresses only; or `pass` the URL to the upstream.",
         ),
     ] = "refuse"
     media_hosts: Annotated[
         tuple[str, ...],
         Option(
             "API",
-            "A host to fetch media from, as a name or a pattern (`*.example.com`), and no other. Can be repeated.",
+            "Host, or pattern such as `*.example.com`, that media may be fetched from; all others are refused. "
+            "Repeatable.",
             metavar="HOST",
         ),
     ] = ()
-    max_logprobs: Annotated[
-        int, Option("API", "Alternatives a token that a request may ask for.", minimum=0, maximum=1000)
-    ] = 20
-    reasoning_check: Annotated[
+    max_logprobs: Annotated[int, Option("API", "Maximum `top_logprobs` per token.", minimum=0, maximum=1000)] = 20
+    reasoning_verification: Annotated[
         Literal["lenient", "strict", "off"],
         Option(
             "API",
-            "Reasoning that comes back and is not this server's: `lenient` leaves it out, or takes its summary, and "
-            "warns; `strict` refuses it; `off` does not look at signatures.",
+            "How to handle returned reasoning that this server did not sign: `lenient` drops it, or uses its "
+            "summary, with a warning; `strict` rejects the request; `off` skips the signature check.",
         ),
     ] = "lenient"
     store: Annotated[
         str,
         Option(
             "Store",
-            "Where responses, conversations, files and batches are kept: `sqlite` (a file among this user's state), "
-            "`sqlite:PATH`, `postgresql://...`, `memory` (until the server ends) or `none`.",
+            "Storage for responses, conversations, files and batches: `sqlite` (in the state directory), "
+            "`sqlite:PATH`, `postgresql://...`, `memory` (lost on exit) or `none`.",
         ),
     ] = "sqlite"
     store_ttl: Annotated[
-        float, Option("Store", "Seconds for which something is kept after its last use.", minimum=1)
+        float, Option("Store", "Seconds until a stored object expires after its last use.", minimum=1)
     ] = 30 * 86400.0
     store_max_records: Annotated[
         int,
-        Option("Store", "How much is kept; the least recently used goes first.", minimum=1, allows_size_suffix=True),
+        Option(
+            "Store",
+            "Maximum number of stored objects; the least recently used are evicted first.",
+            minimum=1,
+            allows_size_suffix=True,
+        ),
     ] = 100_000
     store_max_bytes: Annotated[
-        int, Option("Store", "Bytes that are kept; half of them may be files.", minimum=1024, allows_size_suffix=True)
+        int,
+        Option(
+            "Store",
+            "Maximum size of the store, in bytes; files may use half of it.",
+            minimum=1024,
+            allows_size_suffix=True,
+        ),
     ] = 4096 * _MIB
     max_file_bytes: Annotated[
-        int, Option("Store", "Bytes that an uploaded file may have.", minimum=1024, allows_size_suffix=True)
+        int, Option("Store", "Maximum size of an uploaded file, in bytes.", minimum=1024, allows_size_suffix=True)
     ] = 200 * _MIB
     batch_concurrency: Annotated[
-        int, Option("Scheduling", "Requests of batches that run at the same time, behind all others.", minimum=1)
+        int,
+        Option(
+            "Scheduling", "Maximum number of concurrent batch requests; they run at the lowest priority.", minimum=1
+        ),
     ] = 16
     store_synchronous: Annotated[
         Literal["full", "normal"],
-        Option("Store", "Whether what is stored in SQLite survives a power cut (`full`), or only the server's end."),
+        Option(
+            "Store",
+            "SQLite durability: writes survive a power failure (`full`), or only a crash of the server (`normal`).",
+        ),
     ] = "full"
     max_background: Annotated[
-        int, Option("Store", "Responses that may run in the background; the next one is told to come again.", minimum=0)
+        int,
+        Option(
+            "Store", "Maximum number of background responses; beyond it requests get 503 with Retry-After.", minimum=0
+        ),
     ] = 64
     log_level: Annotated[
         Literal["critical", "error", "warning", "info", "debug"],
-        Option("Logging", "What to log.", vllm_name="uvicorn_log_level"),
+        Option("Logging", "Minimum level of log messages.", vllm_name="uvicorn_log_level"),
     ] = "info"
     request_log: Annotated[
         str | None,
         Option(
-            "Logging", "Append a line of JSON for each request that generates: its counts and times.", metavar="FILE"
+            "Logging", "Append a JSON line with token counts and timings for each generation request.", metavar="FILE"
         ),
     ] = None
     access_log: Annotated[
-        bool, Option("Logging", "Do not log each request.", vllm_name="disable_uvicorn_access_log")
+        bool, Option("Logging", "Disable the access log.", vllm_name="disable_uvicorn_access_log")
     ] = True
     models: Annotated[
         ModelEntries,
         Option(
             "Server",
-            "Several models by their names, as JSON or as a section of the file: each has settings of its own, and "
-            "`aliases`, `ttl`, `pinned`, `memory`.",
+            "Several models by name, as JSON or as a section of the configuration file. Each has its own "
+            "settings, and `aliases`, `ttl`, `pinned` and `memory`.",
             metavar="JSON",
         ),
     ] = ModelEntries()
-    models_memory: Annotated[
+    model_memory_limit: Annotated[
         int | None,
         Option(
             "Server",
-            "Bytes that the models which are not pinned may take together.",
+            "Maximum total size of the loaded models that are not pinned, in bytes.",
             minimum=1,
             allows_size_suffix=True,
         ),
     ] = None
     lora_modules: Annotated[
-        tuple[str, ...], Option("Model", "A LoRA adapter to serve besides. Can be repeated.", metavar="NAME=PATH")
+        tuple[str, ...], Option("Model", "LoRA adapter to serve. Repeatable.", metavar="NAME=PATH")
     ] = ()
     config: Annotated[
         str | None,
-        Option("Server", "A TOML or YAML file with any of these settings; keys are the names of the options."),
+        Option("Server", "TOML or YAML configuration file; its keys are the option names."),
     ] = None
 
     def for_entry(self, entry: ModelEntry) -> Settings:

@@ -19,11 +19,11 @@ _PARSING_ENGINES = (*_SCHEDULING_ENGINES, "upstream")
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULING_ENGINES: (
         "chat_template trust_request_chat_template max_num_seqs max_num_batched_tokens enable_prefix_caching "
-        "max_waiting_tokens"
+        "max_queued_tokens worker_timeout worker_memory"
     ),
     _PARSING_ENGINES: "tool_call_parser reasoning_parser override_generation_config",
     (*_BATCHING_ENGINES, "llamacpp", "sim"): "kv_cache_tokens",
-    (*_SCHEDULING_ENGINES, "encoder"): "max_waiting",
+    (*_SCHEDULING_ENGINES, "encoder"): "max_queued_requests",
     (*_BATCHING_ENGINES, "llamacpp"): "step_timeout",
     _BATCHING_ENGINES: "kv_offloading_dir kv_offloading_bytes",
     ("transformers", "mlx", "llamacpp", "vllm"): "dtype",

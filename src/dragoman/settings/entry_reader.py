@@ -4,14 +4,17 @@ them is told for itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
 import msgspec
 
-from .fields import FIELDS_BY_NAME, MODEL_GROUPS, SettingField
+from .fields import FIELDS_BY_NAME, FORMER_NAMES, MODEL_GROUPS, SettingField
 from .model_entries import Instance, Instances, ModelEntries, ModelEntry
+
+log = logging.getLogger(__name__)
 
 ReadSetting = Callable[[SettingField, object], Any]
 
@@ -20,7 +23,7 @@ _MODEL_SETTINGS = tuple(
     name for name, field in FIELDS_BY_NAME.items() if field.option.group in MODEL_GROUPS and name not in _EXCLUDED
 )
 _LIST_FIELD, _BOOL_FIELD = FIELDS_BY_NAME["served_model_name"], FIELDS_BY_NAME["strict"]
-_SECONDS_FIELD, _BYTES_FIELD = FIELDS_BY_NAME["keepalive_interval"], FIELDS_BY_NAME["models_memory"]
+_SECONDS_FIELD, _BYTES_FIELD = FIELDS_BY_NAME["keepalive_interval"], FIELDS_BY_NAME["model_memory_limit"]
 _ENTRY_FIELDS = {
     "aliases": _LIST_FIELD,
     "pinned": _BOOL_FIELD,
@@ -46,7 +49,7 @@ def read_entries(raw: object, read_setting: ReadSetting) -> ModelEntries:
         except msgspec.MsgspecError as error:
             raise ValueError(f"must be JSON: {error}") from None
     if not isinstance(raw, dict) or not raw:
-        raise ValueError("must be an object with a name for each model")
+        raise ValueError("must map model names to settings")
     entries = tuple(
         _read_entry(str(name), value, read_setting) for name, value in cast("Mapping[object, object]", raw).items()
     )
@@ -58,11 +61,11 @@ def _read_entry(name: str, raw: object, read_setting: ReadSetting) -> ModelEntry
     """A text alone is what to serve."""
     fields = {"model": raw} if isinstance(raw, str) else raw
     if not isinstance(fields, dict):
-        raise ValueError(f"{name}: must be what to serve, or an object of settings")
+        raise ValueError(f"{name}: must be a MODEL, or an object of settings")
     entry_fields: dict[str, Any] = {}
     settings: list[tuple[str, Any]] = []
     for key, value in cast("Mapping[object, object]", fields).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(name, str(key))
         try:
             if setting in _ENTRY_FIELDS:
                 entry_fields[setting] = read_setting(_ENTRY_FIELDS[setting], value)
@@ -73,9 +76,9 @@ def _read_entry(name: str, raw: object, read_setting: ReadSetting) -> ModelEntry
         except ValueError as error:
             raise ValueError(f"{name}: {key}: {error}") from None
     if "model" not in dict(settings):
-        raise ValueError(f"{name}: `model` is missing: what to serve")
+        raise ValueError(f"{name}: `model` is missing")
     if entry_fields.get("pinned") and "ttl" in entry_fields:
-        raise ValueError(f"{name}: what is pinned has no ttl")
+        raise ValueError(f"{name}: a pinned model cannot have a ttl")
     return ModelEntry(name, tuple(settings), **entry_fields)
 
 
@@ -88,11 +91,11 @@ def read_instances(raw: object, read_setting: ReadSetting) -> Instances:
             raise ValueError(f"must be a number, or a list in JSON: {error}") from None
     items = [{"count": raw}] if isinstance(raw, int) else raw
     if not isinstance(items, list) or not items:
-        raise ValueError("must be a number, or a list with an object of settings for each")
+        raise ValueError("must be a number, or a list of objects of settings")
     groups = [_read_instances(item, number, read_setting) for number, item in enumerate(cast("list[object]", items), 1)]
     instances = tuple(instance for group in groups for instance in group)
     if len(instances) > _MAX_INSTANCES:
-        raise ValueError(f"there can be {_MAX_INSTANCES} at most, not {len(instances)}")
+        raise ValueError(f"the maximum is {_MAX_INSTANCES} instances, not {len(instances)}")
     return Instances(instances)
 
 
@@ -102,7 +105,7 @@ def _read_instances(raw: object, number: int, read_setting: ReadSetting) -> list
         raise ValueError(f"{number}: must be an object of settings")
     count, settings = 1, list[tuple[str, Any]]()
     for key, value in cast("Mapping[object, object]", raw).items():
-        setting = str(key).replace("-", "_")
+        setting = _current_name(str(number), str(key))
         try:
             if setting == "count":
                 count = read_setting(_COUNT_FIELD, value)
@@ -117,19 +120,27 @@ def _read_instances(raw: object, number: int, read_setting: ReadSetting) -> list
     return [Instance(tuple(settings))] * count
 
 
+def _current_name(where: str, key: str) -> str:
+    name = key.replace("-", "_")
+    if name not in FORMER_NAMES:
+        return name
+    log.warning("%s: %s is deprecated; use %s", where, name, FORMER_NAMES[name])
+    return FORMER_NAMES[name]
+
+
 def _describe_unknown(name: str, kind: str, known: Sequence[str]) -> str:
     if name in FIELDS_BY_NAME:
-        return "this is a setting of the whole server"
+        return "this setting applies to the whole server"
     close_matches = get_close_matches(name, known, n=1)
-    return f"there is no such setting of {kind}." + (f" Did you mean {close_matches[0]}?" if close_matches else "")
+    return f"unknown setting of {kind}." + (f" Did you mean {close_matches[0]}?" if close_matches else "")
 
 
 def _check_names(entries: tuple[ModelEntry, ...]) -> None:
     names: set[str] = set()
     for entry in entries:
         if "*" in entry.name or "?" in entry.name:
-            raise ValueError(f"{entry.name}: only an alias may be a pattern")
+            raise ValueError(f"{entry.name}: only aliases may be patterns")
         for name in (entry.name, *entry.aliases):
             if name in names:
-                raise ValueError(f"{entry.name}: {name} is the name of two models")
+                raise ValueError(f"{entry.name}: two models have the name {name}")
             names.add(name)

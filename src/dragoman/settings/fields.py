@@ -27,7 +27,7 @@ class SettingField(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return flag_of(self.name)
 
     @property
     def off_flag(self) -> str:
@@ -35,7 +35,7 @@ class SettingField(Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        return PREFIX + self.name.upper()
+        return variable_of(self.name)
 
     @property
     def is_list(self) -> bool:
@@ -44,6 +44,16 @@ class SettingField(Struct, frozen=True):
     @property
     def is_secret(self) -> bool:
         return self.kind is Secret or (self.is_list and typing.get_args(self.kind)[0] is Secret)
+
+
+def flag_of(name: str) -> str:
+    """The option of a setting on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
 
 
 def _list_fields() -> Iterator[SettingField]:
@@ -60,5 +70,12 @@ def _list_fields() -> Iterator[SettingField]:
 FIELDS = tuple(sorted(_list_fields(), key=lambda field: field.option.group == "Simulator"))
 """In the order in which they are defined, those of the simulator at the end."""
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
+FORMER_NAMES = {
+    "max_waiting": "max_queued_requests",
+    "max_waiting_tokens": "max_queued_tokens",
+    "reasoning_check": "reasoning_verification",
+    "models_memory": "model_memory_limit",
+}
+"""Names that settings had before, and their present ones. They are accepted, with a warning, for one release."""
 MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
 """Groups whose settings each of several models may have for itself."""

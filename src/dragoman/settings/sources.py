@@ -6,6 +6,8 @@ Knows where, and names it in every complaint; what a value may be is told by `va
 from __future__ import annotations
 
 import ipaddress
+import logging
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -15,14 +17,16 @@ from typing import Any, cast
 from msgspec import Struct
 
 from .definition import Settings
-from .fields import FIELDS, FIELDS_BY_NAME, PREFIX, SettingField
+from .fields import FIELDS, FIELDS_BY_NAME, FORMER_NAMES, PREFIX, SettingField, flag_of, variable_of
 from .option import SettingsError
 from .values import read_value
+
+log = logging.getLogger(__name__)
 
 
 def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
     """The settings. said: what the command line says, by name of the field; None is nothing. Raises SettingsError."""
-    set_options = {name: value for name, value in cli_options.items() if value is not None}
+    set_options = _rename({name: value for name, value in cli_options.items() if value is not None}, flag_of)
     sources = [_Source(set_options, lambda field: field.flag)]
     sources.append(_Source(_read_variables(environment), lambda field: f"environment {field.variable}"))
     file = sources[0].read_value(FIELDS_BY_NAME["config"]) or sources[1].read_value(FIELDS_BY_NAME["config"])
@@ -59,34 +63,50 @@ class _Source(Struct, frozen=True):
 def _read_variables(environment: Mapping[str, str]) -> dict[str, object]:
     names = {name: name.removeprefix(PREFIX).lower() for name in environment if name.startswith(PREFIX)}
     for variable, name in names.items():
-        if name not in FIELDS_BY_NAME or variable != variable.upper():
+        if (name not in FIELDS_BY_NAME and name not in FORMER_NAMES) or variable != variable.upper():
             raise SettingsError(
-                f"environment {variable}: there is no such setting.{suggest_name(name, lambda field: field.variable)}"
+                f"environment {variable}: unknown setting.{suggest_name(name, lambda field: field.variable)}"
             )
-    return {name: environment[variable] for variable, name in names.items()}
+    return _rename({name: environment[variable] for variable, name in names.items()}, variable_of)
 
 
 def _read_keys(path: Path) -> dict[str, object]:
     keys: dict[str, object] = {}
     for key, value in _read_file(path):
         name = key.replace("-", "_")
-        if name not in FIELDS_BY_NAME:
-            raise SettingsError(
-                f"{path}: {key}: there is no such setting.{suggest_name(name, lambda field: field.name)}"
-            )
+        if name not in FIELDS_BY_NAME and name not in FORMER_NAMES:
+            raise SettingsError(f"{path}: {key}: unknown setting.{suggest_name(name, lambda field: field.name)}")
         if name in keys:
-            raise SettingsError(f"{path}: {key}: this is said twice")
+            raise SettingsError(f"{path}: {key}: set twice")
         if name == "config":
-            raise SettingsError(f"{path}: {key}: a file cannot name another one")
+            raise SettingsError(f"{path}: {key}: a configuration file cannot include another")
         keys[name] = value
-    return {name: value for name, value in keys.items() if value is not None}
+    told = {name: value for name, value in keys.items() if value is not None}
+    return _rename(told, lambda name: f"{path}: {name}")
+
+
+def _rename(raw: Mapping[str, object], show: Callable[[str], str]) -> dict[str, object]:
+    """The values of one source by their present names. show: a name as it is written in that source.
+
+    Raises SettingsError where a setting has both its present and its former name.
+    """
+    renamed: dict[str, object] = {}
+    for name, value in raw.items():
+        current = FORMER_NAMES.get(name, name)
+        if current in renamed:
+            former = next(former for former, present in FORMER_NAMES.items() if present == current)
+            raise SettingsError(f"{show(former)} is the former name of {show(current)}; set only one of them")
+        if current != name:
+            log.warning("%s is deprecated; use %s", show(name), show(current))
+        renamed[current] = value
+    return renamed
 
 
 def _read_file(path: Path) -> list[tuple[str, object]]:
     readers = {".toml": _parse_toml, ".yaml": _parse_yaml, ".yml": _parse_yaml}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise SettingsError(f"{path}: a file of settings ends in {', '.join(readers)}")
+        raise SettingsError(f"{path}: a configuration file must end in {', '.join(readers)}")
     try:
         return reader(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -105,7 +125,7 @@ def _parse_yaml(text: str) -> list[tuple[str, object]]:
     try:
         root = loader.get_single_node()
         if root is not None and not isinstance(root, yaml.MappingNode):
-            raise ValueError("settings are `name: value` lines")
+            raise ValueError("the file must be a mapping of `name: value` lines")
         pairs: list[Any] = [] if root is None else root.value
         return [(str(key.value), loader.construct_object(value, deep=True)) for key, value in pairs]
     except yaml.YAMLError as error:
@@ -125,16 +145,18 @@ def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
 def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
     for name in ("model", "served_model_name"):
         if settings.models.entries and name in origins:
-            raise SettingsError(f"{origins[name]} and {origins['models']}: one model is served, or several")
+            raise SettingsError(f"{origins[name]} and {origins['models']}: set either one model or several")
     if settings.instances.items:
         _check_instances(settings, origins)
     for name in ("host", "port"):
         if settings.uds is not None and name in origins:
-            raise SettingsError(f"{origins['uds']} and {origins[name]}: a server listens on a socket or on a port")
+            raise SettingsError(f"{origins['uds']} and {origins[name]}: set either a Unix socket or a TCP address")
+    if not re.fullmatch("0?[0-7]{3}", settings.uds_mode):
+        raise SettingsError(f"{origins['uds_mode']}: {settings.uds_mode!r} is no mode such as 600 or 660")
     if settings.uds is None and not is_loopback(settings.host) and not settings.api_key and not settings.no_auth:
         raise SettingsError(
-            f"{origins['host']}: {settings.host} can be reached from other machines, and no key is set. "
-            "Set one with --api-key (or DRAGOMAN_API_KEY), or say --no-auth if everybody may use this server."
+            f"{origins['host']}: {settings.host} is reachable from other machines, and no API key is set. "
+            "Set one with --api-key (or DRAGOMAN_API_KEY), or use --no-auth to allow unauthenticated access."
         )
 
 
@@ -146,11 +168,11 @@ def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
         *(value for instance in settings.instances.items for name, value in instance.overrides if name == "model"),
     ]
     if settings.models.entries or any(model.partition(":")[0] != "sim" for model in models):
-        raise SettingsError(f"{origin}: only `sim` can be served several times in a process")
+        raise SettingsError(f"{origin}: only `sim` can run several instances")
     if settings.uds is not None:
-        raise SettingsError(f"{origins['uds']} and {origin}: instances listen on ports")
+        raise SettingsError(f"{origins['uds']} and {origin}: instances need TCP ports")
     if "store" in origins and settings.store not in ("memory", "none"):
-        raise SettingsError(f"{origins['store']} and {origin}: instances keep what they keep in `memory`, or `none`")
+        raise SettingsError(f"{origins['store']} and {origin}: instances require the store `memory` or `none`")
 
 
 def is_loopback(host: str) -> bool:

@@ -45,7 +45,7 @@ def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
     """A list, or a text with commas as in a variable of the environment."""
     items = [item.strip() for item in raw.split(",")] if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
-        raise ValueError("must be a list of texts")
+        raise ValueError("must be a list of strings")
     if not field.is_secret:
         return tuple(_read_text(item) for item in cast("Sequence[object]", items))
     return tuple(_read_secret(item) for item in cast("Sequence[object]", items))
@@ -54,7 +54,7 @@ def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
 def _read_secret(raw: object) -> Secret:
     """Never shown, also when it is wrong."""
     if not isinstance(raw, str) or not raw or not all("!" <= character <= "~" for character in raw):
-        raise ValueError("a key must be text of visible ASCII characters without spaces")
+        raise ValueError("a key must be printable ASCII without spaces")
     return Secret(raw)
 
 

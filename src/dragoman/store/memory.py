@@ -244,7 +244,7 @@ class MemoryStore:
 
     def _check_pinned_bytes(self, record: Record) -> None:
         if record.pinned and self._pinned_bytes > self._bounds.nbytes // 2:
-            raise StoreFull("There is no room left for files and batches; delete some that are no longer needed.")
+            raise StoreFull("The store is full; delete files and batches that are no longer needed.")
 
     def _insert(self, stored: _StoredRecord) -> None:
         self._records[stored.record.key] = stored

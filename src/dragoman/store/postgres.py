@@ -175,7 +175,7 @@ async def _migrate(connection: _Connection) -> None:
     version: int = rows[0][0]
     if version > sql.SCHEMA_VERSION:
         raise StoreUnavailable(
-            f"The store was made by a newer version of this server (schema {version}; this one knows "
+            f"The store was created by a newer version of this server (schema {version}; this one supports "
             f"{sql.SCHEMA_VERSION})."
         )
     for statement in sql.list_migrations(version, postgres=True):
@@ -196,4 +196,4 @@ async def _translate_errors() -> AsyncGenerator[None]:
         yield
     except _FAILURES as error:
         log.error("the store failed: %s", error)
-        raise StoreUnavailable("The store cannot be used now: the database does not answer as it should.") from error
+        raise StoreUnavailable("The store is unavailable: the database does not respond correctly.") from error

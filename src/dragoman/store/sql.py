@@ -199,7 +199,7 @@ def _check_pinned_bytes(pinned: int, added_bytes: int, bounds: Bounds) -> Steps[
         return
     rows = yield _PINNED_BYTES, ()
     if rows[0][0] > bounds.nbytes // 2:
-        raise StoreFull("There is no room left for files and batches; delete some that are no longer needed.")
+        raise StoreFull("The store is full; delete files and batches that are no longer needed.")
 
 
 def get(key: Key, bounds: Bounds, now: float) -> Steps[Record | None]:

@@ -148,8 +148,8 @@ class SqliteStore(SqlStore):
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > sql.SCHEMA_VERSION:
             raise StoreUnavailable(
-                f"The store {self._path} was made by a newer version of this server (schema {version}; "
-                f"this one knows {sql.SCHEMA_VERSION})."
+                f"The store {self._path} was created by a newer version of this server (schema {version}; "
+                f"this one supports {sql.SCHEMA_VERSION})."
             )
         for statement in sql.list_migrations(version, postgres=False):
             connection.execute(statement)
@@ -160,9 +160,14 @@ class SqliteStore(SqlStore):
         connection = sqlite3.connect(
             self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = FAST")
+        try:
+            # The first statement reads the file: it fails here if that is no database.
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = FAST")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     async def _read(self, steps: sql.Steps[T]) -> T:
@@ -172,9 +177,10 @@ class SqliteStore(SqlStore):
         """This thread's own."""
         connection: sqlite3.Connection | None = self._thread_state.__dict__.get("connection")
         if connection is None:
-            connection = self._thread_state.connection = self._connect()
-            connection.execute("PRAGMA query_only = ON")
+            connection = self._connect()
             self._reader_connections.append(connection)
+            connection.execute("PRAGMA query_only = ON")
+            self._thread_state.connection = connection
         return connection
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:

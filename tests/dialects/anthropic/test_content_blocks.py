@@ -173,7 +173,7 @@ def test_citations_are_not_made_and_this_is_said():
     document = {"type": "document", "source": {"type": "content", "content": "x"}, "citations": {"enabled": True}}
     cited = [{"type": "char_location", "cited_text": "x"}]
     assert messages(messages=[{"role": "user", "content": [document]}]).warnings == (
-        "citations: answers cite nothing here",
+        "citations: citations are not supported",
     )
     assert messages(messages=[*HELLO, {"role": "assistant", "content": [text("x", citations=cited)]}]).warnings == ()
 

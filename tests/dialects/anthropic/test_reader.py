@@ -269,7 +269,7 @@ def test_edits_of_the_conversation_are_read(edit: dict[str, object], read: tuple
 def test_an_edit_that_is_not_known_is_not_made_and_this_is_said():
     compact = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
     (warning,) = messages(context_management={"edits": [TURNS, compact]}).warnings
-    assert warning == "context_management.edits[1]: compact_20260112 is not made here"
+    assert warning == "context_management.edits[1]: compact_20260112 is not supported"
 
 
 @pytest.mark.parametrize(

@@ -163,11 +163,11 @@ def test_a_key_reads_reasoning_before_everything_else():
 def test_a_strict_server_names_the_item_whose_reasoning_is_foreign(shown: list[object]):
     item = {"type": "reasoning", "summary": shown, "encrypted_content": "foreign"}
     body = json.dumps({"input": [USER, item]}).encode()
-    with pytest.raises(RequestError, match="not made here") as refused:
+    with pytest.raises(RequestError, match="not created by this server") as refused:
         read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax(VerificationMode.STRICT)))
     assert refused.value.param == "input[1].encrypted_content"
     (warning,) = read_responses(body, msgspec.structs.replace(OPTIONS, sealing_key=Wax())).call.warnings
-    assert warning.endswith("replaced by what is shown" if shown else "left out")
+    assert warning.endswith("replaced by its visible content" if shown else "left out")
 
 
 def test_items_of_hosted_tools_are_left_out_with_a_warning():

@@ -117,7 +117,7 @@ def test_logprobs():
 
 def test_what_is_included_of_hosted_tools_changes_nothing_and_the_unknown_is_told():
     assert call(include=["file_search_call.results"]).warnings == ()
-    assert call(include=["tea"]).warnings == ("include: 'tea' is not known here",)
+    assert call(include=["tea"]).warnings == ("include: 'tea' is not supported",)
 
 
 def test_everything_is_echoed():

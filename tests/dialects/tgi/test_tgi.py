@@ -224,7 +224,7 @@ def test_the_last_token_tells_the_end():
     token = {"id": 7, "text": "Hi", "logprob": -0.5, "special": False, "count_output_tokens": 1, "prompt_tokens": 3}
     nothing = {"generated_text": None, "finished": False, "finish_reason": None, "details": None}
     assert first == {"index": 1, "token": token, **nothing}
-    assert (last["token"]["id"], last["token"]["text"], last["token"]["special"]) == (2, "", True)
+    assert (last["token"]["id"], last["token"]["text"], last["token"]["special"]) == (2, "</s>", True)
     assert (last["generated_text"], last["finished"], last["finish_reason"]) == ("Hi", True, "stop")
     assert last["details"] == {"finish_reason": "eos_token", "generated_tokens": 2, "input_length": 3, "seed": 5}
 

@@ -100,7 +100,7 @@ async def test_what_has_not_begun_ends_too(client: Client, scored: bool) -> None
     await client.engine.control.pause("keep")
     told = client.send(replace(ASK, prompt_logprobs=0 if scored else None))
     assert await client.engine.control.abort_all() == 1
-    assert [type(output).__name__ for output in told] == (["Failed"] if scored else ["Scheduled", "Ended"])
+    assert [type(output).__name__ for output in told] == ["Scheduled", *["PromptScored"] * scored, "Ended"]
 
 
 async def test_asleep_the_cache_is_gone_and_requests_wait(client: Client) -> None:
@@ -180,10 +180,10 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
     write_tensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": np.zeros((3, 3), np.float32)})
     wrong: dict[str, WeightsInMemory | WeightsOnDisk] = {
         "model.embed_tokens.weight has shape": WeightsOnDisk(str(tmp_path)),
-        "holds no safetensors": WeightsInMemory(()),
+        "contains no safetensors": WeightsInMemory(()),
         "no safetensors file": WeightsInMemory((b"\x80\x04.",)),
-        "does not lie": WeightsInMemory((good[:-1],)),
-        "what was sent holds model.* twice": WeightsInMemory((good, good)),
+        "is not at the offset": WeightsInMemory((good[:-1],)),
+        "what was sent contains model.* twice": WeightsInMemory((good, good)),
         "holds no": WeightsOnDisk(str(tmp_path / "nowhere")),
     }
     for message, weights in wrong.items():

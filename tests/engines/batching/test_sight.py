@@ -61,5 +61,5 @@ async def test_an_image_that_cannot_be_seen_fails_nobody_else(small: Llama) -> N
 async def test_who_is_blind_says_so(small: Llama) -> None:
     async with started(engine(small, None)) as client:
         assert Feature.IMAGES not in client.engine.capabilities.features
-        with pytest.raises(Unsupported, match="does not see"):
+        with pytest.raises(Unsupported, match="does not accept images"):
             client.send(replace(ASK, images=(RED,)))

@@ -241,7 +241,7 @@ def test_a_step_that_raises_fails_what_ran_and_nothing_else(small: Llama) -> Non
 def test_a_model_without_numbers_fails_its_sequences(tmp_path: Path) -> None:
     told = alone(make_model(tmp_path, norm=math.nan), replace(ASK, logprobs=2))
     assert told.tokens == []
-    assert told.end == Failed("a", "The model gave no usable probabilities.")
+    assert told.end == Failed("a", "The model returned invalid probabilities.")
 
 
 def test_a_prompt_that_breaks_the_model_breaks_nothing_else(tmp_path: Path) -> None:

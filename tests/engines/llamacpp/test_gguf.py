@@ -65,7 +65,7 @@ def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
     ("data", "reason"),
     [
         (b"", "cannot be read"),
-        (b"PK\x03\x04" + bytes(40), "no GGUF file"),
+        (b"PK\x03\x04" + bytes(40), "not a GGUF file"),
         (gguf(ENTRIES, version=1), "version 1"),
         (gguf(ENTRIES)[:-2], "cut off"),
         (gguf([entry("x", 77, b"")]), "type 77"),
@@ -92,7 +92,7 @@ def test_no_damage_ends_in_anything_but_an_error_of_ours(
 
 def test_a_model_in_parts_is_read_by_its_first(tmp_path: Path) -> None:
     first = written(tmp_path / "m-00001-of-00002.gguf", gguf(ENTRIES))
-    with pytest.raises(EngineError, match=r"lacks its part m-00002-of-00002\.gguf"):
+    with pytest.raises(EngineError, match=r"is missing its part m-00002-of-00002\.gguf"):
         read_metadata(first)
     second = written(tmp_path / "m-00002-of-00002.gguf", gguf(ENTRIES))
     assert read_metadata(first).architecture == "llama"
@@ -108,5 +108,5 @@ def test_ends_are_those_of_the_file_and_those_that_llamacpp_knows_by_name() -> N
     assert find_end_tokens(metadata(eos_token_id=7, eot_token_id=9, tokens=("a", "<|im_end|>"))) == {1, 7, 9}
     harmony = metadata(eos_token_id=0, tokens=("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"))
     assert find_end_tokens(harmony) == {0, 1, 3}
-    with pytest.raises(EngineError, match="no token that ends"):
+    with pytest.raises(EngineError, match="no end-of-sequence token"):
         find_end_tokens(metadata(tokens=("a",)))

@@ -120,7 +120,7 @@ def test_only_numbers_are_vectors() -> None:
     told = msgspec.json.decode(b'{"index": 0, "embedding": [[0.5, null]]}', type=EmbeddingItem)
     assert told.embedding == ((0.5, None),)
     check_numbers([np.array([0.5], np.float32)])
-    with pytest.raises(EngineError, match="no usable"):
+    with pytest.raises(EngineError, match="invalid numbers"):
         check_numbers([np.array([0.5, np.nan], np.float32)])
 
 

@@ -205,5 +205,5 @@ async def test_a_projector_is_named_or_found_and_has_to_be_one(directory: Path, 
         models = build_models(settings(tmp_path, **named), SystemClock())
         assert (Feature.IMAGES in next(iter(models)).capabilities.features) == sees
         await models.stop()
-    with pytest.raises(SettingsError, match="no projector"):
+    with pytest.raises(SettingsError, match="not a projector"):
         build_models(settings(tmp_path, mmproj=str(alone)), SystemClock())

@@ -124,12 +124,12 @@ MADE: list[tuple[object, str]] = [
     (None, "no lists of candidates"),
     ([[]], "0] candidates, not"),
     ([[{"token_ids": ["a"]}]], "no lists of candidates"),
-    ([[Candidate((1, 2, 3, 4, 5))]], "5 tokens where at most 4"),
+    ([[Candidate((1, 2, 3, 4, 5))]], "5 tokens; the maximum is 4"),
     ([[Candidate((10**6,))]], "token ids that are not in"),
-    ([[Candidate((1,), prompt_token_ids=(5, 7))]], "another prompt"),
-    ([[Candidate((1, 2), logprobs=(-1.0,))]], "no logprob for each"),
+    ([[Candidate((1,), prompt_token_ids=(5, 7))]], "a different prompt"),
+    ([[Candidate((1, 2), logprobs=(-1.0,))]], "not return a logprob for each"),
     ([[Candidate((1,), (-1.0,), "tired")]], "finish reason"),
-    (KeyError("secret"), "the log says why"),
+    (KeyError("secret"), "see the server's log"),
 ]
 
 

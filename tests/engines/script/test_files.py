@@ -115,7 +115,7 @@ def _same(one: Script, other: Script) -> bool:
         ("- reply: [{text: x}, {error: {status: 404}}]\n", "s.yaml", "can only fail with"),
         ("- reply: [{delay: .nan}]\n", "s.yaml", "from 0 to 3600"),
         ("- reply: [{tool: {name: f, arguments: {a: .nan}}}]\n", "s.yaml", "entry 1"),
-        ("- reply: x\n  reply: y\n", "s.yaml", "line 1: 'reply' is given twice"),
+        ("- reply: x\n  reply: y\n", "s.yaml", "line 1: 'reply' appears twice"),
         ("- reply: x\n  times: 0\n", "s.yaml", "at least 1"),
         ("- reply: x\n  times: true\n", "s.yaml", "times"),
         ("- reply: x\n  finish: abort\n", "s.yaml", "finish"),

@@ -38,6 +38,46 @@ async def test_the_same_seed_and_request_say_the_same_and_another_seed_does_not(
     assert first == again != other
 
 
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["city"]}
+FORMATS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({}, {}, {}),
+    ({"ignore_eos": True}, {"ignore_eos": True}, {"ignore_eos": True}),
+    (
+        {"structured_outputs": {"regex": "[a-f]{5,9}"}},
+        {"structured_outputs": {"regex": "[a-f]{5,9}"}},
+        {"regex": "[a-f]{5,9}"},
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+        {"json_schema": json.dumps(SCHEMA)},
+    ),
+    (
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object"}},
+        {"json_schema": '{"type":"object"}'},
+    ),
+]
+
+
+@pytest.mark.parametrize(("chat", "completions", "sglang"), FORMATS)
+async def test_the_same_ids_and_seed_say_the_same_in_every_dialect(
+    chat: dict[str, Any], completions: dict[str, Any], sglang: dict[str, Any]
+):
+    for seed in (1, 2, 3):
+        async with twin() as sim:
+            chatted = await sim.chat("Where is it?", seed=seed, max_tokens=60, return_token_ids=True, **chat)
+            ids = chatted["prompt_token_ids"]
+            body = {"prompt": ids, "seed": seed, "max_tokens": 60, "return_token_ids": True, **completions}
+            completed = (await sim.post("/v1/completions", body)).json()
+            params = {"sampling_seed": seed, "max_new_tokens": 60, **sglang}
+            generated = (await sim.post("/generate", {"input_ids": ids, "sampling_params": params})).json()
+        told = chatted["choices"][0]["token_ids"]
+        assert completed["choices"][0]["token_ids"] == told
+        if "response_format" not in chat or "json_schema" in chat["response_format"]:
+            assert generated["output_ids"] == told
+
+
 async def test_a_server_of_the_same_seed_says_the_same_in_the_same_order():
     async def answers() -> list[str | None]:
         async with twin(seed=5) as sim:

@@ -310,5 +310,5 @@ def test_everyone_is_answered_and_all_blocks_come_back(
 
 
 def test_a_fleet_needs_both_kinds() -> None:
-    with pytest.raises(ValueError, match="at least one engine"):
+    with pytest.raises(ValueError, match="at least one prefill"):
         served([WorkloadRequest("a", 0.0, 1, 1)], cores(1), DisaggregationConfig(prefill=1, cost=COST))

@@ -82,7 +82,7 @@ async def test_a_crash_fails_everyone_and_ends():
         running = asyncio.create_task(sim.post("/v1/chat/completions", HELLO))
         while not sim.engine.health().running:  # noqa: ASYNC110 - an engine tells nobody
             await asyncio.sleep(0)
-        await put_faults(sim, {"request": 1, "crash": 0.05})
+        await put_faults(sim, {"request": 1, "crash": 0.5})
         assert await statuses(sim, 1) == [500]
         assert (await running).status_code == 500
         assert (await sim.get("/health")).status_code == 503

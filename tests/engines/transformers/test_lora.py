@@ -156,8 +156,8 @@ def scribbled(name: str) -> Spoil:
         (renamed("lora_A", "lora_magnitude_vector"), "lora_magnitude_vector"),
         (renamed("layers.1.", "layers.9."), "no layer `model.layers.9"),
         (renamed("q_proj", "k_proj"), "maps 32 to 16"),
-        (renamed("model.layers.0.self_attn.q_proj", "lm_head"), "no linear layer inside"),
-        (renamed("model.layers.0.self_attn.q_proj", "model.norm"), "no linear layer inside"),
+        (renamed("model.layers.0.self_attn.q_proj", "lm_head"), "not a linear layer"),
+        (renamed("model.layers.0.self_attn.q_proj", "model.norm"), "not a linear layer"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_a_reason(spoil: Spoil, said: str, tmp_path: Path) -> None:

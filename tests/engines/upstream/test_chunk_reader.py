@@ -85,11 +85,11 @@ def test_the_stop_that_was_met_is_told(field: str) -> None:
 
 
 def test_an_answer_that_does_not_end_is_a_failure() -> None:
-    with pytest.raises(EngineError, match="broke off"):
+    with pytest.raises(EngineError, match="was cut off"):
         reply(delta(content="a"))
-    with pytest.raises(EngineError, match="broke off"):
+    with pytest.raises(EngineError, match="was cut off"):
         reply()
-    with pytest.raises(EngineError, match="broke off"):
+    with pytest.raises(EngineError, match="was cut off"):
         reply(delta(content="a"), end(), choices=2)
 
 

@@ -76,7 +76,7 @@ async def test_what_does_not_fit_is_left_out_and_told_or_refused(client: httpx2.
     answer = await ask(truncation="auto")
     assert answer.status_code == 200
     assert answer.json()["truncation"] == "auto"
-    assert "oldest messages were left out" in answer.headers["x-dragoman-warnings"]
+    assert "oldest messages were omitted" in answer.headers["x-dragoman-warnings"]
     assert answer.json()["usage"]["input_tokens"] <= LIMIT - 16
 
 

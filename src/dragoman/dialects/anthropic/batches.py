@@ -94,7 +94,7 @@ def _check_params(params: Raw, path: str) -> None:
     except msgspec.ValidationError:
         raise RequestError(f"Invalid type for '{path}': expected an object.", param=path, code="invalid_type") from None
     if parsed.stream not in (None, False):
-        raise invalid_value(f"{path}.stream", "a batch does not stream")
+        raise invalid_value(f"{path}.stream", "streaming is not supported in a batch")
 
 
 class _Succeeded(Struct, frozen=True, tag_field="type", tag="succeeded"):

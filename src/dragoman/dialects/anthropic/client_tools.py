@@ -58,15 +58,15 @@ def _build_enum_schema(*words: str) -> Schema:
 
 
 _BASH = (
-    "Run a command in a persistent bash session. Set restart to true to start the session anew.",
+    "Run a command in a persistent bash session. Set restart to true to start a new session.",
     _build_object_schema(
         (), command={"type": "string", "description": "The command to run."}, restart={"type": "boolean"}
     ),
 )
 
 _MEMORY = (
-    "Keep notes in files under /memories that last beyond this conversation. view shows a file or lists a directory, "
-    "create writes a file, str_replace replaces old_str by new_str, insert puts insert_text behind line insert_line, "
+    "Keep notes in files under /memories, which persist across conversations. view shows a file or lists a directory, "
+    "create writes a file, str_replace replaces old_str with new_str, insert puts insert_text after line insert_line, "
     "delete removes path, rename moves old_path to new_path.",
     _build_object_schema(
         ("command",),
@@ -92,8 +92,8 @@ def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
     commands = ("view", "create", "str_replace", "insert", *(("undo_edit",) if with_undo else ()))
     description = (
         "View, create and edit text files. view shows a file or lists a directory, create writes file_text, "
-        f"str_replace replaces the one occurrence of old_str by new_str, insert puts {insert_field} behind line "
-        "insert_line" + (", undo_edit takes back the last edit of the file." if with_undo else ".")
+        f"str_replace replaces the only occurrence of old_str with new_str, insert puts {insert_field} after line "
+        "insert_line" + (", undo_edit reverts the last edit of the file." if with_undo else ".")
     )
     properties = {"file_text": _STRING, "old_str": _STRING, "new_str": _STRING, insert_field: _STRING}
     schema = _build_object_schema(
@@ -119,7 +119,9 @@ _ACTIONS_2025 = (
 
 def _build_computer(tool: AnthropicWireTool) -> tuple[str, Schema]:
     kind = tool.type or ""
-    description = "Use a computer by its screen, mouse and keyboard. Take a screenshot to see what an action did."
+    description = (
+        "Use a computer with its screen, mouse and keyboard. Take a screenshot to see the result of an action."
+    )
     if tool.display_width_px and tool.display_height_px:
         description += f" The screen has {tool.display_width_px} by {tool.display_height_px} pixels."
     properties: dict[str, Schema] = {"coordinate": _POINT, "text": _STRING}

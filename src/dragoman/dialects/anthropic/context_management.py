@@ -27,7 +27,7 @@ def read_edits(management: ContextManagement | None, warnings: list[str]) -> tup
         elif edit.type == CLEAR_THINKING:
             edits += _read_thinking_edit(edit, path)
         else:
-            warnings.append(f"{path}: {edit.type[:64]} is not made here")
+            warnings.append(f"{path}: {edit.type[:64]} is not supported")
     return tuple(edits)
 
 

@@ -49,7 +49,7 @@ def read_history(
     is_prefilled = last_turn.role is Role.ASSISTANT and messages[-1].role == "assistant"
     if is_prefilled and any(isinstance(part, ToolCall) for part in last_turn.parts):
         raise RequestError(
-            "tool_use blocks need a user message with their tool_result blocks behind them",
+            "tool_use blocks must be followed by a user message with their tool_result blocks",
             param=f"messages[{len(messages) - 1}]",
         )
     return MessageHistory((*system_messages, *turns), is_prefilled)

@@ -9,50 +9,51 @@ from ..parameter_table import ParameterSupport, ParameterTable, accept, honour, 
 DIALECT, COUNT_TOKENS_DIALECT = "messages", "count_tokens"
 
 _PROMPT_FIELDS = (
-    ("model", "optional where the server has a default model"),
+    ("model", "optional if the server has a default model"),
     (
         "messages",
-        "user, assistant, system; neighbours of one role are one turn; a last message of the assistant is continued. "
-        "Blocks: text, image, document, search_result, tool_use, tool_result, thinking; hosted tools' calls and "
-        "results are replayed as far as they can be read; thinking and redacted_thinking that this server did not "
-        "sign or seal for this key are a matter of --reasoning-check",
+        "user, assistant, system; adjacent messages of the same role form one turn; a final assistant message is "
+        "continued. Blocks: text, image, document, search_result, tool_use, tool_result, thinking; "
+        "hosted tools' calls and "
+        "results are replayed as far as they can be parsed; thinking and redacted_thinking that this server did not "
+        "sign or encrypt for this key are handled as --reasoning-verification specifies",
     ),
     (
         "system",
-        "a string or text blocks; Claude Code's billing header, which differs each time, is left out unless the server "
-        "keeps it",
+        "a string or text blocks; Claude Code's billing header, which changes with each request, is omitted unless the "
+        "server is configured to include it",
     ),
     (
         "tools",
-        "custom ones, and bash, text_editor, computer and memory as functions; hosted ones are left out with a "
-        "warning. Deferred ones are in the prompt; input_examples are added to the description",
+        "custom tools, and bash, text_editor, computer and memory as functions; hosted tools are omitted with a "
+        "warning. Deferred tools are included in the prompt; input_examples are added to the description",
     ),
     ("tool_choice", "auto, any, tool, none, disable_parallel_tool_use"),
     (
         "thinking",
-        "enabled and adaptive turn it on, between_tools only behind a tool's result, disabled off; without it the "
-        "model's default holds. budget_tokens is enforced; display omitted leaves the text out",
+        "enabled and adaptive turn it on, between_tools only after a tool result, disabled turns it off; the default "
+        "is the model's. budget_tokens is enforced; display omitted returns no text",
     ),
-    ("output_config", "effort, and format json_schema"),
-    ("output_format", "the old name of output_config.format"),
+    ("output_config", "effort, and format with json_schema"),
+    ("output_format", "former name of output_config.format"),
     (
         "context_management",
-        "clear_tool_uses_20250919 and clear_thinking_20251015; others give a warning and are not made",
+        "clear_tool_uses_20250919 and clear_thinking_20251015; other edits are ignored with a warning",
     ),
     (
         "thread",
-        "create and continue; where nothing is kept, a 400 that makes the official SDK send the whole conversation",
+        "create and continue; without a store, a 400 that makes the official SDK send the whole conversation",
     ),
-    ("chat_template", "where the server allows it"),
-    ("chat_template_kwargs", "those that the server allows; enable_thinking and thinking turn thinking on or off"),
+    ("chat_template", "if the server allows it"),
+    ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn thinking on or off"),
 )
 
 _GENERATION_FIELDS = (
-    ("max_tokens", "required; 0 only fills the cache, -1 is the rest of the context"),
+    ("max_tokens", "required; 0 only fills the prefix cache, -1 is the rest of the context"),
     ("stream", ""),
-    ("stop_sequences", "how many is a setting of the server"),
-    ("metadata", "user_id changes nothing"),
-    ("service_tier", "auto and standard_only; there is one tier, and the answer calls it standard"),
+    ("stop_sequences", "maximum count set by the server"),
+    ("metadata", "user_id has no effect"),
+    ("service_tier", "auto and standard_only; there is one tier, reported as standard"),
 )
 
 _NOTES = dict(SHARED_HONOURED)
@@ -60,24 +61,24 @@ _NOTES = dict(SHARED_HONOURED)
 _UNSUPPORTED = (
     *accept(DIALECT, "cache_control", note="caching is automatic"),
     *accept(DIALECT, "betas", note="beta headers of any value are accepted"),
-    *accept(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="there is no account"),
-    *accept(DIALECT, "fallback_credit_token", note="there is nothing to pay"),
-    *accept(DIALECT, "stream_options", note="usage always comes"),
-    *warn(DIALECT, "inference_geo", "the server is where it is"),
-    *warn(DIALECT, "speed", "there is one speed", "standard"),
-    *warn(DIALECT, "fallbacks", "there are no other models to fall back on", [], "default"),
-    *warn(DIALECT, "diagnostics", "cache misses are not explained", {}, {"previous_message_id": None}),
-    *reject(DIALECT, "container", "there is no container to run code in"),
-    *reject(DIALECT, "mcp_servers", "the server connects to no MCP server", []),
-    *reject(DIALECT, "compaction", "conversations are not summarised"),
+    *accept(DIALECT, "user_profile_id", "workspace_id", "billing_policy", note="this server has no accounts"),
+    *accept(DIALECT, "fallback_credit_token", note="this server does no billing"),
+    *accept(DIALECT, "stream_options", note="usage is always included"),
+    *warn(DIALECT, "inference_geo", "the location cannot be selected"),
+    *warn(DIALECT, "speed", "only the standard speed is available", "standard"),
+    *warn(DIALECT, "fallbacks", "fallback models are not supported", [], "default"),
+    *warn(DIALECT, "diagnostics", "cache diagnostics are not supported", {}, {"previous_message_id": None}),
+    *reject(DIALECT, "container", "code execution containers are not supported"),
+    *reject(DIALECT, "mcp_servers", "MCP servers are not supported", []),
+    *reject(DIALECT, "compaction", "compaction is not supported in Messages"),
     *reject(DIALECT, "stop", "use stop_sequences", []),
     *reject(DIALECT, "response_format", "use output_config.format", {"type": "text"}),
-    *reject(DIALECT, "n", "a message is one answer", 1),
-    *reject(DIALECT, "best_of", "a message is one answer", 1),
-    *reject(DIALECT, "logprobs", "a message has no place for them; use /v1/chat/completions", False),
-    *reject(DIALECT, "top_logprobs", "a message has no place for them; use /v1/chat/completions", 0),
-    *reject(DIALECT, "prompt_logprobs", "a message has no place for them; use /v1/chat/completions"),
-    *reject(DIALECT, "return_token_ids", "a message has no place for them; use /v1/chat/completions", False),
+    *reject(DIALECT, "n", "a message has exactly one answer", 1),
+    *reject(DIALECT, "best_of", "a message has exactly one answer", 1),
+    *reject(DIALECT, "logprobs", "a message has no field for them; use /v1/chat/completions", False),
+    *reject(DIALECT, "top_logprobs", "a message has no field for them; use /v1/chat/completions", 0),
+    *reject(DIALECT, "prompt_logprobs", "a message has no field for them; use /v1/chat/completions"),
+    *reject(DIALECT, "return_token_ids", "a message has no field for them; use /v1/chat/completions", False),
 )
 
 

@@ -76,7 +76,7 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
     toolbox = AnthropicToolRegistry(body.tools or (), warnings)
     toolbox.apply_changes(body.messages)
     if wants_citations(body.messages):
-        warnings.append("citations: answers cite nothing here")
+        warnings.append("citations: citations are not supported")
     history = read_history(
         body.messages, body.system, ThinkingBlockReader(options.sealing_key, warnings), drop_nonces=options.drop_nonces
     )
@@ -172,7 +172,7 @@ def _read_constraint(body: MessagesBody, prompting: MessagesPromptFields, is_pre
         ]
     )
     if constraint is not None and is_prefilled:
-        raise RequestError("A prefilled answer cannot follow a format from its beginning.", param="messages")
+        raise RequestError("A response format cannot be combined with a prefilled answer.", param="messages")
     return constraint
 
 

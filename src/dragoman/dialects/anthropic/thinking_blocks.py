@@ -26,7 +26,9 @@ class ThinkingBlockReader:
         elif self._verification is VerificationMode.STRICT:
             raise RequestError(f"{path}: Invalid `{field}` in `{block.type}` block", param=f"{path}.{field}")
         else:
-            self._warnings.append(f"{path}: its {field} was not made here for this key; the thought is left out")
+            self._warnings.append(
+                f"{path}: its {field} was not created by this server for this key; the thinking block is omitted"
+            )
 
     @property
     def _verification(self) -> VerificationMode:

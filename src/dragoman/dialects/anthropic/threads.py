@@ -73,7 +73,9 @@ def read_thread(data: bytes) -> ThreadRequest | None:
         raise missing_parameter("thread.previous_message_id")
     for name in _FIRST_TURN_FIELDS:
         if not _is_absent(body.fields.get(name)):
-            raise invalid_value(name, "a thread keeps what it began with; leave it out when you continue")
+            raise invalid_value(
+                name, "it cannot change after the thread is created; omit it when you continue the thread"
+            )
     return ThreadRequest(thread_body.thread.previous_message_id, StoredTurn(thread_body.messages or []), body.fields)
 
 

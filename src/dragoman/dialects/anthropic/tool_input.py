@@ -2,7 +2,7 @@
 
 The official SDKs parse all that has come of an input after every piece of it, and raise in the middle of the stream
 when that cannot become JSON. So what goes out is at every moment the beginning of a JSON object, whatever the model
-wrote: an input that is no JSON ends as an object that says so.
+wrote: an input that is not valid JSON ends as an object that says so.
 """
 
 from __future__ import annotations

@@ -114,4 +114,4 @@ def _build_description(tool: AnthropicWireTool) -> str | None:
 
 def _explain_uncallable(tool: AnthropicWireTool) -> str:
     callers = tool.allowed_callers
-    return "may be called by hosted code only" if callers and "direct" not in callers else ""
+    return "can only be called by hosted code" if callers and "direct" not in callers else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields
+from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
 
 
 class BlockSource(Struct, frozen=True):
@@ -121,7 +121,7 @@ class MessagesPromptFields(Struct, frozen=True, kw_only=True):
     """What makes the prompt; count_tokens takes these too."""
 
     model: str | None = None
-    messages: Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=100_000)]
+    messages: Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     system: str | list[WireContentBlock] | None = None
     tools: list[AnthropicWireTool] | None = None
     tool_choice: AnthropicWireToolChoice | None = None

@@ -62,7 +62,7 @@ def read_line(data: bytes, endpoint: str) -> BatchLine:
             "invalid_url", f"`url` must be the batch's endpoint {endpoint}, not {abbreviate(line.url)}.", "url"
         )
     if request.stream not in (None, False):
-        raise InvalidBatchLine("invalid_request", "Streaming is not possible in a batch.", "body.stream")
+        raise InvalidBatchLine("invalid_request", "Streaming is not supported in a batch.", "body.stream")
     return BatchLine(line.custom_id, bytes(line.body), request.model if isinstance(request.model, str) else None)
 
 
@@ -92,7 +92,7 @@ def encode_result_line(id: str, custom_id: str, status: int, request_id: str, bo
 def read_answer(line: bytes) -> bytes:
     """The body of a request that was answered."""
     response = msgspec.json.decode(line, type=_Result).response
-    assert response is not None, "only what was answered is asked for its answer"
+    assert response is not None, "only completed lines have a response"
     return bytes(response.body)
 
 

@@ -50,7 +50,7 @@ def read_chat_call(
     render_options = _build_render_options(body, options, conversation.tool_choice, reasoning_fields)
     id = ResponseId(ID_PREFIX, None if body.store else body.request_id)
     if body.store and body.request_id is not None:
-        warnings.append("request_id: the id of a stored completion is the server's")
+        warnings.append("request_id is ignored: the server assigns the id of a stored completion")
 
     def writer(header: Header) -> ChatWriter:
         return ChatWriter(id.apply_to(header), render_options)
@@ -121,7 +121,7 @@ def _read_reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
 
 def _check_verbosity(verbosity: str | None, warnings: list[str]) -> None:
     if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "verbosity") != "medium":
-        warnings.append("verbosity: models here are not told; say it in the prompt")
+        warnings.append("verbosity is ignored; ask for the desired length in the prompt")
 
 
 def _read_add_generation_prompt(body: ChatPromptFields, messages: tuple[Message, ...]) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from ..fields import CountOrUnlimited, GenerationFields, Logprobs
+from ..fields import MAX_MESSAGES, CountOrUnlimited, GenerationFields, Logprobs
 
 
 class ChatImageUrl(Struct, frozen=True):
@@ -135,7 +135,7 @@ class ChatWireToolChoice(Struct, frozen=True):
 class ChatPromptFields(Struct, frozen=True, kw_only=True):
     """What makes the prompt; /tokenize takes these too."""
 
-    messages: Annotated[list[ChatWireMessage], Meta(min_length=1)]
+    messages: Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ChatWireTool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

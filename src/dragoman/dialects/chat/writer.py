@@ -25,9 +25,10 @@ from ...core.events import (
     ToolCallStart,
     Usage,
 )
-from ...core.message import Refusal
+from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
+from ..content_tokens import ContentTokens, content_tokens
 from ..envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -66,14 +67,30 @@ DEFAULT_OPTIONS = ChatRenderOptions()
 
 
 class _ChoiceState:
-    """One choice of a stream: the calls so far, and the tokens that no chunk has carried yet."""
+    """One choice of a stream: the calls so far, and the tokens that no chunk has carried yet.
 
-    __slots__ = ("calls", "is_custom", "pending_tokens")
+    held: all of them. scored: those that `logprobs` lists, and whether they are of a refusal. content: the tokens of
+    the text that is being written, and whether that is a refusal.
+    """
+
+    __slots__ = ("calls", "content", "is_custom", "pending_tokens", "scored")
 
     def __init__(self) -> None:
         self.calls = 0
         self.is_custom = False
-        self.pending_tokens: list[tuple[bool, Token]] = []
+        self.pending_tokens: list[Token] = []
+        self.scored: list[tuple[bool, Token]] = []
+        self.content: tuple[bool, ContentTokens] | None = None
+
+    def score(self, text: str | None, tokens: Sequence[Token], *, refusal: bool) -> None:
+        """text: what the tokens released of the content, or of a refusal; None where it is neither."""
+        if self.content is not None and (text is None or self.content[0] is not refusal):
+            kind, content = self.content
+            self.scored.extend((kind, token) for token in content.close())
+            self.content = None
+        if text is not None:
+            self.content = self.content or (refusal, ContentTokens())
+            self.scored.extend((refusal, token) for token in self.content[1].feed(text, tokens))
 
 
 class ChatWriter(ChunkWriter):
@@ -86,7 +103,9 @@ class ChatWriter(ChunkWriter):
         "_chunk_end",
         "_chunk_starts",
         "_counter",
+        "_envelope",
         "_is_plain",
+        "_is_said",
         "_is_vllm",
         "_options",
         "_wants_prompt",
@@ -102,6 +121,7 @@ class ChatWriter(ChunkWriter):
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
+        self._is_said = bytearray()  # of each choice: whether a delta has told anything
         self._choices: dict[int, _ChoiceState] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
@@ -111,7 +131,10 @@ class ChatWriter(ChunkWriter):
         if self._is_plain and type(event) is TextDelta:
             # The path of nearly every token: one lookup, its text escaped, one concatenation.
             prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
-            return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end)) if event.text else b""
+            if not event.text:
+                return b""
+            self._is_said[event.choice] = 1
+            return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
             return self._render_roles(prompt) + self._render_event(event)
@@ -131,15 +154,22 @@ class ChatWriter(ChunkWriter):
     def _render_event(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         match event:
             case TextDelta(choice, text, tokens):
+                self._score(choice, text, tokens)
                 return self._render_delta(choice, text and b'"content":' + encode_string(text), tokens)
             case ReasoningDelta(choice, text, tokens):
+                self._score(choice, None, tokens)
+                if text:
+                    self._is_said[choice] = 1  # also where it is hidden
                 fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
                 return self._render_delta(choice, fields, tokens)
             case RefusalDelta(choice, text, tokens):
-                return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens, refusal=True)
+                self._score(choice, text, tokens, refusal=True)
+                return self._render_delta(choice, text and b'"refusal":' + encode_string(text), tokens)
             case ToolCallStart(choice):
+                self._score(choice, None, event.tokens)
                 return self._render_delta(choice, self._render_call_start(event), event.tokens)
             case ToolCallDelta(choice):
+                self._score(choice, None, event.tokens)
                 return self._render_delta(choice, self._render_call_arguments(event), event.tokens)
             case ChoiceFinished():
                 return self._finish(event)
@@ -152,6 +182,7 @@ class ChatWriter(ChunkWriter):
 
     def _start(self, event: Started) -> bytes:
         self._choice_count = event.choices
+        self._is_said = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
         self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
             self._render_token_ids(()),
@@ -163,11 +194,15 @@ class ChatWriter(ChunkWriter):
         return b"" if self._awaits_prompt else self._render_roles(None)
 
     def _render_roles(self, prompt: PromptTokens | None) -> bytes:
-        """All roles, in index order and before anything else: the official SDK appends choices as they arrive."""
+        """All roles, in index order and before anything else: the official SDK appends choices as they arrive.
+
+        In OpenAI's profile without a content, so that an answer of calls alone folds to the null that the whole has.
+        """
         self._awaits_prompt = False
         extra = self._render_prompt_fields(prompt)
         logprobs = b"null" if self._options.logprobs is None or self._is_vllm else b'{"content":[],"refusal":null}'
-        fields = b'"delta":{"role":"assistant","content":""},"logprobs":%s,"finish_reason":null}' % logprobs
+        content = b',"content":""' if self._is_vllm else b""
+        fields = b'"delta":{"role":"assistant"%s},"logprobs":%s,"finish_reason":null}' % (content, logprobs)
         choices = (b'{"index":%d,%s' % (i, fields) for i in range(self._choice_count))
         return b"".join(self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices)
 
@@ -194,36 +229,52 @@ class ChatWriter(ChunkWriter):
             return message_fields.render_legacy_arguments(event.arguments)
         return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
 
-    def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token], refusal: bool = False) -> bytes:
+    def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
         """field: the one that the delta has; where there is none, the tokens wait for the next chunk."""
-        self._buffer_tokens(choice, tokens, refusal)
+        self._buffer_tokens(choice, tokens)
         if not isinstance(field, bytes) or not field:
             return b""
+        self._is_said[choice] = 1
         if self._is_plain:
             return b"".join((self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end))
         return self._render_chunk(choice, b"{%s}" % field, b"null")
 
     def _finish(self, event: ChoiceFinished) -> bytes:
-        self._buffer_tokens(event.choice, event.tokens, refusal=False)
+        self._score(event.choice, None, event.tokens)
+        self._buffer_tokens(event.choice, event.tokens)
         reason = self._render_reason(event.reason, self._get_state(event.choice).calls > 0) + self._render_weights(
             event
         )
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
-        return self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
+        # An answer without anything has a content, which is empty, streamed as in the whole.
+        is_told = self._is_vllm or self._is_said[event.choice]
+        empty = b"" if is_told else self._render_chunk(event.choice, b'{"content":""}', b"null")
+        return empty + self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
 
-    def _buffer_tokens(self, choice: int, tokens: Sequence[Token], refusal: bool) -> None:
+    def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
         if self._counter is not None:
             self._counter.add(tokens)
-        if self._wants_tokens:
-            self._get_state(choice).pending_tokens.extend((refusal, token) for token in tokens)
+        if self._options.token_ids:
+            self._get_state(choice).pending_tokens.extend(tokens)
+
+    def _score(self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False) -> None:
+        """Which tokens `logprobs` lists: in vLLM's profile all of them, as there, else those of the content."""
+        if self._options.logprobs is None:
+            return
+        said = self._get_state(choice)
+        if self._is_vllm:
+            said.scored.extend((refusal, token) for token in tokens)
+        else:
+            said.score(text, tokens, refusal=refusal)
 
     def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
         state = self._get_state(choice)
         tokens, state.pending_tokens = state.pending_tokens, []
-        ids = self._render_token_ids([token for _, token in tokens])
+        scored, state.scored = state.scored, []
+        ids = self._render_token_ids(tokens)
         body = b'{"index":%d,"delta":%s,"logprobs":%s,"finish_reason":%s%s}' % (
-            choice, delta, self._render_logprobs(tokens) if tokens else b"null", reason, ids,
+            choice, delta, self._render_logprobs(scored) if scored else b"null", reason, ids,
         )  # fmt: skip
         return self._envelope.render_chunk(body, self._get_usage(), extra)
 
@@ -232,12 +283,24 @@ class ChatWriter(ChunkWriter):
         message = message_fields.render_message(
             choice, options.reasoning_fields, options.profile, options.legacy_functions
         )
-        tokens = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
-        tokens += [(False, token) for token in choice.trailing_tokens]
-        logprobs = b"null" if options.logprobs is None else self._render_logprobs(tokens, is_complete=True)
+        logprobs = (
+            b"null" if options.logprobs is None else self._render_logprobs(self._scored(choice), is_complete=True)
+        )
         reason = self._render_reason(choice.reason, choice.has_tool_calls) + self._render_stop(choice.stop)
-        ids = self._render_token_ids([token for _, token in tokens]) + self._render_weights(choice)
+        ids = self._render_token_ids(choice.tokens) + self._render_weights(choice)
         return b'{"index":%d,"message":%s,"logprobs":%s,"finish_reason":%s%s}' % (index, message, logprobs, reason, ids)
+
+    def _scored(self, choice: Choice) -> list[tuple[bool, Token]]:
+        """See `_score`."""
+        if self._is_vllm:
+            listed = [(isinstance(part, Refusal), token) for part in choice.parts for token in part.tokens]
+            return [*listed, *((False, token) for token in choice.trailing_tokens)]
+        return [
+            (isinstance(part, Refusal), token)
+            for part in choice.parts
+            if isinstance(part, Text | Refusal)
+            for token in content_tokens(part.text, part.tokens)
+        ]
 
     def _render_reason(self, reason: FinishReason, has_calls: bool) -> bytes:
         """A call that was cut off is no call: length goes before. What was forced by name just stops."""

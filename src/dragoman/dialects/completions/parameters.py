@@ -9,15 +9,15 @@ DIALECT = "completions"
 
 _HONOURED = (
     ("prompt", "a string, strings, token ids, or several lists of token ids; at most 2048 prompts"),
-    ("best_of", "at least n; not with stream when it is greater"),
-    ("echo", "with max_tokens 0 the prompt alone"),
-    ("logprobs", "0 to 5, in the vllm profile to 20; -1 is refused"),
+    ("best_of", "at least n; no streaming if greater than n"),
+    ("echo", "with max_tokens 0 only the prompt is returned"),
+    ("logprobs", "0 to 5, up to 20 in the vllm profile; -1 is refused"),
 )
 
 _UNSUPPORTED = (
-    *reject(DIALECT, "suffix", "no engine here fills in the middle", ""),
-    *reject(DIALECT, "prompt_embeds", "prompts are text or token ids"),
-    *reject(DIALECT, "thinking_token_budget", "a completion has no reasoning apart from its text", -1),
+    *reject(DIALECT, "suffix", "fill-in-the-middle is not supported", ""),
+    *reject(DIALECT, "prompt_embeds", "prompts must be text or token ids"),
+    *reject(DIALECT, "thinking_token_budget", "completions do not separate reasoning from text", -1),
 )
 
 COMPLETIONS = ParameterTable(

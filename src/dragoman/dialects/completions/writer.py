@@ -27,6 +27,7 @@ from ...core.events import (
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
 from ..base import Header, Profile
+from ..content_tokens import ContentTokens, content_tokens
 from ..envelope import (
     ChunkEnvelope,
     ChunkWriter,
@@ -54,13 +55,18 @@ DEFAULT_OPTIONS = CompletionsRenderOptions()
 
 
 class _ChoiceState:
-    """One choice of a stream: its offsets, and what no chunk has carried yet."""
+    """One choice of a stream: its offsets, and what no chunk has carried yet.
 
-    __slots__ = ("offsets", "pending_tokens", "prompt")
+    held: its tokens. scored: those of them that `logprobs` lists.
+    """
+
+    __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
 
     def __init__(self, offsets: TextOffsets) -> None:
         self.offsets = offsets
+        self.content = ContentTokens()
         self.pending_tokens: list[Token] = []
+        self.scored: list[Token] = []
         self.prompt: PromptTokens | None = None
 
 
@@ -98,7 +104,7 @@ class CompletionsWriter(ChunkWriter):
             return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
         match event:
             case TextDelta(choice, text, tokens) | RefusalDelta(choice, text, tokens):
-                self._buffer_tokens(choice, tokens)
+                self._buffer_tokens(choice, tokens, text)
                 return self._render_chunk(choice, text) if text else b""
             case ReasoningDelta() | ToolCallStart() | ToolCallDelta():
                 self._buffer_tokens(event.choice, event.tokens)
@@ -136,7 +142,7 @@ class CompletionsWriter(ChunkWriter):
         return state
 
     def _finish(self, event: ChoiceFinished) -> bytes:
-        self._buffer_tokens(event.choice, event.tokens)
+        self._buffer_tokens(event.choice, event.tokens, ended=True)
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
         reason = render_finish_reason(event.reason, self._options.profile) + self._render_weights(event)
         return self._render_chunk(event.choice, "", reason, event.stop, transfer)
@@ -150,11 +156,22 @@ class CompletionsWriter(ChunkWriter):
             return b""
         return b"".join(self._render_chunk(choice, event.text) for choice in choices)
 
-    def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
+    def _buffer_tokens(
+        self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
+    ) -> None:
+        """text: what the tokens released; None where it is no part of the completion."""
         if self._counter is not None:
             self._counter.add(tokens)
-        if self._wants_tokens:
-            self._get_state(choice).pending_tokens.extend(tokens)
+        if not self._wants_tokens:
+            return
+        said = self._get_state(choice)
+        said.pending_tokens.extend(tokens)
+        if self._is_vllm:
+            said.scored.extend(tokens)
+        elif text is not None:
+            said.scored.extend(said.content.feed(text, tokens))
+        elif ended:
+            said.scored.extend(said.content.close())
 
     def _render_chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
@@ -165,8 +182,9 @@ class CompletionsWriter(ChunkWriter):
         """
         state = self._get_state(choice)
         tokens, state.pending_tokens = state.pending_tokens, []
+        scored, state.scored = state.scored, []
         prompt, state.prompt = state.prompt, None
-        logprobs = self._render_logprobs(state.offsets, prompt, tokens)
+        logprobs = self._render_logprobs(state.offsets, prompt, scored)
         body = b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             choice, encode_string(text), logprobs, reason, self._render_extensions(prompt, tokens, stop),
         )  # fmt: skip
@@ -176,19 +194,27 @@ class CompletionsWriter(ChunkWriter):
         text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         if self._options.echo and prompt is not None:
             text = prompt.text + text
-        logprobs = self._render_logprobs(self._create_offsets(), prompt, choice.tokens)
+        logprobs = self._render_logprobs(self._create_offsets(), prompt, self._scored(choice))
         reason = render_finish_reason(choice.reason, self._options.profile) + self._render_weights(choice)
         extensions = self._render_extensions(prompt, choice.tokens, choice.stop) + self._render_prompt_logprobs(prompt)
         return b'{"index":%d,"text":%s,"logprobs":%s,"finish_reason":%s%s}' % (
             index, encode_string(text), logprobs, reason, extensions,
         )  # fmt: skip
 
+    def _scored(self, choice: Choice) -> Sequence[Token]:
+        """The tokens that `logprobs` lists: in vLLM's profile all of them, as there, else those of the text."""
+        if self._is_vllm:
+            return choice.tokens
+        texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
+        return content_tokens("".join(part.text for part in texts), [token for part in texts for token in part.tokens])
+
     def _render_weights(self, choice: ChoiceFinished | Choice) -> bytes:
         return render_weight_versions(choice.weights) if self._options.weight_versions else b""
 
     def _create_offsets(self) -> TextOffsets:
         options = self._options
-        return TextOffsets(options.logprobs or 0, TokenNaming(options.tokens_as_ids), options.special_tokens_in_text)
+        naming = TokenNaming(options.tokens_as_ids)
+        return TextOffsets(options.logprobs or 0, naming, options.special_tokens_in_text, sampled_first=self._is_vllm)
 
     def _render_logprobs(self, offsets: TextOffsets, prompt: PromptTokens | None, tokens: Sequence[Token]) -> bytes:
         if self._options.logprobs is None:

@@ -63,7 +63,7 @@ def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
     kinds = {type(entry) for entry in input}
     if len(kinds) > 1:
         raise RequestError(
-            "Invalid type for 'input': expected strings, integers or lists of integers, not some of each.",
+            "Invalid type for 'input': expected strings, integers or lists of integers, but not a mixture.",
             param="input",
             code="invalid_type",
         )
@@ -83,5 +83,5 @@ def _require_input(input: str | list[int], param: str) -> str | tuple[int, ...]:
 
 def _read_normalize(body: EmbeddingsBody) -> bool | None:
     if body.normalize is not None and body.use_activation not in (None, body.normalize):
-        raise invalid_value("use_activation", "it is another name for normalize, and says something else")
+        raise invalid_value("use_activation", "it is an alias of normalize and has a different value")
     return body.use_activation if body.normalize is None else body.normalize

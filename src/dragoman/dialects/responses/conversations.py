@@ -93,7 +93,7 @@ def _read_items(items: Sequence[WireItem], parsed: ParsedBody) -> tuple[Normaliz
     read_items(items, lambda name, _: name, None, [], path="items")
     for i, item in enumerate(items):
         if item.type == "item_reference" or (item.type is None and item.role is None):
-            raise invalid_value(f"items[{i}].type", "a conversation holds items, and no references to others")
+            raise invalid_value(f"items[{i}].type", "a conversation cannot contain item references")
     raw: list[dict[str, Raw]] = [{}] * len(items)
     if any(item.type in HOSTED_TYPES for item in items):
         raw = msgspec.json.decode(parsed.fields["items"], type=list[dict[str, Raw]])

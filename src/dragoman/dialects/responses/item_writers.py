@@ -12,6 +12,7 @@ from typing import Protocol
 from ...core.events import Token
 from ...core.message import Reasoning, Refusal, Text, ToolCall
 from ...core.reply import ReplyPart
+from ..content_tokens import ContentTokens
 from ..json_encoding import encode_string
 from . import item_fields
 from .input_items import ID_PREFIXES
@@ -60,6 +61,7 @@ class MessageItemWriter(_BaseItemWriter):
         self._top = options.logprobs
         self._tokens: list[Token] = []
         self._pending_tokens: list[Token] = []
+        self._content = ContentTokens()
         self.part_location = self.location + b',"content_index":0'
         self.delta_prefix = self.part_location + b',"delta":'
 
@@ -70,8 +72,7 @@ class MessageItemWriter(_BaseItemWriter):
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
         if self._top is not None:
-            self._tokens.extend(tokens)
-            self._pending_tokens.extend(tokens)
+            self._score(self._content.feed(text, tokens))
         self.texts.append(text)
         return self._build_delta(text) if text else None
 
@@ -80,7 +81,12 @@ class MessageItemWriter(_BaseItemWriter):
         logprobs = item_fields.render_logprobs(tokens, self._top)
         return b"output_text.delta", b'%s%s,"logprobs":%s' % (self.delta_prefix, encode_string(text), logprobs)
 
+    def _score(self, tokens: Sequence[Token]) -> None:
+        self._tokens.extend(tokens)
+        self._pending_tokens.extend(tokens)
+
     def end(self) -> list[EventFields]:
+        self._score(self._content.close())
         pending = [self._build_delta("")] if self._pending_tokens else []
         text, logprobs = self.join_text(), item_fields.render_logprobs(self._tokens, self._top)
         done = b'%s,"text":%s,"logprobs":%s' % (self.part_location, encode_string(text), logprobs)
@@ -88,6 +94,7 @@ class MessageItemWriter(_BaseItemWriter):
         return [*pending, (b"output_text.done", done), (b"content_part.done", part)]
 
     def render(self, status: bytes) -> bytes:
+        self._score(self._content.close() if status != IN_PROGRESS else [])
         content = item_fields.render_text_part(self.join_text(), item_fields.render_logprobs(self._tokens, self._top))
         return item_fields.render_message(self.id, status, b"" if status == IN_PROGRESS else content)
 

@@ -174,7 +174,9 @@ class _TurnBuilder:
         if key is not None and key.check is VerificationMode.STRICT:
             raise _foreign_content_error(path)
         replacement = (
-            "left out" if not (read_texts(item.content) or read_texts(item.summary)) else "replaced by what is shown"
+            "left out"
+            if not (read_texts(item.content) or read_texts(item.summary))
+            else "replaced by its visible content"
         )
         self._warnings.append(f"{path}: its encrypted reasoning cannot be read here; it was {replacement}")
         return None
@@ -209,7 +211,7 @@ class _TurnBuilder:
 
 
 def _foreign_content_error(path: str) -> RequestError:
-    return invalid_value(f"{path}.encrypted_content", "it is damaged, or was not made here for this key")
+    return invalid_value(f"{path}.encrypted_content", "it is damaged, or was not created by this server for this key")
 
 
 def _refusal_to_text(part: Part) -> Part:

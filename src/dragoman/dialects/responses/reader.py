@@ -129,7 +129,7 @@ def _enable_compaction(
     render_options: ResponsesRenderOptions, sealing_key: SealingKey | None
 ) -> ResponsesRenderOptions:
     if sealing_key is None:
-        raise Unsupported("Compaction is not supported here: this server has no key to seal summaries with.")
+        raise Unsupported("Compaction is not supported here: this server has no key to encrypt summaries.")
     return msgspec.structs.replace(render_options, seal_compaction=partial(sealing_key.seal, Purpose.COMPACTION))
 
 
@@ -174,7 +174,7 @@ def _normalize_items(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tu
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     """What changes nothing, or less than it says."""
     if body.previous_response_id and body.conversation:
-        raise invalid_value("previous_response_id", "it cannot be given together with 'conversation'")
+        raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
@@ -188,10 +188,8 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
         check_one_of(body.truncation, ("auto", "disabled"), "truncation")
     verbosity = body.text.verbosity if body.text is not None else None
     if verbosity is not None and check_one_of(verbosity, ("low", "medium", "high"), "text.verbosity") != "medium":
-        warnings.append("text.verbosity: models here are not told; say it in the prompt")
-    warnings.extend(
-        f"include: {quote(name)} is not known here" for name in body.include or () if name not in INCLUDABLE
-    )
+        warnings.append("text.verbosity is ignored; ask for the desired length in the prompt")
+    warnings.extend(f"include: {quote(name)} is not supported" for name in body.include or () if name not in INCLUDABLE)
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
@@ -200,9 +198,9 @@ def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOption
     if reasoning.effort is not None:
         check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
     if reasoning.context not in (None, "auto"):
-        warnings.append("reasoning.context: what past reasoning a model sees is its template's business")
+        warnings.append("reasoning.context is ignored: the chat template determines which past reasoning is included")
     if reasoning.mode not in (None, "standard"):
-        warnings.append("reasoning.mode: there is one mode here")
+        warnings.append("reasoning.mode is ignored: there is only one mode")
     switch = read_thinking_switch(body.chat_template_kwargs)
     enabled = False if switch is None and reasoning.effort == "none" else switch
     budget = body.thinking_token_budget
@@ -226,7 +224,7 @@ def _build_render_options(
     include = body.include or ()
     if ENCRYPTED_REASONING in include and sealing_key is None:
         warnings.append(
-            f"include: there is no key for {ENCRYPTED_REASONING}; reasoning comes as content or summary alone"
+            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned only as content or summary"
         )
     wants_logprobs = LOGPROBS in include or bool(body.top_logprobs)
     return ResponsesRenderOptions(

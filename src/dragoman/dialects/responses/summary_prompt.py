@@ -16,9 +16,9 @@ SUMMARY_REQUEST = Message(
     Role.USER,
     (
         Text(
-            "Summarize this conversation so that you can go on with it without having it before you: what was asked "
-            "for, what was done and found out, with the names, paths, numbers and decisions that still matter, and "
-            "what remains to be done. Answer with the summary alone."
+            "Summarize the conversation so far so that you can continue it without access to the original messages. "
+            "Include the user's requests, the work done and its results, the names, file paths, numbers and decisions "
+            "that still matter, and the remaining tasks. Reply with the summary only."
         ),
     ),
 )

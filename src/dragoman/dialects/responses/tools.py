@@ -113,7 +113,7 @@ class ResponsesToolRegistry:
             self._warnings.append(f"{path}: tools of type {abbreviate(tool.type)} cannot be run here; it was left out")
             return True
         if tool.allowed_callers and "direct" not in tool.allowed_callers:
-            self._warnings.append(f"{path}: it may be called by hosted code only; it was left out")
+            self._warnings.append(f"{path}: it can only be called by hosted code; it was omitted")
             return True
         return False
 

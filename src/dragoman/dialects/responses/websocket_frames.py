@@ -38,7 +38,10 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
     generate = read_json_value(fields.pop("generate", msgspec.Raw(b"true")), "generate")
     if generate not in (True, False, None):
         raise invalid_value("generate", "expected a boolean")
-    for name, reason in (("background", "a connection waits for its answers"), ("stream_id", "there is one at a time")):
+    for name, reason in (
+        ("background", "background responses are not available"),
+        ("stream_id", "there is one at a time"),
+    ):
         if read_json_value(fields.pop(name, msgspec.Raw(b"null")), name) not in (None, False):
             raise Unsupported(f"'{name}' is not supported on a WebSocket: {reason}.", param=name)
     fields.pop("stream", None)

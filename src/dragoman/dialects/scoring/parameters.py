@@ -6,19 +6,19 @@ from ..embeddings.parameters import build_text_input_rows
 from ..parameter_table import ParameterSupport, ParameterTable, honour, reject
 
 _SHARED = (
-    ("max_tokens_per_query", "the first so many tokens of a query; 0 is all of it"),
-    ("max_tokens_per_doc", "the first so many tokens of a document; 0 is all of it"),
-    ("use_activation", "a cross-encoder's sigmoid; a cosine has none, and a 400 says so"),
+    ("max_tokens_per_query", "maximum tokens of a query; 0 is no limit"),
+    ("max_tokens_per_doc", "maximum tokens of a document; 0 is no limit"),
+    ("use_activation", "the sigmoid of a cross-encoder; a 400 for cosine similarity"),
 )
 _RERANK = (
     ("query", ""),
     ("documents", "1 to 10000 strings, or objects with a text"),
-    ("top_n", "so many of the best; 0 and null are all of them"),
-    ("return_documents", "true by default, as in vLLM; false leaves the texts out"),
+    ("top_n", "number of results; 0 and null return all"),
+    ("return_documents", "true by default, as in vLLM; false omits the texts"),
 )
 _SCORE = (
-    ("text_1", "a text, or texts; one text is compared with each of the other side"),
-    ("text_2", "a text, or texts"),
+    ("text_1", "a text or a list; a single text is compared with each text of the other side"),
+    ("text_2", "a text or a list"),
     ("queries", "as text_1, with documents or items"),
     ("documents", "as text_2"),
     ("items", "as text_2"),
@@ -34,13 +34,15 @@ def _build_table(dialect: str, own_notes: tuple[tuple[str, str], ...], *extra_ro
         (
             *own_rows,
             *shared_rows,
-            *honour(dialect, "truncation_side", note="only right: documents are cut at their end"),
-            *reject(dialect, "instruction", "there is no template to put it in"),
-            *reject(dialect, "chat_template_kwargs", "there is no template to put them in", {}),
-            *extra_rows,
+            *honour(dialect, "truncation_side", note="only right: documents are truncated at the end"),
+            *reject(dialect, "instruction", "scoring uses no template"),
+            *reject(dialect, "chat_template_kwargs", "scoring uses no template", {}),
+            *more,
         )
     )
 
 
-RERANK = _build_table("rerank", _RERANK, *reject("rerank", "rank_fields", "a document has one text", ["text"], []))
+RERANK = _build_table(
+    "rerank", _RERANK, *reject("rerank", "rank_fields", "documents have one text field", ["text"], [])
+)
 SCORE = _build_table("score", _SCORE)

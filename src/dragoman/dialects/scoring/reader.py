@@ -57,7 +57,7 @@ def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
     first, second = _read_sides(body)
     if len(first) not in (1, len(second)):
         raise RequestError(
-            f"There are {len(first)} texts on one side and {len(second)} on the other: send one, or as many.",
+            f"There are {len(first)} texts on one side and {len(second)} on the other: send one text or equal numbers.",
             param="text_1",
             code="invalid_value",
         )

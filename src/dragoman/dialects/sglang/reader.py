@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.errors import RequestError
 from ...core.request import Constraint, GenerateRequest, GenerationLimits, JsonSchema, Regex, SamplingOptions
-from ..base import GenerationCall, Header, ReaderOptions
+from ..base import GenerationCall, Header, Profile, ReaderOptions
 from ..body import BodySchema, ParsedBody, invalid_value, missing_parameter, prefix_param
 from ..constraints import (
     MAX_GRAMMAR,
@@ -39,7 +39,7 @@ def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
         )
         _check_choices(params.n or 1, len(prompts), options)
         requests = tuple(_build_request(prompt, model, body, params, options, len(prompts)) for prompt in prompts)
-    render_options = _build_render_options(body, as_list=_is_batch(body) or (params.n or 1) > 1)
+    render_options = _build_render_options(body, options.profile, as_list=_is_batch(body) or (params.n or 1) > 1)
     id = ResponseId("", body.rid)
 
     def writer(header: Header) -> SglangWriter:
@@ -161,11 +161,12 @@ def _read_constraints(params: SglangSamplingParams) -> list[tuple[str, Constrain
     return constraints
 
 
-def _build_render_options(body: SglangBody, *, as_list: bool) -> SglangRenderOptions:
+def _build_render_options(body: SglangBody, profile: Profile, *, as_list: bool) -> SglangRenderOptions:
     return SglangRenderOptions(
         as_list=as_list,
         logprobs=body.top_logprobs_num or 0 if body.return_logprob else None,
         token_texts=bool(body.return_text_in_logprobs),
         logprob_start=_read_logprob_start(body),
         prompt_token_ids=bool(body.return_prompt_token_ids),
+        profile=profile,
     )

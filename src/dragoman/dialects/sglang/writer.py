@@ -50,6 +50,7 @@ class SglangRenderOptions(Struct, frozen=True, kw_only=True):
     token_texts: bool = False
     logprob_start: int | None = None
     prompt_token_ids: bool = False
+    profile: Profile = Profile.OPENAI
 
 
 DEFAULT_OPTIONS = SglangRenderOptions()
@@ -109,7 +110,9 @@ class _ChoiceState:
         state = cls()
         state.text = "".join(part.text for part in choice.parts if isinstance(part, Text | Refusal))
         state.tokens = list(choice.tokens)
-        state.reasoning_tokens = sum(len(part.tokens) for part in choice.parts if isinstance(part, Reasoning))
+        state.reasoning_tokens = sum(
+            not token.markup for part in choice.parts if isinstance(part, Reasoning) for token in part.tokens
+        )
         state.finish = ChoiceFinished(index, choice.reason, choice.stop, weights=choice.weights)
         return state
 
@@ -132,7 +135,7 @@ class SglangWriter:
         return KEEPALIVE_COMMENT
 
     def render_error(self, error: DragomanError) -> bytes:
-        return b"data: %s\n\n" % render_openai_error(error, Profile.OPENAI)
+        return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
 
     def feed(self, event: Event) -> bytes:
         match event:
@@ -165,7 +168,7 @@ class SglangWriter:
             case TextDelta(_, text) | RefusalDelta(_, text):
                 state.text += text
             case ReasoningDelta():
-                state.reasoning_tokens += len(event.tokens)
+                state.reasoning_tokens += sum(not token.markup for token in event.tokens)
             case ChoiceFinished():
                 state.finish = event
             case _:

@@ -86,7 +86,7 @@ def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream
     if n > options.max_n:
         raise invalid_value("n", f"expected an integer <= {options.max_n}")
     if n > 1 and params.return_details is None:
-        raise invalid_value("n", "more than 1 needs 'return_details': TGI's own form has one answer")
+        raise invalid_value("n", "more than 1 needs 'return_details': TGI's own format has one answer")
     if n > 1 and best_of not in (1, n):
         raise invalid_value("best_of", f"it must be n={n}, as in LightLLM")
     if stream and max(n, best_of) > 1:
@@ -94,7 +94,10 @@ def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream
     if params.decoder_input_details and (stream or not params.details):
         raise invalid_value("decoder_input_details", "it needs 'details', and cannot be streamed")
     if params.details and params.return_details is not None:
-        raise RequestError("Send either `details` or `return_details`: they ask for two forms.", param="return_details")
+        raise RequestError(
+            "Send either `details` or `return_details`, not both: they select different formats.",
+            param="return_details",
+        )
     if params.top_n_tokens and not params.details:
         raise invalid_value("top_n_tokens", "it needs 'details'")
 

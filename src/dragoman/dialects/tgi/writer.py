@@ -8,7 +8,8 @@ An event says what both say: TGI's `index`, `top_tokens` and `details`, LightLLM
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -29,6 +30,7 @@ from ...core.events import (
 )
 from ...core.message import Refusal, Text
 from ...core.reply import Choice, Reply
+from ..content_tokens import Matched, TokenMatcher
 from ..envelope import KEEPALIVE_COMMENT
 from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
 from .errors import render_tgi_error
@@ -125,6 +127,42 @@ class _PendingEvent(Struct):
     text: str
     token_count: int
 
+    @property
+    def is_special(self) -> bool:
+        return self.token is not None and self.token.special
+
+
+class _TokenPieces:
+    """Each token of an answer with its piece of the text, streamed as in the whole: joined they are the text.
+
+    A control token is told by its name, as TGI does it, and is none of the text.
+    """
+
+    def __init__(self) -> None:
+        self._matcher = TokenMatcher()
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self.has_tokens = False
+
+    def feed(self, text: str, tokens: Sequence[Token]) -> list[tuple[Token, str]]:
+        self.has_tokens = self.has_tokens or bool(tokens)
+        return self._read(self._matcher.feed(text, tokens))
+
+    def skip(self, tokens: Sequence[Token]) -> list[tuple[Token, str]]:
+        """Tokens that released no text."""
+        self.has_tokens = self.has_tokens or bool(tokens)
+        return self._read(self._matcher.skip(tokens))
+
+    def close(self) -> list[tuple[Token, str]]:
+        return self._read(self._matcher.close())
+
+    def rest(self) -> str:
+        return self._matcher.rest()
+
+    def _read(self, found: Sequence[Matched]) -> list[tuple[Token, str]]:
+        return [
+            (each.token, each.token.text if each.token.special else self._decoder.decode(each.data)) for each in found
+        ]
+
 
 class TgiWriter:
     """One answer, streamed or whole. A stream has one choice.
@@ -137,6 +175,7 @@ class TgiWriter:
         self._options = options
         self._prompt_tokens = self._count = self._index = 0
         self._texts: list[str] = []
+        self._pieces = _TokenPieces()
         self._text_tail, self._longest_stop = "", max(map(len, options.stops), default=1)
         self._pending: list[_PendingEvent] = []
         self._choice_finished: ChoiceFinished | None = None
@@ -160,15 +199,15 @@ class TgiWriter:
             case PromptTokens():
                 return b""
             case TextDelta(_, text, tokens) | RefusalDelta(_, text, tokens):
-                return self._add(text, tokens)
+                return self._add(text, self._pieces.feed(text, tokens))
             case ChoiceFinished():
                 self._choice_finished = event
-                return self._add("", event.tokens)
+                return self._add("", self._pieces.skip(event.tokens) + self._pieces.close())
             case Finished(usage):
                 return self._render_last(usage.completion)
             case _:
                 # A raw prompt's answer has one text; tokens of anything else are told, and say nothing.
-                return self._add("", event.tokens)
+                return self._add("", self._pieces.skip(event.tokens))
 
     def render_full(self, reply: Reply) -> bytes:
         answer = self._build_tgi(reply) if self._options.lightllm_tokens is None else self._build_lightllm(reply)
@@ -176,16 +215,17 @@ class TgiWriter:
             msgspec.json.encode([answer] if self._options.as_list and isinstance(answer, _TgiBody) else answer)
         )
 
-    def _add(self, text: str, tokens: Sequence[Token]) -> bytes:
+    def _add(self, text: str, pieces: Sequence[tuple[Token, str]]) -> bytes:
         self._texts.append(text)
-        if tokens:
-            for token, own_text in _split_text(text, tokens):
-                self._count += 1
-                self._pending.append(_PendingEvent(token, own_text, self._count))
-        elif self._pending:
-            self._pending[-1].text += text
-        elif text:
-            self._pending.append(_PendingEvent(None, text, self._count))
+        for token, own_text in pieces:
+            self._count += 1
+            self._pending.append(_PendingEvent(token, own_text, self._count))
+        if self._choice_finished is not None or not self._pieces.has_tokens:
+            rest = self._pieces.rest()
+            if self._pending and not self._pending[-1].is_special:
+                self._pending[-1].text += rest
+            elif rest:
+                self._pending.append(_PendingEvent(None, rest, self._count))
         self._text_tail = (self._text_tail + text)[-self._longest_stop :]
         keep_count = 1 if self._has_reached_end() else 0
         ready, self._pending = (
@@ -243,7 +283,7 @@ class TgiWriter:
             generated_tokens=len(choice.tokens) or reply.usage.completion,
             seed=self._options.seed,
             prefill=[] if prompt is None else [_build_prefill_token(token) for token in prompt.tokens],
-            tokens=[self._build_token(token) for token in choice.tokens],
+            tokens=self._tokens(choice),
             top_tokens=[self._build_top(token) for token in choice.tokens] if self._options.top_tokens else UNSET,
         )
 
@@ -262,8 +302,20 @@ class TgiWriter:
 
     def _build_counted_tokens(self, choice: Choice, prompt: int) -> list[_Token]:
         return [
-            msgspec.structs.replace(self._build_token(token), count_output_tokens=count, prompt_tokens=prompt)
-            for count, token in enumerate(choice.tokens, start=1)
+            msgspec.structs.replace(token, count_output_tokens=count, prompt_tokens=prompt)
+            for count, token in enumerate(self._tokens(choice), start=1)
+        ]
+
+    def _tokens(self, choice: Choice) -> list[_Token]:
+        """With the texts that a stream tells."""
+        pieces, told = _TokenPieces(), list[tuple[Token, str]]()
+        for part in choice.parts:
+            told += (
+                pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)
+            )
+        told += pieces.skip(choice.trailing_tokens) + pieces.close()
+        return [
+            msgspec.structs.replace(self._build_token(token), text=replace_surrogates(text)) for token, text in told
         ]
 
     def _add_prefix(self, text: str) -> str:
@@ -288,17 +340,6 @@ class TgiWriter:
 
 def _render_event(event: _StreamEvent) -> bytes:
     return b"data: %s\n\n" % escape_line_breaks(msgspec.json.encode(event))
-
-
-def _split_text(text: str, tokens: Sequence[Token]) -> Iterator[tuple[Token, str]]:
-    """Each token with its part of the text that all of them released: its own, as far as it is there; the last one
-    has the rest, so that the parts together are the text.
-    """
-    for token in tokens[:-1]:
-        own_text = token.text if text.startswith(token.text) else ""
-        text = text[len(own_text) :]
-        yield token, own_text
-    yield tokens[-1], text
 
 
 def _join_text(choice: Choice) -> str:

@@ -86,7 +86,7 @@ class Batcher(Generic[T, R]):
         if self._thread is None:
             raise EngineError("The engine is not running.")
         if len(self._calls) >= self._max_waiting:
-            raise Overloaded(f"{len(self._calls)} calls are waiting already.")
+            raise Overloaded(f"{len(self._calls)} calls are already queued; retry later.")
         if not inputs:
             return []
         call: _Call[T, R] = _Call(inputs)

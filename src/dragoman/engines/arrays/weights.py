@@ -63,10 +63,10 @@ class Tensors:
             start, entries = _read_header(file)
             duplicate = next((name for name in entries if name in self._remaining), None)
             if duplicate is not None:
-                raise EngineError(f"{self._name} holds {duplicate} twice")
+                raise EngineError(f"{self._name} contains {duplicate} twice")
             self._remaining.update((name, (file, start, entry)) for name, entry in entries.items())
         if not self._remaining:
-            raise EngineError(f"{self._name} holds no safetensors file")
+            raise EngineError(f"{self._name} contains no safetensors file")
 
     def __contains__(self, name: str) -> bool:
         return name in self._remaining
@@ -74,7 +74,7 @@ class Tensors:
     def take(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of this name as float32; EngineError if it is missing or has another shape."""
         if name not in self._remaining:
-            raise EngineError(f"{self._name} holds no tensor {name}")
+            raise EngineError(f"{self._name} contains no tensor {name}")
         file, start, entry = self._remaining.pop(name)
         if entry.dtype not in _BYTES_PER_NUMBER:
             raise EngineError(
@@ -97,7 +97,7 @@ class Tensors:
     def check_all_used(self) -> None:
         """EngineError if anything was not taken: a model with parts that we do not compute."""
         if self._remaining:
-            raise EngineError(f"{self._name} holds tensors that are not used here: {sorted(self._remaining)[:4]}")
+            raise EngineError(f"{self._name} contains unexpected tensors: {sorted(self._remaining)[:4]}")
 
 
 def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
@@ -112,14 +112,14 @@ def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
 def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
     (length,) = struct.unpack("<Q", file.read(0, 8).tobytes().ljust(8, b"\xff"))
     if length > file.size - 8:
-        raise EngineError(f"{file.name} is no safetensors file: its header would be {length} bytes long")
+        raise EngineError(f"{file.name} is not a safetensors file: its header would be {length} bytes long")
     raw = file.read(8, length).tobytes()
     try:
         parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         parts.pop("__metadata__", None)
         entries = {name: msgspec.json.decode(part, type=_Entry) for name, part in parts.items()}
     except msgspec.DecodeError as error:
-        raise EngineError(f"{file.name} is no safetensors file: {error}") from error
+        raise EngineError(f"{file.name} is not a safetensors file: {error}") from error
     for name, entry in entries.items():
         _check_entry(file.name, name, entry, file.size - 8 - length)
     return 8 + length, entries
@@ -130,7 +130,7 @@ def _check_entry(file: str, name: str, entry: _Entry, size: int) -> None:
     # How wide the others are does not matter: they are never read.
     width = _BYTES_PER_NUMBER.get(entry.dtype)
     if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
-        raise EngineError(f"{file}: {name} does not lie where the header says")
+        raise EngineError(f"{file}: {name} is not at the offset in the header")
 
 
 def _to_float32(raw: NDArray[np.uint8], dtype: str) -> NDArray[np.float32]:

@@ -29,8 +29,8 @@ class Rejection(Struct, frozen=True):
         return Overloaded(self.message, code=self.code)
 
 
-PAUSED = Rejection("Generation is paused; try again when it goes on.", "engine_paused")
-NO_WEIGHTS = Rejection("The weights were discarded (sleep level 2); new ones must be sent first.", "no_weights")
+PAUSED = Rejection("Generation is paused; retry after it resumes.", "engine_paused")
+NO_WEIGHTS = Rejection("The weights were discarded (sleep level 2); send new weights first.", "no_weights")
 
 
 class ControlledEngine(Protocol):
@@ -87,7 +87,7 @@ class BatchingControl:
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         discard = self._model.prepare_discard() if level == 2 else _keep_weights
         if discard is None:
-            raise Unsupported("This engine keeps its weights: it sleeps at level 1.", param="level")
+            raise Unsupported("This engine cannot release its weights: use sleep level 1.", param="level")
 
         def free_memory(stepper: Stepper) -> None:
             stepper.close()
@@ -164,7 +164,7 @@ class BatchingControl:
                 case WeightsInMemory(files):
                     return self._model.prepare_weights(Tensors(files))
         except (EngineError, OSError) as error:
-            message = f"The weights are not taken: {error}."
+            message = f"The weights were rejected: {error}."
             raise RequestError(message, param="weights", code="invalid_weights") from error
 
 

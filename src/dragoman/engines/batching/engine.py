@@ -58,12 +58,13 @@ class EngineConfig(Struct, frozen=True):
 class _ActiveSequence:
     """A sequence that has not ended, and what it has been told."""
 
-    __slots__ = ("awaits_prompt_logprobs", "deliver", "id", "is_announced")
+    __slots__ = ("awaits_prompt_logprobs", "deliver", "id", "is_announced", "prompt_tokens")
 
     def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
         self.id, self.deliver = request.id, deliver
         self.is_announced = False
         self.awaits_prompt_logprobs = request.prompt_logprobs is not None
+        self.prompt_tokens = len(request.prompt)
 
     def record(self, output: TokenOutput) -> None:
         self.is_announced = True
@@ -71,11 +72,11 @@ class _ActiveSequence:
             self.awaits_prompt_logprobs = False
 
     def build_final_outputs(self) -> list[TokenOutput]:
-        """What it is told when it ends from outside."""
+        """What it is told when it ends from outside: an abort is no failure; scores are missing."""
+        outputs: list[TokenOutput] = [] if self.is_announced else [Scheduled(self.id, 0)]
         if self.awaits_prompt_logprobs:
-            return [Failed(self.id, "The request was ended before its prompt was scored.")]
-        outputs: list[TokenOutput] = [Ended(self.id, FinishReason.ABORT)]
-        return outputs if self.is_announced else [Scheduled(self.id, 0), *outputs]
+            outputs.append(PromptLogprobs(self.id, (None,) * self.prompt_tokens))
+        return [*outputs, Ended(self.id, FinishReason.ABORT)]
 
 
 class BatchingEngine:
@@ -181,7 +182,7 @@ class BatchingEngine:
         running = min(worker.num_running, num_active)
         stalled_seconds, config = self._compute_stalled_seconds(worker), self._config
         if stalled_seconds > min(config.stall_after, config.step_timeout):
-            has_failed, reason = stalled_seconds > config.step_timeout, f"no step for {stalled_seconds:.0f} s"
+            has_failed, reason = stalled_seconds > config.step_timeout, f"no step completed for {stalled_seconds:.0f} s"
             return Health(ready=False, reason=reason, waiting=num_active - running, running=running, failed=has_failed)
         return Health(waiting=num_active - running, running=running)
 
@@ -211,9 +212,9 @@ class BatchingEngine:
         check_request(request, self.vocab_size, self.max_model_len)
         adapter = self._find_adapter(request)
         if request.images and self._vision_runner is None:
-            raise Unsupported("This engine does not see.", param="messages")
+            raise Unsupported("This engine does not accept images.", param="messages")
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         if not self._active:
             self._busy_since = self._clock()
         self._num_arrived += 1
@@ -235,7 +236,7 @@ class BatchingEngine:
         extras = dict(request.extras)
         encoded_name = extras.pop("lora", None) if self._adapters else None
         if extras:
-            raise Unsupported(f"This engine does not know {next(iter(extras))}.", param=next(iter(extras)))
+            raise Unsupported(f"This engine does not support {next(iter(extras))}.", param=next(iter(extras)))
         if encoded_name is None or self._adapters is None:
             return None
         name = msgspec.json.decode(encoded_name, type=str)

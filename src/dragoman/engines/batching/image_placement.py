@@ -16,7 +16,7 @@ def place_images(
     """token: stands for images and nothing else. counts: how often, for each. As `core.vision.Vision.place`."""
     positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(positions) != sum(counts):
-        raise RequestError("The prompt does not show every image once.", param="messages")
+        raise RequestError("The prompt does not contain every image exactly once.", param="messages")
     placements: list[PromptImage] = []
     start = 0
     for image, count in zip(images, counts, strict=True):

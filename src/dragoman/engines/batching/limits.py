@@ -29,7 +29,7 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
         """
         if self.max_model_len is not None and not 1 < self.max_model_len <= max_positions:
             raise EngineError(
-                f"max_model_len must lie between 2 and the model's {max_positions}, not {self.max_model_len}"
+                f"max_model_len must be between 2 and the model's {max_positions}, not {self.max_model_len}"
             )
         kv_tokens = num_kv_tokens if self.num_kv_tokens is None else self.num_kv_tokens
         seqs = 64 if self.max_num_seqs is None else self.max_num_seqs

@@ -130,7 +130,7 @@ class BlockFiles:
             temporary.write_bytes(_compute_digest(block_hash, contents) + contents)
             temporary.replace(path)
         except OSError as error:
-            log.warning("keys and values are not kept: %s", error)
+            log.warning("the KV cache is not saved to disk: %s", error)
             temporary.unlink(missing_ok=True)
         else:
             self._delete(self._register(block_hash, _DIGEST_SIZE + len(contents), generation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...core.engine import Matcher
+from ...core.errors import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -12,7 +13,7 @@ log = logging.getLogger(__name__)
 class SafeMatcher:
     """The matcher of one sequence. broken: it raised, or refused a token that its own mask allows.
 
-    finished: nothing may follow but the end.
+    finished: nothing may follow but the end. error: why it is broken, where that is the request's own fault.
     """
 
     def __init__(self, id: str, matcher: Matcher) -> None:
@@ -20,13 +21,17 @@ class SafeMatcher:
         self._matcher = matcher
         self.is_broken = False
         self.is_finished = False
+        self.error: RequestError | None = None
 
     def mask(self) -> bytes:
         """As `Matcher.mask`; nothing is allowed if it is broken."""
         try:
             return self._matcher.mask()
+        except RequestError as error:
+            self.is_broken, self.error = True, error
+            return b""
         except Exception:
-            log.exception("the matcher of %s gave no mask", self._id)
+            log.exception("the matcher of %s returned no mask", self._id)
             self.is_broken = True
             return b""
 
@@ -35,7 +40,7 @@ class SafeMatcher:
             self.is_broken = not self._matcher.advance(token)
             self.is_finished = self._matcher.finished
         except Exception:
-            log.exception("the matcher of %s did not take token %d", self._id, token)
+            log.exception("the matcher of %s rejected token %d", self._id, token)
             self.is_broken = True
 
 

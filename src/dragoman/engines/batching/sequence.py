@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.engine import Ended, Failed, TokenLogprob, TokenRequest
+from ...core.engine import Ended, Failed, Rejected, TokenLogprob, TokenRequest
 from ...core.events import FinishReason
 from .adapters import LoadedAdapter
 from .blocks import BLOCK_SIZE, encode_image_key, hash_block, hash_root
@@ -87,7 +87,7 @@ class Sequence:
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 
-    def append(self, token: int) -> Ended | Failed | None:
+    def append(self, token: int) -> Ended | Failed | Rejected | None:
         """Take in the next token; how the sequence ends, if it does."""
         self.tokens.append(token)
         self.sampling.observe(token)
@@ -104,6 +104,8 @@ class Sequence:
                 return Ended(id, FinishReason.STOP)
         return Ended(id, FinishReason.LENGTH) if self.num_tokens >= self._max_tokens else None
 
-    def build_grammar_failure(self) -> Failed:
+    def build_grammar_failure(self) -> Failed | Rejected:
         """The end of a sequence whose matcher failed."""
+        if self.matcher and self.matcher.error is not None:
+            return Rejected(self.request.id, self.matcher.error)
         return Failed(self.request.id, "The grammar of this request failed.")

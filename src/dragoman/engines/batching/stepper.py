@@ -14,6 +14,7 @@ from ...core.engine import (
     Ended,
     Failed,
     PromptLogprobs,
+    Rejected,
     Sampled,
     Scheduled,
     TokenLogprob,
@@ -44,7 +45,7 @@ class SequenceOutput(Struct, frozen=True, gc=False):
 
     @property
     def is_last(self) -> bool:
-        return isinstance(self.output, (Ended, Failed))
+        return isinstance(self.output, (Ended, Failed, Rejected))
 
 
 class Stepper:
@@ -183,10 +184,10 @@ def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[in
     return scores
 
 
-def _end_without_token(sequence: Sequence, row: Floats) -> Ended | Failed:
+def _end_without_token(sequence: Sequence, row: Floats) -> Ended | Failed | Rejected:
     """No token can be had: the masks together leave none, or something is broken."""
     if sequence.matcher and sequence.matcher.is_broken:
         return sequence.build_grammar_failure()
     if not np.isfinite(row).all():
-        return Failed(sequence.request.id, "The model gave no usable probabilities.")
+        return Failed(sequence.request.id, "The model returned invalid probabilities.")
     return Ended(sequence.request.id, FinishReason.STOP)

@@ -42,7 +42,7 @@ def check_paging(
     except (EngineError, RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
         raise EngineError(f"{kind} cannot be batched: {error}") from error
     if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
-        raise EngineError(f"{kind} cannot be batched: with keys and values in pages it does not say the same")
+        raise EngineError(f"{kind} cannot be batched: its output with paged attention differs")
 
 
 def _compute_in_chunks(runner: Runner, vocab: int) -> Floats:

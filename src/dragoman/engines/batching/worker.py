@@ -133,7 +133,7 @@ class Worker:
         try:
             return self._stepper.offload(max_blocks)
         except Exception:
-            log.exception("keys and values could not be kept")
+            log.exception("the KV cache could not be saved to disk")
             return False
 
     def _run_step(self) -> list[SequenceOutput]:
@@ -141,7 +141,7 @@ class Worker:
         while self._commands:
             command = self._commands.popleft()
             if isinstance(command, AddSequence) and not self._prepare_images(command.sequence):
-                failed = Failed(command.sequence.request.id, "The model failed at an image of this request.")
+                failed = Failed(command.sequence.request.id, "The model failed to process an image of this request.")
                 failures.append(SequenceOutput(command.sequence.key, failed))
             else:
                 self._handle(command)
@@ -154,7 +154,7 @@ class Worker:
         try:
             self._vision_runner.prepare_images(sequence.request.images)
         except Exception:
-            log.exception("the images of %s cannot be seen", sequence.request.id)
+            log.exception("the images of %s could not be processed", sequence.request.id)
             return False
         return True
 

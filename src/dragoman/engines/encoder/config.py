@@ -146,7 +146,10 @@ def _find_unsupported(file: _File, architecture: str) -> str | None:
             f"position_embedding_type {file.position_embedding_type!r}",
         ),
         (file.is_decoder, "a decoder"),
-        (file.hidden_size % file.num_attention_heads != 0, "a hidden_size that the heads do not divide"),
+        (
+            file.hidden_size % file.num_attention_heads != 0,
+            "a hidden_size that is not a multiple of the number of heads",
+        ),
         (architecture.endswith(_CLASSIFIER_SUFFIX) and labels != 1, f"a classification into {labels} labels"),
     )
     return next((description for is_unsupported, description in checks if is_unsupported), None)

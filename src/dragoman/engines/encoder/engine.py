@@ -114,7 +114,7 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
     config, task = read_config(directory)
     max_positions = config.positions
     if max_model_len is not None and not 1 < max_model_len <= max_positions:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {max_positions}, not {max_model_len}")
+        raise EngineError(f"max_model_len must be between 2 and the model's {max_positions}, not {max_model_len}")
     tensors, block_sizes = Tensors(directory), BlockSizes()
     bert = Bert(config, tensors, block_sizes)
     match task:

@@ -14,7 +14,7 @@ from ...core.errors import EngineError, RequestError
 from .wire import CompletionBody, CompletionChunk, EmbeddingItem, InputTokensResponse, TokenizeResponse, decode_chunk
 
 _encode = msgspec.json.Encoder().encode
-_CONNECTION_LOST = "The connection to llama.cpp broke off."
+_CONNECTION_LOST = "The connection to llama.cpp was lost."
 
 
 class LlamaCppClient:
@@ -47,7 +47,7 @@ class LlamaCppClient:
         except httpx2.HTTPError as error:
             raise EngineError(_CONNECTION_LOST) from error
         except msgspec.DecodeError as error:
-            raise EngineError(f"llama.cpp said something unexpected: {error}") from error
+            raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """What the model makes of each input, as it comes out of its pooling; NaN where it gives no number.

@@ -143,7 +143,7 @@ class CompletionState:
     def _replace_token(self) -> list[TokenOutput]:
         """A token came that may not. Ask for another one, if any may come."""
         if self._current.mask is not None:
-            return [self._finish(Failed(self.request.id, "The model gave no usable probabilities."))]
+            return [self._finish(Failed(self.request.id, "The model returned invalid probabilities."))]
         mask = self._filter.build_mask(self.output)
         if mask is None:
             return [self._finish(Ended(self.request.id, FinishReason.STOP))]

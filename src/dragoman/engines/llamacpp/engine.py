@@ -33,7 +33,8 @@ MARGIN_TOKENS = 8
 MAX_REJECTIONS = 100
 
 _CANNOT_RESUME_IMAGES = (
-    "This answer to images cannot go on: llama.cpp takes it as text, and would read other tokens in it."
+    "This answer to images cannot resume after preemption: llama.cpp accepts it only as text and "
+    "would tokenize it differently."
 )
 
 
@@ -119,7 +120,7 @@ class LlamaCppEngine:
         silent_seconds = self._clock() - self._last_event_at if self._running else 0.0
         if problem is None and silent_seconds > min(config.stall_after, config.step_timeout):
             problem, failed = (
-                f"llama.cpp has said nothing for {silent_seconds:.0f} s",
+                f"no message from llama.cpp for {silent_seconds:.0f} s",
                 silent_seconds > config.step_timeout,
             )
         return Health(problem is None, problem, len(self._waiting), len(self._running), failed)
@@ -140,12 +141,12 @@ class LlamaCppEngine:
         if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
         if request.images and self._prompt_writer is None:
-            raise Unsupported("This model was loaded without a projector: it sees no images.", param="messages")
+            raise Unsupported("This model was loaded without a projector and does not accept images.", param="messages")
         check_request(request, len(self._token_text), self.max_model_len)
         if request.prompt_logprobs is not None or request.reasoning_budget is not None:
-            raise Unsupported("llama.cpp scores no prompts and limits no thoughts here.")
+            raise Unsupported("The llamacpp engine does not support prompt logprobs and reasoning budgets.")
         if len(self._active) >= self._config.scheduler.max_num_seqs + self._config.max_num_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         self._num_arrived += 1
         sequence = _ActiveSequence(self._build_state(request), deliver, self._num_arrived)
         self._active[request.id] = sequence
@@ -244,7 +245,7 @@ class LlamaCppEngine:
                         break
                     self._preempt_if_full()
             if not state.is_finished and not state.is_stale and len(state.output) == num_before:
-                raise EngineError("llama.cpp ended an answer without a word.")
+                raise EngineError("llama.cpp ended an answer without an explanation.")
 
     async def _build_body(self, state: CompletionState, slot: int, cached: bool) -> CompletionBody:
         body, images = state.build_body(slot, cached=cached), state.request.images

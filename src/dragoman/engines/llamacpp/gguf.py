@@ -68,7 +68,7 @@ class GgufMetadata(Struct, frozen=True):
 
 
 def read_metadata(path: Path) -> GgufMetadata:
-    """Raises EngineError for what is no GGUF file, or one of several of which not all are there."""
+    """Raises EngineError for what is not a GGUF file, or one of several of which not all are there."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             values = _Reader(path, data).read()
@@ -77,7 +77,7 @@ def read_metadata(path: Path) -> GgufMetadata:
     _check_parts(path)
     metadata = GgufMetadata(path, MappingProxyType(values))
     if not metadata.architecture:
-        raise EngineError(f"{path} does not say what kind of model it holds (general.architecture)")
+        raise EngineError(f"{path} does not name its architecture (general.architecture)")
     return metadata
 
 
@@ -95,7 +95,7 @@ def _check_parts(path: Path) -> None:
         raise EngineError(f"{path} is a later part of a model; the first is {files[0].name}")
     missing = [part.name for part in files if not part.is_file()]
     if missing:
-        raise EngineError(f"{path} lacks its part {missing[0]}")
+        raise EngineError(f"{path} is missing its part {missing[0]}")
 
 
 class _Reader:
@@ -106,7 +106,7 @@ class _Reader:
 
     def read(self) -> dict[str, Value]:
         if self._data[:4] != b"GGUF":
-            raise EngineError(f"{self._path} is no GGUF file")
+            raise EngineError(f"{self._path} is not a GGUF file")
         self._position = 4
         version = self._unpack("I")
         if version not in _VERSIONS:
@@ -150,9 +150,9 @@ class _Reader:
 
     def _find_format(self, kind: int) -> str:
         if kind not in _SCALARS:
-            raise EngineError(f"{self._path} is no GGUF file, or a broken one: a value has type {kind}")
+            raise EngineError(f"{self._path} is not a valid GGUF file: a value has type {kind}")
         return _SCALARS[kind]
 
     def _check_size(self, size: int) -> None:
         if size > len(self._data) - self._position:
-            raise EngineError(f"{self._path} is cut off or broken: it ends within its metadata")
+            raise EngineError(f"{self._path} is truncated or damaged: it ends within its metadata")

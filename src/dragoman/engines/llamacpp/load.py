@@ -130,9 +130,9 @@ def load_pooling_engine(
     """The same for a file whose model makes vectors or scores. max_model_len: tokens of an input."""
     pooling, longest, resolved = read_pooling_type(metadata), read_max_positions(metadata), options or LlamaCppOptions()
     if pooling is None or (pooling != _RANK_POOLING and pooling not in _POOLINGS):
-        raise EngineError(f"{metadata.path}: a model with pooling {pooling} makes no vectors")
+        raise EngineError(f"{metadata.path}: a model with pooling {pooling} does not support embeddings")
     if max_model_len is not None and not 1 < max_model_len <= longest:
-        raise EngineError(f"max_model_len must lie between 2 and the model's {longest}, not {max_model_len}")
+        raise EngineError(f"max_model_len must be between 2 and the model's {longest}, not {max_model_len}")
     tokens = max_model_len or min(longest, _DEFAULT_MAX_INPUT_TOKENS)
     launch = LaunchSettings(
         path=str(metadata.path),
@@ -192,6 +192,6 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
 
 def _add_projector(launch: LaunchSettings, projector: Projector, *, marker: str) -> LaunchSettings:
     if projector.metadata.architecture != "clip" or not projector.metadata.get_flag("clip.has_vision_encoder"):
-        raise EngineError(f"{projector.metadata.path} is no projector for images")
+        raise EngineError(f"{projector.metadata.path} is not a projector for images")
     # Where the tokens of an image look at each other they have to be computed in one step.
     return msgspec.structs.replace(launch, mmproj=str(projector.metadata.path), marker=marker, ubatch=launch.batch)

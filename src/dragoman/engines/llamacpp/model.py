@@ -29,7 +29,7 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
         known -= {id for id in known if tokens[id] == "<|end|>"}
     end_ids = frozenset(id for id in declared if id is not None) | known
     if not end_ids:
-        raise EngineError(f"{metadata.path} names no token that ends an answer")
+        raise EngineError(f"{metadata.path} names no end-of-sequence token")
     return end_ids
 
 
@@ -37,7 +37,7 @@ def read_max_positions(metadata: GgufMetadata) -> int:
     """The longest context that the model was trained for."""
     length = metadata.get_number(metadata.build_architecture_key("context_length"))
     if length is None or length < 2:
-        raise EngineError(f"{metadata.path} does not say how long a context may be")
+        raise EngineError(f"{metadata.path} does not give a context length")
     return length
 
 

@@ -47,7 +47,7 @@ class _PoolingEngine:
         if invalid is not None:
             raise RequestError(f"Token id {invalid} is not in this model's vocabulary of {self._vocab}.", param="input")
         if len(self._tasks) > self._max_waiting:
-            raise Overloaded(f"{len(self._tasks)} requests are waiting or running already.")
+            raise Overloaded(f"{len(self._tasks)} requests are already queued or running; retry later.")
         task = asyncio.create_task(self._embed(inputs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -96,9 +96,9 @@ class LlamaCppScorer(_PoolingEngine):
 
 
 def check_numbers(vectors: Sequence[NDArray[np.float32]]) -> None:
-    """Raises EngineError for a vector with something in it that is no number."""
+    """Raises EngineError for a vector with something in it that is not a number."""
     if not all(np.isfinite(vector).all() for vector in vectors):
-        raise EngineError("llama.cpp gave no usable numbers.")
+        raise EngineError("llama.cpp returned invalid numbers.")
 
 
 def _sigmoid(number: float) -> float:

@@ -128,4 +128,4 @@ class LlamaCppProcess:
         errors = [
             line.rpartition("error loading model: ")[2] for line in self._log_lines if "error loading model" in line
         ]
-        return (errors or list(self._log_lines)[-1:] or ["it ended without a word"])[0]
+        return (errors or list(self._log_lines)[-1:] or ["it ended without an explanation"])[0]

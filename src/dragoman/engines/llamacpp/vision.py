@@ -47,7 +47,7 @@ class LlamaCppVision:
             self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
             self._encode_image(_PIXEL)
         except RequestError as error:
-            raise EngineError(f"the projector sees no images: {error.message}") from error
+            raise EngineError(f"the projector does not support images: {error.message}") from error
 
     @property
     def placeholder(self) -> str:
@@ -66,11 +66,11 @@ class LlamaCppVision:
     def _prepare(self, data: bytes, number: int) -> PreparedImage:
         try:
             if not data.startswith(_SIGNATURES):
-                raise RequestError("llama.cpp reads PNG, JPEG and GIF")
+                raise RequestError("llama.cpp supports PNG, JPEG and GIF")
             image = self._encode_image(base64.b64encode(data).decode())
         except RequestError as error:
             raise RequestError(
-                f"Image {number} of the messages cannot be read: {error.message}",
+                f"Image {number} of the messages cannot be decoded: {error.message}",
                 param="messages",
                 code="image_parse_error",
             ) from error
@@ -102,7 +102,7 @@ class PromptWriter:
             )
         if images[-1].end == len(tokens):
             # It would end its process: the last token of a prompt has to be one that it can sample after.
-            raise Unsupported("llama.cpp takes no prompt that ends with an image.", param="messages")
+            raise Unsupported("llama.cpp does not accept a prompt that ends with an image.", param="messages")
         texts: list[str] = []
         start = count
         for image in images:
@@ -136,7 +136,7 @@ def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], 
 def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
     """What `LlamaCppVision` made of it."""
     if not isinstance(image.model_inputs, EncodedImage):
-        raise EngineError("the image was made ready for another engine")
+        raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs
 
 

@@ -110,7 +110,7 @@ class MlxRunner:
 
     def _evaluate(self, *arrays: Array) -> None:
         """Compute the pools now, and what is wanted. What hung on an old pool would make the next write copy it."""
-        mx.eval(*arrays, *(array for cache in self._caches for array in (cache.keys, cache.values)))
+        mx.eval(*wanted, *(array for cache in self._caches for array in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:
         group = ChunkGroup(chunks)
@@ -145,7 +145,7 @@ def _to_numpy(logits: Array) -> Floats:
 def load_network(directory: Path, *, dtype: str = "auto", trust_remote_code: bool) -> tuple[Network, dict[str, object]]:
     """The model in a directory and its config.json. Raises EngineError for what cannot be served."""
     if not list(directory.glob("model*.safetensors")):
-        raise EngineError(f"{directory} holds no model*.safetensors; other formats are not read")
+        raise EngineError(f"{directory} contains no model*.safetensors; other formats are not supported")
     try:
         network, config = load_model(directory, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:

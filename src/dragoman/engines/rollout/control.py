@@ -9,7 +9,7 @@ from ...core.errors import RequestError, Unsupported
 from .engine import RolloutEngine, call_executor
 from .executor import Pausable, Updatable
 
-PAUSED = "Generation is paused; try again when it goes on."
+PAUSED = "Generation is paused; retry after it resumes."
 
 
 class RolloutControl:
@@ -49,7 +49,7 @@ class RolloutControl:
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         del level, mode
-        raise Unsupported("An executor is put to sleep by its own trainer.", param="level")
+        raise Unsupported("Executors do not support sleep; the trainer controls them.", param="level")
 
     async def wake_up(self) -> None:
         await self.resume()
@@ -78,7 +78,7 @@ class RolloutTraining:
             on_loop = inspect.iscoroutinefunction(executor.update_weights)
             await call_executor(lambda: executor.update_weights(weights, version), on_loop=on_loop)
         except ValueError as error:
-            message = f"The weights are not taken: {error}"
+            message = f"The weights were rejected: {error}"
             raise RequestError(message, param="weights", code="invalid_weights") from error
         finally:
             self._engine.set_paused(self, paused=False)
@@ -86,4 +86,4 @@ class RolloutTraining:
 
     async def set_weight_version(self, version: str) -> None:
         del version
-        raise Unsupported("An executor names its own weights.", param="new_version")
+        raise Unsupported("Executors set their own weight version.", param="new_version")

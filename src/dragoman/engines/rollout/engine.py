@@ -91,11 +91,11 @@ class RolloutEngine:
         if len(request.prompt) >= self._max_model_len:
             raise ContextTooLong(limit=self._max_model_len, prompt=len(request.prompt), param="prompt")
         if not request.prompt or not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab:
-            message = f"The prompt is empty, or holds token ids that are not in 0 to {self._vocab - 1}."
+            message = f"The prompt is empty, or contains token ids that are not in 0 to {self._vocab - 1}."
             raise RequestError(message, param="prompt")
         _check_tool_choice(request)
         if len(self._active) >= self._max_waiting:
-            raise QueueFull(f"{len(self._active)} sequences are waiting or running already.")
+            raise QueueFull(f"{len(self._active)} sequences are already queued or running; retry later.")
         member = CallMember(request, deliver)
         self._active[request.id] = member
         if not self._arriving:
@@ -182,7 +182,7 @@ class RolloutEngine:
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
         except Exception as error:
             log.exception("the executor failed")
-            message = error.message if isinstance(error, EngineError) else "The executor failed; the log says why."
+            message = error.message if isinstance(error, EngineError) else "The executor failed; see the server's log."
             for member in members:
                 self._deliver(member, Failed(member.request.id, message))
             return
@@ -216,7 +216,7 @@ def _check_tool_choice(request: TokenRequest) -> None:
     if prompt.tool_choice.mode != "auto":
         raise Unsupported("This engine cannot enforce a call: use `auto` or `none`.", param="tool_choice")
     if not prompt.parallel_tool_calls:
-        raise Unsupported("This engine cannot bound the number of calls.", param="parallel_tool_calls")
+        raise Unsupported("This engine cannot limit the number of calls.", param="parallel_tool_calls")
 
 
 async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:

@@ -74,9 +74,11 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
     try:
         groups = msgspec.convert(output, list[list[Candidate]], from_attributes=True)
     except msgspec.ValidationError as error:
-        raise EngineError(f"The executor gave no lists of candidates: {error}") from error
+        raise EngineError(f"The executor returned no lists of candidates: {error}") from error
     if [len(group) for group in groups] != [call.n for call in calls]:
-        raise EngineError(f"The executor gave {list(map(len, groups))} candidates, not {[call.n for call in calls]}.")
+        raise EngineError(
+            f"The executor returned {list(map(len, groups))} candidates, not {[call.n for call in calls]}."
+        )
     for call, group in zip(calls, groups, strict=True):
         for candidate in group:
             _check_candidate(candidate, call, vocab)
@@ -86,15 +88,15 @@ def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) 
 def _check_candidate(candidate: Candidate, call: ExecutorCall, vocab: int) -> None:
     ids, sampling = candidate.token_ids, call.sampling
     if candidate.prompt_token_ids not in (None, call.prompt):
-        raise EngineError("The executor answers another prompt than it was given.")
+        raise EngineError("The executor answered a different prompt.")
     if len(ids) > sampling.max_tokens:
-        raise EngineError(f"The executor gave {len(ids)} tokens where at most {sampling.max_tokens} were wanted.")
+        raise EngineError(f"The executor returned {len(ids)} tokens; the maximum is {sampling.max_tokens}.")
     if ids and not 0 <= min(ids) <= max(ids) < vocab:
-        raise EngineError(f"The executor gave token ids that are not in 0 to {vocab - 1}.")
+        raise EngineError(f"The executor returned token ids that are not in 0 to {vocab - 1}.")
     if sampling.logprobs and (candidate.logprobs is None or len(candidate.logprobs) != len(ids)):
-        raise EngineError("The executor gave no logprob for each of its tokens.")
+        raise EngineError("The executor did not return a logprob for each token.")
     if candidate.finish_reason is not None and candidate.finish_reason not in _REASONS:
-        raise EngineError(f"The executor gave the finish reason {candidate.finish_reason[:40]!r}.")
+        raise EngineError(f"The executor returned the finish reason {candidate.finish_reason[:40]!r}.")
 
 
 def build_outputs(member: CallMember, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:

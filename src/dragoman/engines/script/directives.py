@@ -25,7 +25,7 @@ from .script import CallTool, Fail, Part, Refuse, Say, ScriptEntry, Think, Wait,
 _OPENING = re.compile(r"\[\[(say|think|refuse|tool|error|delay|finish|then)(?=[\s\]])")
 _DECODER = json.JSONDecoder()
 
-NO_DIRECTIVE = "I say what I am told. Write [[say TEXT]] in your message to choose my reply."
+NO_DIRECTIVE = "This is the scripted engine. Write [[say TEXT]] in your message to choose the reply."
 TOOL_RESULT_REPLY = "Done."
 
 
@@ -48,7 +48,7 @@ def parse_directives(conversation: Conversation) -> ScriptEntry | None:
     try:
         return _find_directed_reply(conversation)
     except ValueError as error:
-        raise RequestError(f"A directive in the prompt has a fault: {error}.", code="invalid_directive") from None
+        raise RequestError(f"Invalid directive in the prompt: {error}.", code="invalid_directive") from None
 
 
 def _find_directed_reply(conversation: Conversation) -> ScriptEntry | None:
@@ -188,7 +188,7 @@ def _check_encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("half of a surrogate pair is no text") from None
+        raise ValueError("an unpaired surrogate is not valid text") from None
     return text
 
 

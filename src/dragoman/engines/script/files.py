@@ -177,7 +177,7 @@ def read_entry(value: object, where: str) -> ScriptEntry:
             return ScriptEntry((Say(value),))
         return msgspec.convert(value, _Entry).to_entry()
     except UnicodeEncodeError:
-        raise ScriptError(f"{where}: half of a surrogate pair is no text") from None
+        raise ScriptError(f"{where}: an unpaired surrogate is not valid text") from None
     except (ValueError, RecursionError) as error:
         raise ScriptError(f"{where}: {_format_error(str(error))}") from None
 
@@ -230,7 +230,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     duplicate = next((key for key in keys if keys.count(key) > 1), None)
     if duplicate is not None:
-        raise ValueError(f"{duplicate!r} is given twice")
+        raise ValueError(f"{duplicate!r} appears twice")
     return dict(pairs)
 
 
@@ -241,7 +241,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         duplicate = next((key for key in keys if keys.count(key) > 1), None)
         if duplicate is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {duplicate!r} is given twice")
+            raise ValueError(f"line {node.start_mark.line + 1}: {duplicate!r} appears twice")
         return super().construct_mapping(node, deep)
 
 

@@ -26,7 +26,7 @@ def validate_text(text: str, schema: str) -> None:
     try:
         value: object = json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"it must be JSON, and is not: {error}") from None
+        raise SchemaError(f"it must be valid JSON: {error}") from None
     try:
         definition: object = json.loads(schema)
         work = _SchemaSize(definition).measure(definition) * _count_values(value)
@@ -60,13 +60,13 @@ class _SchemaSize:
         items = cast("dict[str, object]", part)
         reference = items.get("$ref")
         if "$dynamicRef" in items or "$recursiveRef" in items:
-            raise ValueError("only plain references are known")
+            raise ValueError("only plain references are supported")
         own_size = 1 + sum(map(self.measure, items.values()))
         return own_size + (self._measure_reference(reference) if isinstance(reference, str) else 0)
 
     def _measure_reference(self, reference: str) -> int:
         if reference in self._open:
-            raise ValueError(f"{reference} is part of itself")
+            raise ValueError(f"{reference} contains itself")
         if reference not in self._sizes:
             self._open.add(reference)
             self._sizes[reference] = self.measure(self._resolve_reference(reference))
@@ -95,7 +95,7 @@ def _count_values(value: object) -> int:
 
 
 def _reject_reference(reference: str) -> NoReturn:
-    raise ValueError(f"{reference} is not part of it")
+    raise ValueError(f"{reference} does not exist")
 
 
 def _reject_constant(name: str) -> NoReturn:

@@ -49,7 +49,7 @@ class Fail(Struct, frozen=True):
     """An error. First in a reply it is an HTTP status; later it breaks a stream that has begun."""
 
     status: int = 500
-    message: str = "The script says so."
+    message: str = "The script requested this error."
     code: str | None = None
     param: str | None = None
     retry_after: float | None = None

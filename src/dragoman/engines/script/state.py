@@ -44,12 +44,12 @@ class ScriptState:
 
     def _explain_no_entry(self, subject: Subject) -> str:
         if self.is_empty:
-            return "The script is empty, and this engine says only what its script says."
+            return "The script is empty, and this engine only returns replies from its script."
         last = subject.text if len(subject.text) <= 80 else subject.text[:79] + "…"
         context = f"The last {subject.role} message is {last!r}."
         if self._entries[-1].entry.match is None:
             return (
-                f"The script is used up: call {self._num_requests} finds no reply left. "
+                f"The script is exhausted: there is no reply left for call {self._num_requests}. "
                 f"Add an entry, or give the last one `repeat: true`. {context}"
             )
         return f"No entry of the script matches. Change one, or add one without `match` as a fallback. {context}"

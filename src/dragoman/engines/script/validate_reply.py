@@ -73,11 +73,11 @@ def _check_text(text: str, constraint: Constraint) -> None:
             if text not in options:
                 raise Unsupported("The scripted text is none of the choices that the request allows.")
         case _:
-            raise Unsupported("A scripted reply can follow no regular expression and no grammar.")
+            raise Unsupported("Scripted replies do not support regular expressions and grammars.")
 
 
 def _check_json(text: str, schema: str, label: str) -> None:
     try:
         check_schema(text, schema)
     except SchemaError as error:
-        raise Unsupported(f"{label} cannot be said as asked: {error}.") from None
+        raise Unsupported(f"{label} does not follow the requested format: {error}.") from None

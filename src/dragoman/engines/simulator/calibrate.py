@@ -40,7 +40,9 @@ def calibrate(
     workload, measured = log
     training = [timing for timing in measured if timing.id in fitted_ids]
     if not 0 < len(training) < len(measured):
-        raise CalibrationError(f"{len(training)} of {len(measured)} requests cannot be fitted: some must be held out")
+        raise CalibrationError(
+            f"{len(training)} of {len(measured)} requests cannot all be fitted: some must be held out"
+        )
     result = fit(workload, training, engine, estimate_prior(hardware, model))
     latency, frontend = round_numbers(result.latency), float(f"{result.frontend_seconds:.{DIGITS}g}")
     error = round_numbers(evaluate(log, engine, latency, frontend, fitted_ids))

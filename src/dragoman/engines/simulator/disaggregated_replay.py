@@ -70,7 +70,7 @@ class _DisaggregatedReplay(Replay):
         split: DisaggregationConfig,
     ) -> None:
         if not 0 < split.prefill < len(cores):
-            raise ValueError("there must be at least one engine that prefills and one that decodes")
+            raise ValueError("at least one prefill and one decode engine are required")
         super().__init__(workload, cores, frontend_seconds, routes[0], tick)
         self._split, self._decode_route = split, routes[1]
         self._transfers: dict[str, _TransferState] = {}

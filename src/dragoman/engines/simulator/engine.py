@@ -162,7 +162,7 @@ class SimulatorEngine:
             raise ValueError(f"a sequence {request.id!r} is already running")
         check_request(request, self._vocab_size, self.max_model_len)
         if state.waiting >= self._config.max_num_waiting:
-            raise QueueFull(f"{state.waiting} sequences are waiting already.")
+            raise QueueFull(f"{state.waiting} sequences are already queued; retry later.")
         fault = self._find_fault(request)
         rank = self._balancer.choose(self._ranks, dict(request.extras).get("data_parallel_rank"))
         live = self._build_live(request, deliver, fault, rank)
@@ -230,7 +230,7 @@ class SimulatorEngine:
         params = parse_transfer_params(text, transfer.config.kv_role)
         if params.do_remote_prefill and not self._notifier.is_peer(params):
             raise RequestError(
-                "kv_transfer_params: remote_host is none of this instance's peers", param="kv_transfer_params"
+                "kv_transfer_params: remote_host is not among this instance's peers", param="kv_transfer_params"
             )
         if params.do_remote_prefill or request.choice == 0:
             rank.transfers.register(live.sequence, params)
@@ -300,7 +300,7 @@ class SimulatorEngine:
 
     def crash(self, seconds: float) -> None:
         """Everything fails, and for so long nothing is taken; what was cached is gone."""
-        self._fail_all("The engine died.", "the engine died and is being restarted")
+        self._fail_all("The engine crashed.", "the engine crashed and is being restarted")
         for rank in self._ranks:
             rank.core.scheduler.pool.reset()
         self._clock.call_at(self._now() + seconds, self._recover)
@@ -311,7 +311,9 @@ class SimulatorEngine:
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """As Control.pause; what comes meanwhile waits. What is kept keeps its cache."""
         if mode == "wait":
-            raise Unsupported("A simulated engine cannot wait for what runs: use `abort` or `keep`.", param="mode")
+            raise Unsupported(
+                "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"
+            )
         if mode == "abort":
             for rank in self._ranks:
                 rank.abort_all(self._now())

@@ -48,7 +48,9 @@ def _parse_request_fault(text: str) -> Fault:
     except (ValueError, msgspec.DecodeError) as error:
         raise RequestError(f"x-dragoman-fault: {error}", code="invalid_fault") from None
     if fault.crash is not None:
-        raise RequestError("x-dragoman-fault: only an administrator's plan can crash the engine", code="invalid_fault")
+        raise RequestError(
+            "x-dragoman-fault: only faults set by an administrator can crash the engine", code="invalid_fault"
+        )
     return fault
 
 

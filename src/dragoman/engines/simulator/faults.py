@@ -33,7 +33,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     every: Count | None = None
     probability: Annotated[float, Meta(ge=0, le=1)] | None = None
     status: Annotated[int, Meta(ge=400, le=599)] | None = None
-    message: str = "This failure was planned."
+    message: str = "This is an injected fault."
     retry_after: Seconds | None = None
     hang: Seconds | None = None
     cut_after: Annotated[int, Meta(ge=0)] | None = None
@@ -42,7 +42,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     def __post_init__(self) -> None:
         if not self.kinds:
-            raise ValueError("a fault is at least one of status, hang, cut_after, fail_after and crash")
+            raise ValueError("a fault needs at least one of status, hang, cut_after, fail_after and crash")
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -139,12 +139,12 @@ def render_sweep(result: Sweep) -> str:
     """In a sentence, and the figures behind it."""
     if result.enough is None:
         largest = result.trials[-1]
-        summary = f"Not even {largest.replicas} replicas are enough: {largest.share:.2%} of the requests keep the SLO"
+        summary = f"{largest.replicas} replicas are not enough: {largest.share:.2%} of the requests meet the SLO"
     else:
         plural = "replica is" if result.enough == 1 else "replicas are"
         share = next(trial.share for trial in result.trials if trial.replicas == result.enough)
-        summary = f"{result.enough} {plural} enough: {share:.2%} of the requests keep the SLO"
-    lines = [f"{summary} ({result.wanted:.1%} wanted).", "", f"{'replicas':>8}{'keep the SLO':>14}{'goodput/s':>11}"]
+        summary = f"{result.enough} {plural} enough: {share:.2%} of the requests meet the SLO"
+    lines = [f"{summary} (target {result.wanted:.1%}).", "", f"{'replicas':>8}{'meet the SLO':>14}{'goodput/s':>11}"]
     lines[-1] += f"{'TTFT p99 ms':>13}{'TPOT p99 ms':>13}{'KV cache':>10}"
     for trial in result.trials:
         metrics = trial.report

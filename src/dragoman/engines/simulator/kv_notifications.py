@@ -54,7 +54,7 @@ class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 < extra.lease_seconds < float("inf"):
             raise ValueError("lease_seconds must be more than 0")
         if not extra.secret and not ip_address(self.kv_ip).is_loopback:
-            raise ValueError("kv_connector_extra_config.secret is needed where kv_ip is not of this machine alone")
+            raise ValueError("kv_connector_extra_config.secret is required if kv_ip is not a loopback address")
 
     @property
     def is_producer(self) -> bool:

@@ -63,7 +63,7 @@ class KvPublisher:
             import zmq  # noqa: PLC0415 - an extra, and only for those who publish
             import zmq.asyncio  # noqa: PLC0415
         except ImportError:
-            raise ValueError("KV events need pyzmq: install dragoman[kv-events]") from None
+            raise ValueError("KV events need pyzmq: pip install '.[kv-events]'") from None
         self._zmq: Any = zmq
         self._rank, self._topic = rank, config.topic.encode()
         self._replay_buffer = ReplayBuffer(config.buffer_steps)

@@ -66,7 +66,7 @@ class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("per_token must not be negative")
         begins = [cost.beyond for cost in self.per_token]
         if begins != sorted(set(begins)) or begins[:1] not in ([], [0]):
-            raise ValueError("per_token must begin beyond 0 tokens and go on in ascending order")
+            raise ValueError("the token counts of per_token must be greater than 0 and in ascending order")
 
     def compute_seconds(self, load: StepLoad) -> float:
         """A `StepTime`."""

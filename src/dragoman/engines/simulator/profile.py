@@ -67,7 +67,7 @@ class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 
 
 class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """frontend_seconds: from the client's sending to the engine's queue. noise: sigma of a step's log-normal factor."""
+    """frontend_seconds: from the client to the engine's queue. noise: sigma of a step's log-normal factor."""
 
     name: str
     hardware: Hardware
@@ -120,19 +120,19 @@ def load(name: str) -> SimulatorProfile:
         except OSError as error:
             raise ProfileError(f"{name}: {error.strerror}") from None
     if name not in list_profiles():
-        raise ProfileError(f"there is no profile {name!r}; shipped are {', '.join(list_profiles())}")
+        raise ProfileError(f"there is no profile {name!r}; included profiles are {', '.join(list_profiles())}")
     return loads((PROFILES_DIR / f"{name}{SUFFIX}").read_bytes(), name)
 
 
 SECTION_COMMENTS = {
     "hardware": "memory_bandwidth: bytes a second of one device",
     "model": "weight_bytes: read by a step; kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number",
-    "engine": "vLLM's settings; what is not named here has the default of vLLM",
+    "engine": "vLLM's settings; the rest have vLLM's defaults",
     "latency": "seconds of a step = base + per_token (each token of the step beyond so many) + per_context_token\n"
     "# (each token that a decoding sequence looks back at) + per_prefill_pair (each query and key of a prompt's chunk)",
-    "frontend_seconds": "from the client's sending to the engine's queue",
+    "frontend_seconds": "from the client to the engine's queue",
     "noise": "standard deviation of the logarithm of a step's random factor",
-    "calibration": "error: (simulated - measured) / measured of the requests that the fit has not seen",
+    "calibration": "error: (simulated - measured) / measured over the held-out requests",
 }
 
 

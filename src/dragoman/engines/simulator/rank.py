@@ -306,7 +306,9 @@ class DataParallelRank:
         if delay:
             self._delay(live, delay, at)
         if live.cut_after is not None and live.num_output_tokens >= live.cut_after:
-            return self._finish(live, Failed(id, "The connection was cut, as planned.", cuts_connection=True), at)
+            return self._finish(
+                live, Failed(id, "The connection was closed by an injected fault.", cuts_connection=True), at
+            )
         if reply.fails_at is not None and live.num_output_tokens >= reply.fails_at:
             return self._finish(live, Failed(id, reply.error), at)
         return self._emit_plain_token(live, at)

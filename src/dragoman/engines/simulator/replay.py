@@ -80,7 +80,7 @@ def replay(
 ) -> ReplayResult:
     """Serve the whole workload with fresh cores.
 
-    frontend_seconds: from the client's sending to the engine's queue. route: round robin unless told. until: stop
+    frontend_seconds: from the client to the engine's queue. route: round robin unless told. until: stop
     when all of these requests are answered; those that are not then have no timing. tick: called with the number of
     requests answered so far. Raises RequestError for a request that can never run.
     """

@@ -227,9 +227,11 @@ class ReplyGenerator:
         return origin.prompt.tool_choice.mode == "auto"
 
     def _generate_reasoning(self, request: TokenRequest, rng: KeyedRandom, start: int) -> list[int]:
+        # Drawn whether it counts or not: the same prompt ids and seed get the same answer in every dialect.
+        draw = rng.random()
         enabled = self._is_reasoning_requested(request)
         if enabled is None:
-            enabled = rng.random() < self._options.reasoning
+            enabled = draw < self._options.reasoning
         if not enabled:
             return []
         count = self._options.reasoning_tokens.sample(rng)
@@ -308,6 +310,6 @@ def parse_reply(value: object, where: str) -> ScriptEntry:
 def check_entry(entry: ScriptEntry) -> None:
     """Raises ScriptError for what only an engine of events can do: false counts, text cut otherwise than in tokens."""
     if any(count is not None for count in msgspec.structs.astuple(entry.usage)):
-        raise ScriptError("`usage`: the simulator counts its tokens, it does not make counts up")
+        raise ScriptError("`usage`: the simulator counts its own tokens")
     if entry.chunks != "tokens":
-        raise ScriptError("`chunks`: the simulator says tokens")
+        raise ScriptError("`chunks`: the simulator streams tokens")

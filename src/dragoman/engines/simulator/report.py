@@ -135,9 +135,9 @@ def render_report(report: Report) -> str:
         values = (row.mean, row.p50, row.p90, row.p99)
         lines.append(f"{name:<12}" + "".join(f"{1000 * value:>12.2f}" for value in values))
     lines += [
-        f"KV cache         {report.kv_usage_mean:.1%} in the mean, {report.kv_usage_max:.1%} at most",
+        f"KV cache         {report.kv_usage_mean:.1%} mean, {report.kv_usage_max:.1%} maximum",
         f"prefix cache     {report.cache_hits:.1%} of the prompts' tokens",
-        f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} in the mean",
+        f"running, waiting {report.running_mean:.1f}, {report.waiting_mean:.1f} on average",
         f"preemptions      {report.preemptions}",
     ]
     return "\n".join(lines) + "\n"

@@ -58,7 +58,7 @@ def parse_lengths(text: str) -> RequestLengths:
         low, is_range, high = text.partition("-")
         return _check_lengths(UniformLength(int(low), int(high)) if is_range else FixedLength(int(text)), text)
     except ValueError:
-        raise ValueError(f"{text!r} is no length: write 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
+        raise ValueError(f"{text!r} is not a length: use 512, 100-900 or lognormal:MEDIAN,SIGMA,MOST") from None
 
 
 def _check_lengths(lengths: RequestLengths, text: str) -> RequestLengths:

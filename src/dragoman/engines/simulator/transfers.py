@@ -35,7 +35,7 @@ def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
     except msgspec.DecodeError as error:
         raise RequestError(f"{_PARAM}: {error}", param=_PARAM) from None
     if params.do_remote_decode and params.do_remote_prefill:
-        raise RequestError(f"{_PARAM}: do_remote_decode and do_remote_prefill exclude each other", param=_PARAM)
+        raise RequestError(f"{_PARAM}: do_remote_decode and do_remote_prefill cannot be combined", param=_PARAM)
     if params.do_remote_decode and role == "kv_consumer":
         raise RequestError(f"{_PARAM}: this instance is a kv_consumer; do_remote_decode needs a producer", param=_PARAM)
     if params.do_remote_prefill and role == "kv_producer":

@@ -93,7 +93,7 @@ def read_config(path: Path) -> LlamaConfig:
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
-        raise EngineError(f"{path} is no readable Llama configuration: {error}") from error
+        raise EngineError(f"{path} is not a valid Llama configuration: {error}") from error
     unsupported = _find_unsupported(file)
     if unsupported:
         raise EngineError(f"{path}: {unsupported} is not supported by the tiny engine")
@@ -120,7 +120,7 @@ def _find_unsupported(file: _File) -> str | None:
     if file.attention_bias or file.mlp_bias:
         return "a bias"
     if file.num_attention_heads % (file.num_key_value_heads or file.num_attention_heads):
-        return "a number of heads that the key-value heads do not divide"
+        return "a number of heads that is not a multiple of the key-value heads"
     return None
 
 

@@ -68,7 +68,9 @@ class LoraLayers:
         for name, tensor in _read_tensors(directory).items():
             match = _NAME.fullmatch(name.removeprefix(_PREFIX))
             if match is None:
-                raise _build_error(directory, f"it holds `{name}`; only lora_A and lora_B of linear layers are served")
+                raise _build_error(
+                    directory, f"it contains `{name}`; only lora_A and lora_B of linear layers are supported"
+                )
             halves.setdefault(match["layer"], {})[match["half"]] = tensor
         return {
             layer: self._build_pair(directory, layer, pair, config.compute_scale(layer))
@@ -114,7 +116,7 @@ class LoraLayers:
         # What is seen is computed once for all, whoever asks.
         is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
         if not is_in_decoder or not isinstance(module, torch.nn.Linear):
-            raise _build_error(directory, f"`{layer}` is no linear layer inside of the language model")
+            raise _build_error(directory, f"`{layer}` is not a linear layer of the language model")
         if halves.keys() != {"A", "B"}:
             raise _build_error(directory, f"`{layer}` has only one half of its LoRA")
         a, b = halves["A"], halves["B"]
@@ -135,12 +137,14 @@ def _read_config(directory: Path) -> _Config:
         raise _build_error(directory, f"{path.name}: {error}") from None
     if config.peft_type != "LORA" or config.use_dora:
         kind = "DoRA" if config.use_dora else config.peft_type
-        raise _build_error(directory, f"it is an adapter of kind {kind}; LORA is served")
+        raise _build_error(directory, f"it is an adapter of type {kind}; only LORA is supported")
     if min(config.r, *config.rank_pattern.values(), config.r) < 1:
         raise _build_error(directory, "its rank `r` is less than 1")
     wildcards = [name for name in (*config.alpha_pattern, *config.rank_pattern) if not _PLAIN_NAME.fullmatch(name)]
     if wildcards:
-        raise _build_error(directory, f"`{wildcards[0]}` is a pattern with wildcards; names of layers are served")
+        raise _build_error(
+            directory, f"`{wildcards[0]}` is a pattern with wildcards; only names of layers are supported"
+        )
     return config
 
 

@@ -180,7 +180,9 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
     """The model in a directory, in evaluation mode on its device. Raises EngineError for what cannot be served."""
     library.utils.logging.disable_progress_bar()
     if not list(directory.glob("*.safetensors")):
-        raise EngineError(f"{directory} holds no safetensors file; other formats are not read, since they may run code")
+        raise EngineError(
+            f"{directory} contains no safetensors file; other formats are not supported, because they may run code"
+        )
     device = _choose_device(options.device)
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": options.trust_remote_code}
     try:

@@ -158,7 +158,7 @@ def attend(
     width]. sliding_window, softcap, s_aux (sinks): what some models add, in the library's words.
     """
     if step is None or attention_mask is not None:
-        raise EngineError("this model's attention brings a mask of its own, or loses ours")
+        raise EngineError("this model's attention uses its own mask or drops ours")
     keys, values = step.pool.get_layer(module.layer_idx, key[0].transpose(0, 1), value[0].transpose(0, 1))
     keys[step.slots] = key[0].transpose(0, 1)
     values[step.slots] = value[0].transpose(0, 1)

@@ -33,7 +33,7 @@ def build_quantization_args(config: Any, quantization: str | None, dtype: str, d
         case "torchao":
             quantization_config = library.TorchAoConfig(import_module("torchao.quantization").Int8WeightOnlyConfig())
         case _:
-            raise EngineError(f"{quantization!r} is no quantization of this engine")
+            raise EngineError(f"{quantization!r} is not a quantization method of this engine")
     return {"quantization_config": quantization_config, **_build_device_map(device)}
 
 

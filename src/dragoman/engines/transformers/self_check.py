@@ -38,7 +38,7 @@ def check_vision(
         ids = _build_prompt(processor, texts)
         prepared = vision.prepare(files)
         if [image.text for image in prepared] != texts:
-            raise EngineError("images beside each other are not those that they are alone")
+            raise EngineError("the result for an image depends on other images")
         images = vision.locate(ids, prepared)
         boundaries = [0, *((image.begin + image.end) // 2 for image in images), len(ids)]
         request = TokenRequest(id="see", prompt=tuple(ids), max_tokens=1, images=images)
@@ -53,7 +53,7 @@ def check_vision(
     except (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError) as error:
         raise EngineError(f"its vision cannot be batched: {error}") from error
     if not np.abs(actual - expected).max() <= tolerance * np.abs(expected).max():
-        raise EngineError("its vision cannot be batched: in pages it does not see the same")
+        raise EngineError("its vision cannot be batched: its output with paged attention differs")
 
 
 def _draw_image(width: int, height: int) -> bytes:

@@ -147,7 +147,7 @@ class TransformersVision:
                 (text,), inputs = self._processor.process([picture])
         except _IMAGE_ERRORS as error:
             raise RequestError(
-                f"Image {number} of the messages cannot be read: {error}", param="messages", code="image_parse_error"
+                f"Image {number} of the messages cannot be decoded: {error}", param="messages", code="image_parse_error"
             ) from error
         return text, ImagePixels(inputs, text.count(self._processor.placeholder))
 
@@ -155,7 +155,7 @@ class TransformersVision:
 def get_pixels(image: PreparedImage | PromptImage) -> ImagePixels:
     """What `TransformersVision` made of it."""
     if not isinstance(image.model_inputs, ImagePixels):
-        raise EngineError("the image was made ready for another engine")
+        raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs
 
 

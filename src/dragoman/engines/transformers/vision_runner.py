@@ -78,7 +78,7 @@ class TransformersVisionRunner:
             output = network.get_image_features(**inputs, return_dict=True).pooler_output
             rows = output.flatten(0, -2) if isinstance(output, torch.Tensor) else torch.cat([*output])
         if len(rows) != pixels.count:
-            raise EngineError(f"an image has {pixels.count} tokens, but {len(rows)} pieces are seen")
+            raise EngineError(f"an image has {pixels.count} tokens, but the vision model returned {len(rows)}")
         return rows
 
     def _build_chunk_positions(self, chunk: Chunk) -> Tensor:

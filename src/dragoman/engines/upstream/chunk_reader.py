@@ -110,14 +110,14 @@ class ChunkReader:
         events = [] if self.has_started else self._start(chunk)
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._choices):
-                raise EngineError(f"The upstream answers with a choice {choice.index} that was not asked for.")
+                raise EngineError(f"The upstream returned choice {choice.index}, which was not requested.")
             events += self._choices[choice.index].feed(choice, chunk.kv_transfer_text)
         return events
 
     def close(self) -> list[Event]:
         """Raises EngineError if the answer is not complete."""
         if not self.has_started or not all(choice.is_finished for choice in self._choices):
-            raise EngineError("The upstream's answer broke off.")
+            raise EngineError("The upstream's answer was cut off.")
         usage, details = self._usage, self._usage.completion_tokens_details
         num_tokens = sum(choice.num_tokens for choice in self._choices)
         return [

@@ -56,7 +56,7 @@ def _list_models(upstream: Upstream, client: httpx2.Client) -> list[_Model]:
     except httpx2.HTTPError as error:
         raise EngineError(f"{url} cannot be reached: {error}") from None
     if response.status_code != 200:
-        raise EngineError(f"{url} answers with HTTP {response.status_code}")
+        raise EngineError(f"{url} returned HTTP {response.status_code}")
     try:
         return msgspec.json.decode(body, type=_Models).data
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -68,7 +68,7 @@ def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
     if request.limits.include_stop and "include_stop" not in kind.parameters:
         raise Unsupported("The upstream always removes the stop string.", param="include_stop_str_in_output")
     if request.special_tokens_in_text and "skip_special_tokens" not in kind.parameters:
-        raise Unsupported("The upstream always leaves control tokens out.", param="skip_special_tokens")
+        raise Unsupported("The upstream always omits control tokens.", param="skip_special_tokens")
 
 
 def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
@@ -147,7 +147,7 @@ def _encode_constraint(constraint: Constraint, kind: ServerKind) -> Fields:
             yield "structured_outputs", {"choice": options}
         case ContextFreeGrammar(definition, syntax) if not kind.has_structured_outputs:
             if syntax != "gbnf":
-                raise Unsupported("The upstream takes grammars in GBNF only.", param="structured_outputs.grammar")
+                raise Unsupported("The upstream supports only GBNF grammars.", param="structured_outputs.grammar")
             yield "grammar", definition
         case ContextFreeGrammar(definition):
             yield "structured_outputs", {"grammar": definition}
@@ -233,7 +233,7 @@ def _encode_tool(tool: Tool, kind: ServerKind) -> dict[str, Any]:
             function["strict"] = tool.strict
         return {"type": "function", "function": function}
     if not kind.has_openai_tools:
-        raise Unsupported("The upstream takes no free-form tools.", param="tools")
+        raise Unsupported("The upstream does not support free-form tools.", param="tools")
     custom: dict[str, Any] = {"name": tool.name, **description}
     if tool.definition is not None:
         grammar = {"syntax": tool.syntax or "lark", "definition": tool.definition}
@@ -262,7 +262,7 @@ def _encode_reasoning(conversation: Conversation) -> Fields:
 def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, Any]:
     options = conversation.template
     if options.template is not None:
-        raise Unsupported("Chat templates of requests are not passed on to an upstream.", param="chat_template")
+        raise Unsupported("Chat templates in requests are not forwarded to an upstream.", param="chat_template")
     body: dict[str, Any] = {}
     kwargs: dict[str, Any] = {}
     if "chat_template_kwargs" in kind.parameters:
@@ -275,7 +275,7 @@ def _encode_template(conversation: Conversation, kind: ServerKind) -> dict[str, 
         body["documents"] = _to_raw(options.documents)
     if options.continue_final_message or not options.add_generation_prompt:
         if "continue_final_message" not in kind.parameters:
-            raise Unsupported("The upstream does not continue a message.", param="continue_final_message")
+            raise Unsupported("The upstream does not support continuing a message.", param="continue_final_message")
         body["continue_final_message"] = options.continue_final_message
         body["add_generation_prompt"] = options.add_generation_prompt
     return body

@@ -112,7 +112,7 @@ class UpstreamEngine:
             return Health(ready=False, reason="the engine is not running")
         running = sum(self._pool.running)
         if not self._pool.is_ready:
-            return Health(ready=False, reason="no upstream answers", running=running)
+            return Health(ready=False, reason="no upstream is available", running=running)
         return Health(running=running)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
@@ -145,7 +145,7 @@ class UpstreamEngine:
     async def _send_with_retries(self, request: UpstreamRequest, prefix: bytes) -> tuple[int, httpx2.Response]:
         """The upstream that took the request; it counts as running it. One that has no room is not asked again."""
         tried: set[int] = set()
-        last_error: Overloaded | RateLimited = Overloaded("No upstream answers at present.")
+        last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
             index = self._pool.choose(prefix, tried)
             if index is None and isinstance(last_error, _ConnectionLost):
@@ -186,7 +186,7 @@ class UpstreamEngine:
         # What a client did wrong is told to the client.
         status = response.status_code
         level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
-        log.log(level, "%s answers with HTTP %d", upstream.url, status)
+        log.log(level, "%s returned HTTP %d", upstream.url, status)
         raise parse_error(status, body, response.headers.get("retry-after"))
 
     async def _read_chunks(self, response: httpx2.Response) -> AsyncGenerator[UpstreamChunk]:
@@ -206,8 +206,8 @@ class UpstreamEngine:
         try:
             return self._decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("an upstream's chunk cannot be read: %s", error)
-            raise EngineError("The upstream sent something that is no chunk of an answer.") from None
+            log.warning("an upstream's chunk cannot be parsed: %s", error)
+            raise EngineError("The upstream sent an invalid chunk.") from None
 
     async def _wait_for(self, awaitable: Awaitable[T]) -> T:
         """Waits for an upstream, unless this engine is stopped meanwhile: then EngineError."""
@@ -263,8 +263,8 @@ async def _read_limited(response: httpx2.Response, max_bytes: int) -> bytes:
 
 def _build_error(error: httpx2.HTTPError) -> EngineError:
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
-        return EngineTimeout("The upstream has been silent for too long.")
-    return EngineError("The connection to the upstream broke off.")
+        return EngineTimeout("The upstream timed out.")
+    return EngineError("The connection to the upstream was lost.")
 
 
 def _build_connection_error(error: httpx2.HTTPError) -> EngineError:
@@ -272,4 +272,8 @@ def _build_connection_error(error: httpx2.HTTPError) -> EngineError:
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return _build_error(error)
     was_connected = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-    return _ConnectionLost("The upstream hung up.") if was_connected else Overloaded("The upstream cannot be reached.")
+    return (
+        _ConnectionLost("The upstream closed the connection.")
+        if was_connected
+        else Overloaded("The upstream cannot be reached.")
+    )

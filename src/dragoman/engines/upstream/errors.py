@@ -49,7 +49,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
     message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
         # The client has no part in it: which key goes upstream, and where that is, this server was told.
-        return EngineError(f"The upstream does not serve this server (HTTP {status}).", code="upstream_error")
+        return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
     if code == "model_not_found":

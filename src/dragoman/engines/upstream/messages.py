@@ -93,7 +93,7 @@ def _encode_call(call: ToolCall, kind: ServerKind) -> dict[str, Any]:
     if not call.custom:
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     if not kind.has_openai_tools:
-        raise Unsupported("The upstream takes no free-form tools.", param="messages")
+        raise Unsupported("The upstream does not support free-form tools.", param="messages")
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
 
 
@@ -126,9 +126,9 @@ def _encode_part(part: Part) -> dict[str, Any]:  # noqa: PLR0911 - a table
             filename_field = {} if filename is None else {"filename": filename}
             return {"type": "file", "file": {"file_data": _build_url(source), **filename_field}}
         case ToolCall():
-            raise RequestError("Only an assistant's message can hold tool calls.", param="messages")
+            raise RequestError("Only an assistant message can contain tool calls.", param="messages")
         case ToolResult():
-            raise RequestError("An assistant's message cannot hold tool results.", param="messages")
+            raise RequestError("An assistant message cannot contain tool results.", param="messages")
 
 
 def _build_url(source: MediaSource) -> str:
@@ -138,4 +138,4 @@ def _build_url(source: MediaSource) -> str:
         case RemoteMedia(url):
             return url
         case UploadedMedia():
-            raise Unsupported("Files that were uploaded here are not known to the upstream.", param="messages")
+            raise Unsupported("Files uploaded to this server are not available to the upstream.", param="messages")

@@ -91,7 +91,7 @@ class ToolCallSequencer:
             call.name = name
         if call.is_finished:
             if text.strip():
-                raise EngineError("The upstream went on with a tool call that was complete.")
+                raise EngineError("The upstream continued a tool call that was complete.")
             text = ""
         call.scanner.feed(text)
         if not call.is_finished:
@@ -107,7 +107,7 @@ class ToolCallSequencer:
         events: list[Event] = []
         for call in self._queue:
             if not call.name:
-                raise EngineError("The upstream began a tool call that names no tool.")
+                raise EngineError("The upstream started a tool call without a name.")
             events += call.drain(self._choice, self._new_id)
             call.is_finished = True
         self._queue.clear()

@@ -36,7 +36,7 @@ try:
     _errors: Any = import_module("vllm.exceptions")
     _engine_errors: Any = import_module("vllm.v1.engine.exceptions")
 except ImportError as error:
-    raise EngineError(f"{error}; this engine needs `pip install 'dragoman[vllm]'`") from error
+    raise EngineError(f"{error}; this engine needs `pip install '.[vllm]'`") from error
 
 ClientError: type[Exception] = _errors.VLLMClientError
 """The request is at fault. Its `parameter`, where it has one, names the field."""

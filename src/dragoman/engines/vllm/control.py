@@ -47,7 +47,9 @@ class VllmControl:
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         if level and not self._can_sleep:
-            raise Unsupported("vLLM was started without sleep mode: it takes `enable_sleep_mode`.", param="level")
+            raise Unsupported(
+                "vLLM was started without sleep mode; set `enable_sleep_mode` in --vllm-args.", param="level"
+            )
         llm = self._get_engine()
         self._paused = True
         await llm.sleep(level, mode)

@@ -82,7 +82,7 @@ class VllmEngine:
         except Exception as error:
             # Whatever a worker of vLLM raised arrives here, often as no more than an Exception with its text.
             await self._shut_down()
-            raise EngineError(f"vLLM does not start: {error}") from error
+            raise EngineError(f"vLLM failed to start: {error}") from error
 
     def _launch(self) -> AsyncLLM:
         arguments = backend.arguments.AsyncEngineArgs(**self._arguments)
@@ -122,7 +122,7 @@ class VllmEngine:
         check_prompt(request.prompt, self._features.vocab_size, self.max_model_len)
         params = build_sampling_params(request, self._features.eos_id, self._features.reasoning_delimiters)
         if self.health().waiting >= self._max_num_waiting:
-            raise QueueFull(f"{self._max_num_waiting} sequences are waiting already.")
+            raise QueueFull(f"{self._max_num_waiting} sequences are already queued; retry later.")
         active = self._active[request.id] = _ActiveRequest(request, deliver)
         self._create_task(self._run(llm, active, params))
 
@@ -215,7 +215,7 @@ class VllmEngine:
     async def load_adapter(self, name: str, path: str) -> None:
         """As AdapterLoader.load_adapter."""
         if not self._features.has_lora:
-            raise RequestError("vLLM was started without LoRA: it takes `enable_lora`.", param="lora_name")
+            raise RequestError("vLLM was started without LoRA; set `enable_lora` in --vllm-args.", param="lora_name")
         adapter = self._adapters.create(name, path)
         if self._llm is not None:
             try:

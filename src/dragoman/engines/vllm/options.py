@@ -17,10 +17,10 @@ from .config import VllmFeatures
 from .engine import VllmEngine
 
 _RESERVED_ARGUMENTS = {
-    "model": "the directory stands behind `vllm:`",
-    "tokenizer": "it lies in the model's directory",
+    "model": "the directory follows `vllm:`",
+    "tokenizer": "it is in the model's directory",
     "skip_tokenizer_init": "constraints need the tokenizer",
-    "disable_log_stats": "the counters are this server's, see /metrics",
+    "disable_log_stats": "this server exports the counters, see /metrics",
     "enable_log_requests": "see --request-log",
 }
 """Arguments that cannot be given, and why."""
@@ -43,7 +43,9 @@ def load(directory: Path, options: VllmOptions) -> VllmEngine:
     Raises EngineError for arguments that vLLM does not know or cannot take.
     """
     if not list(directory.glob("*.safetensors")):
-        raise EngineError(f"{directory} holds no safetensors file; other formats are not read, since they may run code")
+        raise EngineError(
+            f"{directory} contains no safetensors file; other formats are not supported, because they may run code"
+        )
     names = {field.name for field in dataclasses.fields(backend.arguments.AsyncEngineArgs)}
     for argument in options.arguments:
         _check_argument(argument, names)
@@ -58,7 +60,7 @@ def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
         return backend.arguments.AsyncEngineArgs(**arguments).create_engine_config()
     except Exception as error:
         # One of dozens of configurations, each with errors of its own.
-        raise EngineError(f"vLLM does not take this: {error}") from error
+        raise EngineError(f"vLLM rejects these arguments: {error}") from error
 
 
 def _check_argument(name: str, known: set[str]) -> None:

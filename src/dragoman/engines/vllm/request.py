@@ -81,14 +81,14 @@ def _build_structured_outputs(grammar: str) -> StructuredOutputs:
     """vLLM asks llguidance, as the pipeline does, and so the same grammar allows the same tokens."""
     if grammar.startswith("{"):
         raise Unsupported(
-            "This model's engine does not take a grammar beside tools or reasoning.", param="response_format"
+            "This model's engine does not support a grammar together with tools or reasoning.", param="response_format"
         )
     return backend.sampling.StructuredOutputsParams(grammar=grammar)
 
 
 def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimiters | None) -> int:
     if delimiters != (budget.begin_ids, budget.end_ids) or budget.forced_ids != budget.end_ids:
-        raise Unsupported("This model's engine limits no reasoning.", param="thinking_token_budget")
+        raise Unsupported("This model's engine does not support reasoning budgets.", param="thinking_token_budget")
     return budget.max_tokens
 
 

@@ -38,7 +38,7 @@ def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
     planned: list[PlannedChange] = [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
     for command, following in zip_longest(ordered, ordered[1:]):
         if following is not None and following.after == command.after:
-            raise RequestError(f"Two orders begin after {command.after:g} seconds.", param="after")
+            raise RequestError(f"Two actions start after {command.after:g} seconds.", param="after")
         planned.append((command.after, command))
         end = None if command.seconds is None else command.after + command.seconds
         if end is not None and (following is None or end < following.after):
@@ -85,7 +85,7 @@ class PortSchedule:
         try:
             await self._change(command, None)
         except Conflict as error:
-            log.error("port %d stays closed: %s", self.port.port, error)
+            log.error("port %d remains closed: %s", self.port.port, error)
 
     async def _change(self, command: PortCommand, client: ClientAddress | None) -> None:
         await self.port.change_state(command.state, command.running or "cut", client)
@@ -126,7 +126,8 @@ class ServerPorts:
             if port is None:
                 port_list = ", ".join(map(str, ports_by_number))
                 raise RequestError(
-                    f"No server of this process is on port {command.port}; there are {port_list}.", param="port"
+                    f"No server of this process listens on port {command.port}; its ports are {port_list}.",
+                    param="port",
                 )
             commands_by_port.setdefault(port, []).append(command)
         return {port: plan_changes(port_commands) for port, port_commands in commands_by_port.items()}

@@ -28,7 +28,7 @@ class ScalarContent(Struct, frozen=True):
 
 class JsonContent(Struct, frozen=True):
     """unquoted_keys: keys may be bare words. string_delims: other marks around strings, (open, close).
-    allow_non_json: text that is no JSON is a string."""
+    allow_non_json: text that is not valid JSON is a string."""
 
     unquoted_keys: bool = False
     string_delims: tuple[tuple[str, str], ...] = ()

@@ -125,7 +125,7 @@ class ResponseTemplateFormat:
             case _:
                 pieces = (None, None)
         if pieces[0] is None or pieces[1] is None:
-            raise Unsupported("Calls in the form of this model's response template cannot be enforced.")
+            raise Unsupported("Tool calls cannot be enforced with this model's response template.")
         return LiteralText(pieces[0]), schema, LiteralText(pieces[1])
 
 

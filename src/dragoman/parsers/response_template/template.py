@@ -188,7 +188,7 @@ def _decode(location: str, raw: bytes | str | msgspec.Raw, type: type[Spec]) -> 
 def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
     location = f"response_template field {name!r}"
     if name not in FIELD_KINDS:
-        raise ValueError(f"{location} is none that a message can carry here; known are {', '.join(FIELD_KINDS)}")
+        raise ValueError(f"{location} is not a known message field; known fields are {', '.join(FIELD_KINDS)}")
     spec = _decode(location, raw, _FieldSpec)
     opening = _build_delimiter(f"{location}, open", spec.open, spec.open_pattern)
     closing = _build_delimiter(f"{location}, close", spec.close, spec.close_pattern)
@@ -222,17 +222,17 @@ def _build_field(name: str, raw: msgspec.Raw) -> TemplateField:
 
 def _build_delimiter(location: str, texts: str | list[str] | None, pattern: str | None) -> Delimiter | None:
     if texts is not None and pattern is not None:
-        raise ValueError(f"{location}: there can be a text or a pattern, not both")
+        raise ValueError(f"{location}: give either a text or a pattern, not both")
     if texts is not None:
         options = (texts,) if isinstance(texts, str) else tuple(dict.fromkeys(texts))
         if not options or not all(options):
-            raise ValueError(f"{location}: there must be a text, and none may be empty")
+            raise ValueError(f"{location}: there must be at least one text, and no text may be empty")
         return Delimiter(build_alternation(options), options)
     if pattern is None:
         return None
     node = _compile_pattern(location, lambda: parse_pattern(pattern))
     if can_be_empty(node):
-        raise ValueError(f"{location}: the pattern {pattern!r} can match nothing at all, which is not supported")
+        raise ValueError(f"{location}: the pattern {pattern!r} can match the empty string, which is not supported")
     return Delimiter(node)
 
 

@@ -45,5 +45,5 @@ def _parse_commands(value: object) -> list[PortCommand]:
 def _find_port_controller(http: HttpRequest) -> PortController:
     controller = http.service.port_controller
     if controller is None:
-        raise NotFound("Only a simulated server on a port can stop listening.", code="unsupported_endpoint")
+        raise NotFound("Only a simulated server on a port supports listener states.", code="unsupported_endpoint")
     return controller

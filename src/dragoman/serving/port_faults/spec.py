@@ -30,7 +30,7 @@ class PortCommand(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.state == "listening" and (self.running, self.seconds) != (None, None):
-            raise ValueError("running and seconds are for what is not listening")
+            raise ValueError("running and seconds cannot be combined with the state listening")
 
 
 class PortState(Struct, frozen=True):

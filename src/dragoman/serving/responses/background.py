@@ -35,7 +35,7 @@ class BackgroundRuns:
         self._store, self._limit = store, limit
         self._runs: dict[Key, asyncio.Task[None]] = {}
         self._new_events: dict[Key, asyncio.Event] = {}
-        self._unfinalized: set[Key] = set()
+        self._unfinalized: dict[Key, EngineError] = {}
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -57,7 +57,7 @@ class BackgroundRuns:
     def check_limit(self) -> None:
         """Raises RateLimited."""
         if len(self._runs) >= self._limit:
-            raise RateLimited(f"There are {self._limit} background responses already; try again later.")
+            raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
     async def start(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
         """put: the record of a response. events: its first. run: makes it, once both are stored. Raises RateLimited."""
@@ -69,7 +69,18 @@ class BackgroundRuns:
             raise
         task = asyncio.create_task(run)
         self._runs[put.key] = task
-        task.add_done_callback(lambda _: self._runs.pop(put.key, None))
+        task.add_done_callback(lambda done: self._ended(put.key, done))
+
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
+        """A run that ended without settling its response is settled by the next tick; who cancelled it has done so."""
+        self._runs.pop(key, None)
+        if task.cancelled():
+            error = None
+        elif (error := task.exception()) is None:
+            return
+        else:
+            log.error("background response %s failed", key.id, exc_info=error)
+        self._unfinalized[key] = EngineError("The server failed while it made this response; its log says why.")
 
     async def cancel(self, record: Record) -> Record | None:
         """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
@@ -118,12 +129,14 @@ class BackgroundRuns:
 
     def mark_unfinalized(self, key: Key) -> None:
         """Its end could not be stored: that is tried again."""
-        self._unfinalized.add(key)
+        self._unfinalized[key] = EngineError("The response could not be stored.")
 
     async def finalize_abandoned(self) -> None:
         while records := await self._store.list_abandoned(RESPONSE_KIND):
             for record in records:
-                await finalize_run(self._store, record, EngineError("The server stopped while it made this response."))
+                await finalize_run(
+                    self._store, record, EngineError("The server stopped while it generated this response.")
+                )
 
     async def tick(self) -> None:
         """See what others did to this process's runs, and end what could not be ended."""
@@ -131,9 +144,9 @@ class BackgroundRuns:
             record = await self._store.get(key)
             if record is None or record.state not in RUNNING_STATUSES:
                 await self._stop(key)
-        for key in list(self._unfinalized):
-            await self.finalize(key, EngineError("The response could not be stored."))
-            self._unfinalized.discard(key)
+        for key, error in list(self._unfinalized.items()):
+            await self.finalize(key, error)
+            self._unfinalized.pop(key, None)
 
     async def _watch_runs(self) -> None:
         ticks = 0
@@ -145,7 +158,7 @@ class BackgroundRuns:
                 if ticks % LAPSE_TICKS == 0:
                     await self.finalize_abandoned()
             except StoreUnavailable as error:
-                log.warning("background responses cannot be looked after: %s", error)
+                log.warning("background responses cannot be monitored: %s", error)
 
     async def finalize(self, key: Key, error: DragomanError | None) -> None:
         """See `settle`."""

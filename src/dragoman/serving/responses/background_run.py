@@ -9,6 +9,7 @@ from ...core.errors import DragomanError
 from ...core.events import Event, Finished, Started
 from ...core.reply import ReplyBuilder
 from ...dialects.responses.stored import RUNNING_STATUSES
+from ...pipeline.engine_calls import contain
 from ...store import Change, CommitConflict, Key, Put, Replace, StoreUnavailable
 from ..streaming import log, wrap_unexpected_error
 from .background import BackgroundRuns, build_event_append
@@ -43,8 +44,11 @@ class _BackgroundRun:
             """Somebody has cancelled or deleted it, and told so already."""
         except DragomanError as error:
             await self._fail(error)
-        except Exception as error:
-            await self._fail(wrap_unexpected_error(error))
+        except BaseException as error:
+            failure = contain(error, asyncio.current_task())
+            if not isinstance(failure, Exception):
+                raise
+            await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
         finally:
             if self._store_task is not None:
                 self._store_task.cancel()

@@ -14,7 +14,7 @@ from .turn import prepend_history
 async def compact(http: HttpRequest) -> JsonResponse | Responder:
     responses_call = await read_call(http, _read_compaction)
     if responses_call.background:
-        raise Unsupported("A compaction is not made in the background.", param="background")
+        raise Unsupported("Compaction is not supported in the background.", param="background")
     header = build_header(http, responses_call.call)
     responses_call, history, own_items = await prepend_history(http, responses_call, header.id)
     admitted = await admit_call(http, responses_call.call, header)

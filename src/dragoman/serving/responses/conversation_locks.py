@@ -30,7 +30,7 @@ class ConversationLocks:
             return None
         if (owner, id) in self._by_key:
             raise RequestError(
-                f"Another response is being made in conversation {abbreviate(id)}. Please retry in a few seconds.",
+                f"Another response is being generated in conversation {abbreviate(id)}. Please retry in a few seconds.",
                 param="conversation",
                 code="conversation_locked",
             )

@@ -134,7 +134,7 @@ def _build_key(http: HttpRequest) -> Key:
 
 def _require_store(http: HttpRequest) -> Store:
     if http.service.store is None:
-        raise Unsupported("This server keeps no state, and so no conversations.")
+        raise Unsupported("This server has no store (--store none) and does not support conversations.")
     return http.service.store
 
 

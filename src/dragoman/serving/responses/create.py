@@ -35,7 +35,9 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
 async def _start_background(http: HttpRequest, responses_call: ResponsesCall) -> JsonResponse | Responder:
     background = http.service.background
     if background is None:
-        raise Unsupported("'background' is not supported here: this server keeps no state.", param="background")
+        raise Unsupported(
+            "'background' is not supported here: this server has no store (--store none).", param="background"
+        )
     background.check_limit()
     turn = await open_turn(http, responses_call)
     response_object = await start_run(background, turn)

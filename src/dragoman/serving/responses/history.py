@@ -93,7 +93,8 @@ def build_no_such_conversation_error(id: str, param: str | None = None) -> NotFo
 
 def _build_needs_store_error(param: str) -> Unsupported:
     return Unsupported(
-        f"'{param}' is not supported here: this server keeps no state. Send the whole conversation as 'input'.",
+        f"'{param}' is not supported here: this server has no store (--store none). Send the whole "
+        "conversation as 'input'.",
         param=param,
     )
 
@@ -119,8 +120,8 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
 def _check_continuable(record: Record) -> None:
     if record.state not in CONTINUABLE_STATUSES:
         raise RequestError(
-            f"Previous response with id {abbreviate(record.key.id)} is {record.state}; only what is completed or "
-            "incomplete can be continued.",
+            f"Previous response with id {abbreviate(record.key.id)} is {record.state}; only completed and "
+            "incomplete responses can be continued.",
             param="previous_response_id",
             code="previous_response_not_completed",
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...core.errors import Unsupported
+from ...core.request import Conversation
 from ...dialects.base import GenerationCall
 from ...dialects.responses import read_responses, render_input_tokens
+from ...pipeline.admission import check_countable
 from ...pipeline.models import TokenBackend
 from ...pipeline.truncation import build_dropped_warning, build_fitting_prompt
 from ..context import build_owner_files
@@ -26,7 +28,9 @@ async def count_input_tokens(http: HttpRequest) -> JsonResponse | Responder:
     request = call.requests[0]
     model = await http.service.models.load_and_find(request.model)
     if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
+    if isinstance(request.prompt, Conversation):
+        check_countable(request.prompt, model.max_model_len, model.backend.tokenizer.longest_token)
     request = await http.service.media.resolve_request(build_owner_files(http), model, request)
     prompted = await build_fitting_prompt(model.backend, request, build_terms(http, http.id), model.max_model_len)
     dropped = [build_dropped_warning(prompted.n_dropped, model.max_model_len)] if prompted.n_dropped else []

@@ -98,4 +98,4 @@ def _parse_starting_after(http: HttpRequest) -> int | None:
 def _check_include(http: HttpRequest) -> tuple[str, ...]:
     """What was kept is what is shown: nothing can be added to it afterwards."""
     names = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
-    return tuple(f"include: {abbreviate(name)} is not known here" for name in names if name not in INCLUDABLE)
+    return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)

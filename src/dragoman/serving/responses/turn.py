@@ -172,7 +172,7 @@ class ResponseStore:
             if error.found_state is None:
                 raise build_no_such_conversation_error(id, "conversation") from None
             raise Conflict(
-                f"Conversation {abbreviate(id)} got an item of the same id meanwhile.", param="input"
+                f"Conversation {abbreviate(id)} received an item with the same id in the meantime.", param="input"
             ) from None
 
 
@@ -237,7 +237,7 @@ def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> Re
     elif responses_call.id.requested is None:
         return responses_call
     else:
-        warnings = ("request_id: the id of a stored response is the server's",)
+        warnings = ("request_id is ignored: the server assigns the id of a stored response",)
         responses_call = msgspec.structs.replace(responses_call, id=ResponseId(responses_call.id.prefix, None))
     call = msgspec.structs.replace(responses_call.call, warnings=(*responses_call.call.warnings, *warnings))
     return msgspec.structs.replace(responses_call, call=call)

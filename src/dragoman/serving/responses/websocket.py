@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from ...core.events import ChoiceFinished, Event, FinishReason
 from ...dialects.responses.websocket_frames import ClientFrame, read_frame, render_error_frame, split_frames
 from ..auth import Access
 from ..disconnect import never
-from ..endpoint import EnvelopeResolver, HttpRequest, build_http_request
+from ..endpoint import EnvelopeResolver, HttpRequest, build_http_request, show_address
 from ..generate import LARGE_BODY, build_reader_options, find_header_timeout
 from ..host import check_headers
 from ..service import Service
@@ -37,6 +37,9 @@ MAX_QUEUED_FRAMES = 8
 LIFETIME_ERROR_CODE = "websocket_connection_limit_reached"
 FINISH_MESSAGE = "dragoman.finish"
 """The type of a message by which a server that stops asks a connection to end: at once, or when its answer does."""
+PENDING = "dragoman.pending"
+"""An extension of the scope: takes a function which the server calls with the bytes that have come of a message that is
+not whole, whenever their number changes. It returns whether there is room for them; if not the server closes."""
 RESTART_CLOSE_CODE = 1012
 """Why it ends then. Clients connect again after that."""
 
@@ -61,7 +64,11 @@ class ResponsesWebSocket:
         self._open_count += 1
         try:
             await send({"type": "websocket.accept", "headers": [(b"x-request-id", http.id.encode())]})
-            await WebSocketSession(http, receive, send)()
+            connection = WebSocketSession(http, receive, send)
+            extensions: Mapping[str, Callable[[Callable[[int], bool]], None]] = scope.get("extensions") or {}
+            if (watch_pending := extensions.get(PENDING)) is not None:
+                watch_pending(connection.note_pending)
+            await connection()
         finally:
             self._open_count -= 1
 
@@ -70,7 +77,7 @@ class ResponsesWebSocket:
         self._service.options.cors.check_origin(http.headers, by_name=False)
         caller = self._service.keyring.authenticate(http.headers, self.access)
         if self._open_count >= self._service.options.max_sockets:
-            raise Overloaded("There are too many WebSockets already; try again later, or use HTTP.")
+            raise Overloaded("There are too many WebSockets; retry later, or use HTTP.")
         return replace(http, caller=caller)
 
 
@@ -93,7 +100,7 @@ class WebSocketSession:
         self._is_disconnected = False
         self._disconnect_callback: Callable[[], object] | None = None
         self._is_finishing = False
-        self._queued_bytes = 0
+        self._queued_bytes = self._pending = 0
         self._history: ResponseHistory | None = None
 
     async def __call__(self) -> None:
@@ -111,6 +118,17 @@ class WebSocketSession:
             await asyncio.gather(receiver, return_exceptions=True)
             self._http.body_memory.release()
 
+    def note_pending(self, size: int) -> bool:
+        """Bytes of a message that has begun to come: they count as those of a body do. False if there is no room."""
+        if self._is_disconnected:
+            return False
+        try:
+            self._http.body_memory.reserve(self._queued_bytes + size)
+        except Overloaded:
+            return False
+        self._pending = size
+        return True
+
     async def _receive_frames(self) -> None:
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
@@ -126,7 +144,7 @@ class WebSocketSession:
                 ):
                     await self._send_message({"type": "websocket.close", "code": 1008, "reason": "too much at once"})
                     return
-                self._http.body_memory.reserve(self._queued_bytes)
+                self._http.body_memory.reserve(self._queued_bytes + self._pending)
                 self._incoming.put_nowait(data)
         except Overloaded:
             await self._send_message({"type": "websocket.close", "code": 1013, "reason": "too much of all connections"})
@@ -138,7 +156,7 @@ class WebSocketSession:
             async with asyncio.timeout_at(deadline):
                 data = await self._incoming.get()
             self._queued_bytes -= len(data or b"")
-            self._http.body_memory.reserve(self._queued_bytes)
+            self._http.body_memory.reserve(self._queued_bytes + self._pending)
             return data
         except TimeoutError:
             error = RequestError(
@@ -178,12 +196,13 @@ class WebSocketSession:
         self._update_history(turn, previous)
         if self._http.service.options.access_log:
             elapsed = (self._http.service.clock.monotonic() - started_at) * 1000
-            log.info("%s WEBSOCKET /v1/responses %d %.1fms", self._http.id, status, elapsed)
+            client = show_address(self._http.client)
+            log.info("%s %s WEBSOCKET /v1/responses %d %.1fms", client, self._http.id, status, elapsed)
 
     async def _parse_frame(self, data: bytes) -> ClientFrame | None:
         service = self._http.service
         if len(data) > service.options.max_body_bytes:
-            raise RequestError(f"The frame is larger than the {service.options.max_body_bytes} bytes that are allowed.")
+            raise RequestError(f"The frame is larger than the limit of {service.options.max_body_bytes} bytes.")
         options = build_reader_options(self._http)
 
         def read() -> ClientFrame | None:

@@ -40,7 +40,7 @@ def find_controls(http: HttpRequest) -> list[EngineControl]:
     """Of all models, or of the one that the query names. Raises NotFound where there is none."""
     controls = [model.control for model in _select_models(http) if model.control is not None]
     if not controls:
-        raise NotFound("This server's engine cannot be steered.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support control operations.", code="unsupported_endpoint")
     return controls
 
 
@@ -48,7 +48,7 @@ def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
     """As `controls_of`."""
     scriptables = [model.scriptable for model in _select_models(http) if model.scriptable is not None]
     if not scriptables:
-        raise NotFound("This server's engine cannot be told what to say.", code="unsupported_endpoint")
+        raise NotFound("This server's engine does not support scripted replies.", code="unsupported_endpoint")
     return scriptables
 
 
@@ -136,14 +136,14 @@ class _Aborted(Struct, frozen=True):
 async def abort(http: HttpRequest) -> JsonResponse | Responder:
     """Whatever waits or runs ends now, with what it has said. aborted: sequences; a request may have several."""
     if (await decode_body(http, _Abort)).request_ids:
-        message = "Requests are not aborted by their ids here: closing a request's connection aborts it."
+        message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="request_ids")
     count = sum([await control.abort_all() for control in find_controls(http)])
     return JsonResponse(msgspec.json.encode(_Aborted("aborted", count)))
 
 
 async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
-    message = "No method is called by its name here; /pause, /sleep and /update_weights are routes."
+    message = "Methods cannot be called by name; use the routes /pause, /sleep and /update_weights."
     raise Unsupported(message, param="method")
 
 
@@ -185,6 +185,8 @@ async def load_adapter(http: HttpRequest) -> JsonResponse | Responder:
     request = await decode_body(http, _Load)
     if not request.lora_name or not request.lora_path:
         raise RequestError("Both `lora_name` and `lora_path` must be given.", param="lora_name")
+    if "\0" in request.lora_path:
+        raise RequestError("A path cannot contain NUL.", param="lora_path")
     models = http.service.models
     base = (
         _find_adaptable_model(http) if request.base_model_name is None else models.find_loaded(request.base_model_name)

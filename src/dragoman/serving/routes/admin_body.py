@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from ...core.errors import RequestError
+from ...dialects.body import check_text, translated
 from ..endpoint import HttpRequest
 
 T = TypeVar("T")
@@ -17,10 +18,12 @@ MAX_VERSION_LENGTH = 256
 
 async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
     """A JSON body; none at all is an empty object. Raises RequestError."""
+    data = await http.read_json() or b"{}"
     try:
-        return msgspec.json.decode(await http.read_json() or b"{}", type=body_type)
-    except msgspec.DecodeError as error:
-        raise RequestError(str(error)) from None
+        check_text(data)
+        return msgspec.json.decode(data, type=body_type)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise translated(error) from None
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:

@@ -92,13 +92,15 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
         "/score": score_handlers,
         "/v1/score": score_handlers,
         "/v1/moderations": {
-            "POST": build_unsupported_handler("Nothing here moderates: no engine of this server judges texts.")
+            "POST": build_unsupported_handler("Moderation is not supported: no engine of this server classifies texts.")
         },
         "/classify": {
-            "POST": build_unsupported_handler("Nothing here classifies: no engine of this server has labels.")
+            "POST": build_unsupported_handler("Classification is not supported: no engine of this server has labels.")
         },
         "/pooling": {
-            "POST": build_unsupported_handler("Tokens' own vectors are not given; /v1/embeddings gives those of texts.")
+            "POST": build_unsupported_handler(
+                "Token embeddings are not supported; use /v1/embeddings for embeddings of texts."
+            )
         },
     }
     return {path: (Access.USER, handlers) for path, handlers in table.items()}

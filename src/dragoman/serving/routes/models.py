@@ -11,14 +11,19 @@ from ...core.request import GenerateRequest
 from ...dialects.anthropic import read_count_tokens, render_count_tokens
 from ...dialects.models import ModelCard, render_model, render_model_list
 from ...dialects.tokenize import read_detokenize, read_tokenize, render_detokenize, render_tokenize
+from ...pipeline.admission import check_countable
 from ...pipeline.context_edits import build_edited_prompt
 from ...pipeline.models import ModelSlot, ServedModel, TokenBackend, is_name_pattern
 from ...pipeline.prompt_encoding import add_special_tokens, render_conversation
 from ..context import build_owner_files
+from ..disconnect import cancel_on_disconnect
 from ..endpoint import HttpRequest, JsonResponse
 from ..generate import build_reader_options, build_terms, collect_warnings, reject_unknown_fields
 from ..streaming import Responder
 from .messages import expand_thread
+
+MAX_DETOKENIZED = 131_072
+"""Ids in one call, unless the model's context holds more."""
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:
@@ -69,13 +74,16 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
         tokenizer = model.tokenizer
         if tokenizer is None:
             raise _build_no_tokenizer_error()
+        check_countable(prompt, model.max_model_len, tokenizer.longest_token)
         encode = tokenizer.encode
         ids = await anyio.to_thread.run_sync(
             lambda: encode(prompt, special=True, add_special_tokens=call.add_special_tokens)
         )
     elif isinstance(model.backend, TokenBackend):
+        check_countable(prompt, model.max_model_len, model.backend.tokenizer.longest_token)
         conversation = await http.service.media.resolve_conversation(build_owner_files(http), model, prompt)
-        rendered = (await render_conversation(model.backend, conversation, build_terms(http, http.id)))[0].ids
+        rendering = render_conversation(model.backend, conversation, build_terms(http, http.id))
+        rendered = (await cancel_on_disconnect(http.on_disconnect, rendering))[0].ids
         ids = list(add_special_tokens(model.backend, rendered) if call.add_special_tokens else rendered)
     else:
         raise Unsupported("This model's engine does not render conversations; send `prompt`.", param="messages")
@@ -90,7 +98,8 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
     warnings = collect_warnings(call, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
     if not isinstance(model.backend, TokenBackend):
-        raise Unsupported("This model's engine does not count tokens beforehand.", param="model")
+        raise Unsupported("This model's engine does not support counting tokens.", param="model")
+    check_countable(call.conversation, model.max_model_len, model.backend.tokenizer.longest_token)
     conversation = await http.service.media.resolve_conversation(build_owner_files(http), model, call.conversation)
     request = GenerateRequest(model.name, conversation, add_special_tokens=False)
     _, prompted = await build_edited_prompt(model.backend, request, build_terms(http, http.id))
@@ -103,9 +112,13 @@ async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
 async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.reader_options)
     reject_unknown_fields(call.unknown, strict=http.service.options.strict)
-    tokenizer = (await http.service.models.load_and_find(call.model)).tokenizer
+    model = await http.service.models.load_and_find(call.model)
+    tokenizer, most = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
         raise _build_no_tokenizer_error()
+    if len(call.tokens) > most:
+        message = f"`tokens` has {len(call.tokens)} ids; at most {most} are decoded at a time."
+        raise RequestError(message, param="tokens")
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
         raise RequestError(f"Token id {invalid_id} is not in a vocabulary of {tokenizer.vocab_size}.", param="tokens")
@@ -118,18 +131,29 @@ def _decode_token(model: ServedModel, id: int) -> str:
 
 
 def _build_no_tokenizer_error() -> Unsupported:
-    return Unsupported("This model's engine does not lend its tokenizer.", param="model")
+    return Unsupported("This model's engine does not provide its tokenizer.", param="model")
 
 
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
     if http.service.models.is_closed:
-        return JsonResponse(msgspec.json.encode({"reason": "the server is stopping"}), 503)
+        return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
+    limit = http.service.options.progress_timeout
+    for place in http.service.models.slots:
+        if place.stalled_for > limit:
+            running = 0 if place.model is None else place.model.progress.running
+            reason = f"{running} requests are running, and nothing has come of them for {place.stalled_for:.0f} s"
+            return JsonResponse(msgspec.json.encode({"model": place.name, "reason": reason}), 503)
     for model in http.service.models:
         for engine in model.engines:
             state = engine.health()
             if not state.ready:
                 return JsonResponse(msgspec.json.encode({"model": model.name, "reason": state.reason}), 503)
+    return JsonResponse(b"")
+
+
+async def live(_: HttpRequest) -> JsonResponse | Responder:
+    """200 with an empty body as long as the process answers, whatever its engines do and also while it shuts down."""
     return JsonResponse(b"")
 
 

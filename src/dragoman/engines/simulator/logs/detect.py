@@ -25,7 +25,7 @@ def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
     try:
         return table.read_json(data, unit)
     except msgspec.MsgspecError as error:
-        raise LogError(f"this is no JSON: {error}") from None
+        raise LogError(f"this is not valid JSON: {error}") from None
 
 
 def _is_json_lines(data: bytes) -> bool:

@@ -46,7 +46,7 @@ def read(data: bytes) -> MeasuredLog:
     except msgspec.MsgspecError as error:
         raise LogError(f"{FORMAT}: {error}") from None
     if len(file.experiments) != 1:
-        raise LogError(f"{FORMAT}: {len(file.experiments)} experiments in one file; one is wanted")
+        raise LogError(f"{FORMAT}: {len(file.experiments)} experiments in one file; expected one")
     requests = file.experiments[0].requests
     timings = [
         timing for index, request in enumerate(requests) if (timing := _build_timing(index, request)) is not None
@@ -62,7 +62,7 @@ def _build_timing(index: int, request: _Request) -> Timing | None:
         return None
     if stream.usage is None:
         raise LogError(
-            f"{FORMAT}: request {index}: its answer has no usage, so its tokens cannot be counted; "
+            f"{FORMAT}: request {index}: its response has no usage, so its tokens cannot be counted; "
             """run it with --extra-inputs stream_options:'{"include_usage":true}'"""
         )
     at, usage = request.timestamp / 1e9, stream.usage

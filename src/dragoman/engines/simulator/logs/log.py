@@ -42,15 +42,15 @@ def build_log(
     """
     ordered = sorted(timings, key=lambda timing: timing.arrival_s)
     if not ordered:
-        raise LogError(f"{format}: there is no answered request in it ({skipped} were not answered)")
+        raise LogError(f"{format}: it contains no successful request ({skipped} failed)")
     for timing in ordered:
         _check_timing(format, timing)
     if len({timing.id for timing in ordered}) < len(ordered):
         ordered = [msgspec.structs.replace(timing, id=f"{timing.id}#{index}") for index, timing in enumerate(ordered)]
     if sum(timing.latency for timing in ordered) / len(ordered) > MAX_MEAN_LATENCY:
-        raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Say --unit ms")
+        raise LogError(f"{format}: the mean latency is more than an hour; are these milliseconds? Use --unit ms")
     skipped_notes = (
-        [f"{skipped} requests were not answered and are left out; the server still had their load"] if skipped else []
+        [f"{skipped} requests failed and are skipped, although they still put load on the server"] if skipped else []
     )
     shifted = tuple(_shift(timing, -ordered[0].arrival_s) for timing in ordered)
     known = {request.id: request for request in extra}

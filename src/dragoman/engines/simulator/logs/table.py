@@ -151,7 +151,7 @@ def _build_timing(row: Row, number: int, columns: Mapping[str, tuple[str, str | 
         column = columns[quantity][0]
         value = _parse_number(row.get(column), f"request {number}: {column}")
         if not value.is_integer():
-            raise LogError(f"request {number}: {column}: {row.get(column)!r} is no count")
+            raise LogError(f"request {number}: {column}: {row.get(column)!r} is not a count")
         return int(value)
 
     arrival, outputs = read_seconds("arrival"), read_count("output")
@@ -179,14 +179,14 @@ def _parse_seconds(value: object, unit: float, where: str) -> float | None:
         try:
             return datetime.fromisoformat(value).timestamp()
         except ValueError:
-            raise LogError(f"{where}: {value!r} is no time") from None
+            raise LogError(f"{where}: {value!r} is not a time") from None
     return _parse_number(value, where) * unit
 
 
 def _parse_number(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise LogError(f"{where}: {value!r} is no number")
+        raise LogError(f"{where}: {value!r} is not a number")
     try:
         return float(value)
     except ValueError:
-        raise LogError(f"{where}: {value!r} is no number") from None
+        raise LogError(f"{where}: {value!r} is not a number") from None

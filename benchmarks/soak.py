@@ -1,0 +1,194 @@
+"""Mixed requests against a server process for minutes: does it leak memory, descriptors or threads, or fall behind?
+
+    python benchmarks/soak.py --minutes 20
+
+The first fifth warms up: caches that are bounded fill. After that the resident memory, the open descriptors, the
+threads and the lag of the event loop, measured from outside as the time of `GET /health`, are sampled once a second.
+Drift is the median of the last third of the samples against that of the first third. Exit status 1 where a bound is
+exceeded or a request failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+WARM_UP = 0.2
+BOUNDS = {"memory": 0.05, "descriptors": 0.0, "threads": 0.0}
+"""Relative growth that is allowed. Descriptors and threads get two more on top, for what is in flight."""
+SLACK = {"memory": 8 * 2**20, "descriptors": 2, "threads": 2}
+LAG_P99 = 0.25
+"""Seconds that `GET /health` may take at the 99th percentile, on a machine that also runs the clients."""
+CLIENTS = 6
+WORDS = ("the", "capital", "of", "Japan", "is", "Tokyo", "a", "list", "seven", "small", "colours", "names")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+@dataclass(frozen=True)
+class Sample:
+    memory: int
+    descriptors: int
+    threads: int
+    lag: float
+
+
+def measure(pid: int, lag: float) -> Sample:
+    """Of a process under Linux."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return Sample(int(fields["VmRSS"].split()[0]) * 1024, descriptors, int(fields["Threads"]), lag)
+
+
+class Client:
+    """Sends one request after the other, of a kind drawn by chance."""
+
+    def __init__(self, http: httpx2.AsyncClient, seed: int, counts: Counter[str]) -> None:
+        self._http, self._random, self._counts = http, random.Random(seed), counts
+        self._kinds: list[tuple[str, Callable[[], Awaitable[httpx2.Response]]]] = [
+            ("chat", self._chat),
+            ("chat streamed", self._stream),
+            ("schema", self._schema),
+            ("completions", self._completions),
+            ("messages", self._messages),
+            ("responses", self._responses),
+            ("tokenize", self._tokenize),
+            ("wrong", self._wrong),
+        ]
+
+    async def run(self, until: float) -> None:
+        while time.monotonic() < until:
+            if self._random.random() < 0.05:
+                await self._leave()
+                continue
+            kind, ask = self._random.choice(self._kinds)
+            response = await ask()
+            expected = 400 if kind == "wrong" else 200
+            good = response.status_code == expected and "event: error" not in response.text
+            self._counts[kind if good else f"FAILED {kind} {response.status_code}"] += 1
+
+    def _text(self) -> str:
+        return " ".join(self._random.choices(WORDS, k=self._random.randrange(3, 120)))
+
+    def _conversation(self) -> dict[str, object]:
+        return {"messages": [{"role": "user", "content": self._text()}], "max_tokens": 12}
+
+    async def _chat(self) -> httpx2.Response:
+        return await self._http.post("/v1/chat/completions", json=self._conversation())
+
+    async def _stream(self) -> httpx2.Response:
+        return await self._http.post("/v1/chat/completions", json={**self._conversation(), "stream": True})
+
+    async def _schema(self) -> httpx2.Response:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+        return await self._http.post("/v1/chat/completions", json={**self._conversation(), "response_format": form})
+
+    async def _completions(self) -> httpx2.Response:
+        return await self._http.post("/v1/completions", json={"prompt": self._text(), "max_tokens": 8, "logprobs": 2})
+
+    async def _messages(self) -> httpx2.Response:
+        return await self._http.post("/v1/messages", json={**self._conversation(), "model": "tiny"})
+
+    async def _responses(self) -> httpx2.Response:
+        """Stored, read and deleted, so that the store stays as it is."""
+        made = await self._http.post("/v1/responses", json={"input": self._text(), "max_output_tokens": 16})
+        if made.status_code != 200:
+            return made
+        path = f"/v1/responses/{made.json()['id']}"
+        read = await self._http.get(path)
+        await self._http.delete(path)
+        return read
+
+    async def _tokenize(self) -> httpx2.Response:
+        return await self._http.post("/tokenize", json={"prompt": self._text()})
+
+    async def _wrong(self) -> httpx2.Response:
+        return await self._http.post("/v1/chat/completions", json={"messages": 7})
+
+    async def _leave(self) -> None:
+        """Disconnect in the middle of a stream."""
+        body = {**self._conversation(), "stream": True, "max_tokens": 200}
+        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for _ in response.aiter_bytes():
+                break
+        self._counts["left"] += 1
+
+
+async def watch(http: httpx2.AsyncClient, pid: int, begin: float, until: float) -> list[Sample]:
+    samples: list[Sample] = []
+    while time.monotonic() < until:
+        asked = time.monotonic()
+        await http.get("/health")
+        lag = time.monotonic() - asked
+        if asked >= begin:
+            samples.append(measure(pid, lag))
+        await asyncio.sleep(1)
+    return samples
+
+
+def report(samples: list[Sample], counts: Counter[str]) -> list[str]:
+    """Prints the figures; what exceeds its bound, in words."""
+    third = max(1, len(samples) // 3)
+    wrong = [f"{count} x {kind}" for kind, count in counts.items() if kind.startswith("FAILED")]
+    print(json.dumps(dict(sorted(counts.items()))))
+    for name, allowed in BOUNDS.items():
+        first = statistics.median(getattr(sample, name) for sample in samples[:third])
+        last = statistics.median(getattr(sample, name) for sample in samples[-third:])
+        print(f"{name:12} {first:14,.0f} -> {last:14,.0f}  {(last - first) / first:+.1%}")
+        if last > first * (1 + allowed) + SLACK[name]:
+            wrong.append(f"{name} grew from {first:,.0f} to {last:,.0f}")
+    lags = sorted(sample.lag for sample in samples)
+    p99 = lags[min(len(lags) - 1, int(len(lags) * 0.99))]
+    drift = statistics.median(s.lag for s in samples[-third:]) / statistics.median(s.lag for s in samples[:third])
+    print(f"health       p50 {statistics.median(lags) * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, drift x{drift:.2f}")
+    if p99 > LAG_P99:
+        wrong.append(f"GET /health took {p99 * 1000:.0f} ms at the 99th percentile")
+    return wrong
+
+
+async def soak(port: int, pid: int, minutes: float) -> list[str]:
+    counts: Counter[str] = Counter()
+    begin = time.monotonic() + minutes * 60 * WARM_UP
+    until = time.monotonic() + minutes * 60
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        clients = [Client(http, seed, counts).run(until) for seed in range(CLIENTS)]
+        samples, *_ = await asyncio.gather(watch(http, pid, begin, until), *clients)
+    return report(samples, counts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--model", default="tiny")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "dragoman", "serve", asked.model, "--port", "0", "--log-level", "warning"]
+        command += ["--store", f"sqlite:{folder}/store.db", "--max-model-len", "1024", "--kv-cache-tokens", "8192"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            try:
+                greeting = server.stdout.readline()
+                port = int(greeting.rpartition(":")[2].split()[0])
+                wrong = asyncio.run(soak(port, server.pid, asked.minutes))
+            finally:
+                server.terminate()
+    for each in wrong:
+        print(f"BOUND EXCEEDED: {each}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

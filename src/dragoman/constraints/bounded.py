@@ -1,0 +1,93 @@
+"""Compiles what clients send, however much work it is: in the server what is cheap, the rest after a trial."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ..core.engine import Tokenizer
+from ..core.errors import RequestError
+from ..workers.pool import LimitExceeded, WorkerLimits, WorkerPool
+from .grammar_compiler import CompiledGrammar, Compiler, CompilerLimits
+from .lark import ConstraintGrammar
+from .trial import Outcome, TrialSetup
+
+_MOST_REJECTED = 4096
+"""Negative results that are kept: a digest and a message each."""
+
+
+class BoundedCompiler:
+    """A Compiler whose work is bounded. For one event loop.
+
+    A grammar that is not evidently cheap is compiled in a worker process first, which is killed when it takes too much
+    time or memory, or when no request waits for it any more.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        eos: Sequence[int],
+        limits: CompilerLimits | None = None,
+        worker_limits: WorkerLimits | None = None,
+    ) -> None:
+        self._compiler = Compiler(tokenizer, eos, limits=limits)
+        self.pool = WorkerPool("dragoman.constraints.trial", worker_limits, self._setup)
+        self._repeats = anyio.CapacityLimiter(self.pool.limits.processes)
+        self._rejected: OrderedDict[bytes, str] = OrderedDict()
+
+    async def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
+        """Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable,
+        or too much work. Raises Overloaded where too many grammars wait.
+        """
+        for param, text in grammar.parts:  # each by itself: beside others it would not show that nothing satisfies it
+            await self._compile(text, param, grammar)
+        return await self._compile(grammar.text, grammar.param, grammar)
+
+    def close(self) -> None:
+        """What is compiled now is given up."""
+        self.pool.close()
+
+    async def _compile(self, text: str, param: str | None, grammar: ConstraintGrammar) -> CompiledGrammar:
+        known = self._compiler.compiled(text)
+        if known is not None:
+            return known
+        if grammar.is_cheap:
+            return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param)
+        size = await self._try(text, param, grammar)
+        # Not among the threads of all others: the trial may have taken seconds.
+        return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
+
+    async def _try(self, text: str, param: str | None, grammar: ConstraintGrammar) -> int:
+        """Bytes that it takes compiled. Raises as `compile`, of what was rejected before without another trial."""
+        call = text.encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(call).digest()
+        message = self._rejected.get(digest)
+        if message is None:
+            try:
+                outcome = msgspec.msgpack.decode(await self.pool.run(call), type=Outcome)
+            except LimitExceeded as exceeded:
+                message = _too_costly(grammar, exceeded)
+            else:
+                message = "The constraint is too complex to be compiled." if outcome.has_panicked else outcome.error
+                if message is None:
+                    return outcome.memory
+            self._rejected[digest] = message
+            if len(self._rejected) > _MOST_REJECTED:
+                self._rejected.popitem(last=False)
+        raise RequestError(message, param=param)
+
+    def _setup(self) -> bytes:
+        vocabulary = self._compiler.vocabulary
+        return msgspec.msgpack.encode(
+            TrialSetup(vocabulary.tokens, vocabulary.special_token_ids, vocabulary.eos, self._compiler.limits)
+        )
+
+
+def _too_costly(grammar: ConstraintGrammar, exceeded: LimitExceeded) -> str:
+    suspects = f" (it has {', '.join(grammar.costly)})" if grammar.costly else ""
+    return f"The constraint takes too much {exceeded.resource} to compile{suspects}."

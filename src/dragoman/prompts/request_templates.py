@@ -1,0 +1,99 @@
+"""Templates that requests bring along: compiled and rendered in worker processes that can be killed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from ..workers.pool import LimitExceeded, WorkerLimits, WorkerPool
+from .capabilities import TemplateFeatures
+from .render import Rendered, Renderer, Rendering, Steps
+from .template_worker import TemplateCall, TemplateReply, TemplateSource
+
+_KEPT = 32
+
+
+class RequestTemplate(Struct, frozen=True):
+    """A template that this process does not run, see `Template`."""
+
+    source: str
+    special_tokens: Mapping[str, str]
+    traits: TemplateFeatures
+    reserved: frozenset[str]
+
+
+class RequestTemplates:
+    """For one event loop."""
+
+    def __init__(self, limits: WorkerLimits | None = None) -> None:
+        self.pool = WorkerPool("dragoman.prompts.template_worker", limits)
+        self._renderers: OrderedDict[tuple[int, str], Renderer] = OrderedDict()
+
+    async def renderer(self, base: Renderer, source: str) -> Renderer:
+        """The model's renderer with another template; its `steps` are for `render`.
+
+        Raises RequestError with param "chat_template" for a template that does not compile, or takes too much time or
+        memory. Raises Overloaded where too many wait.
+        """
+        key = id(base), source
+        known = self._renderers.get(key)
+        if known is None:
+            special_tokens = base.template.special_tokens
+            reply = await self._ask(TemplateCall(_source(source, special_tokens)))
+            assert reply.info is not None
+            template = RequestTemplate(source, special_tokens, reply.info.traits, reply.info.reserved)
+            known = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
+            self._renderers[key] = known
+            if len(self._renderers) > _KEPT:
+                self._renderers.popitem(last=False)
+        self._renderers.move_to_end(key)
+        return known
+
+    async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
+        """Raises as `renderer`, and RequestError where the template refuses the messages."""
+        template = _source(renderer.template.source, renderer.template.special_tokens)
+        step = await anyio.to_thread.run_sync(_advance, steps, None)
+        while not isinstance(step, Rendered):
+            call = TemplateCall(template, dict(step.variables), step.now, step.characters)
+            try:
+                outcome: str | RequestError = (await self._ask(call)).text
+            except RequestError as error:
+                outcome = error
+            step = await anyio.to_thread.run_sync(_advance, steps, outcome)
+        return step
+
+    def close(self) -> None:
+        self.pool.close()
+
+    async def _ask(self, call: TemplateCall) -> TemplateReply:
+        try:
+            data = await anyio.to_thread.run_sync(msgspec.msgpack.encode, call)
+            reply = msgspec.msgpack.decode(await self.pool.run(data), type=TemplateReply)
+        except UnicodeEncodeError as error:
+            raise RequestError("The chat template is not valid Unicode.", param="chat_template") from error
+        except LimitExceeded as exceeded:
+            message = f"The chat template takes too much {exceeded.resource}."
+            raise RequestError(message, param="chat_template") from exceeded
+        if reply.error is not None:
+            message, param = reply.error
+            raise RequestError(message, param=param)
+        return reply
+
+
+def _source(source: str, special_tokens: Mapping[str, str]) -> TemplateSource:
+    return TemplateSource(source, tuple(special_tokens.items()))
+
+
+def _advance(steps: Steps[Rendered], outcome: str | RequestError | None) -> Rendering | Rendered:
+    """The next step, or the result after the last one. outcome: of the step before; None begins."""
+    try:
+        if isinstance(outcome, RequestError):
+            return steps.throw(outcome)
+        return next(steps) if outcome is None else steps.send(outcome)
+    except StopIteration as done:
+        return done.value

@@ -1,0 +1,83 @@
+"""Runs in a worker process: compiles and renders templates that requests bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..core.errors import RequestError
+from ..workers.child import serve
+from .capabilities import TemplateFeatures
+from .template import ChatTemplate
+
+_KEPT = 32
+
+
+class TemplateSource(Struct, frozen=True):
+    """special_tokens: names and values."""
+
+    source: str
+    special_tokens: tuple[tuple[str, str], ...]
+
+
+class TemplateCall(Struct, frozen=True):
+    """variables, now, characters: as in `ChatTemplate.render`; without variables the template is described."""
+
+    template: TemplateSource
+    variables: dict[str, Any] | None = None
+    now: datetime | None = None
+    characters: int = 0
+
+
+class TemplateInfo(Struct, frozen=True):
+    """What `Renderer` has to know of a template."""
+
+    traits: TemplateFeatures
+    reserved: frozenset[str]
+
+
+class TemplateReply(Struct, frozen=True):
+    """One of them. error: message and param of a RequestError."""
+
+    text: str = ""
+    info: TemplateInfo | None = None
+    error: tuple[str, str | None] | None = None
+
+
+def start(_: bytes) -> Callable[[bytes], bytes]:
+    return work
+
+
+def work(data: bytes) -> bytes:
+    call = msgspec.msgpack.decode(data, type=TemplateCall)
+    try:
+        reply = _reply(call)
+    except RequestError as error:
+        reply = TemplateReply(error=(error.message[:2000], error.param))
+    return msgspec.msgpack.encode(reply)
+
+
+def _reply(call: TemplateCall) -> TemplateReply:
+    template = _compiled(call.template)
+    if call.variables is None or call.now is None:
+        return TemplateReply(info=TemplateInfo(template.features, template.reserved_names))
+    text = template.render(call.variables, now=call.now, characters=call.characters)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError("The chat template writes half of a surrogate pair.", param="chat_template") from error
+    return TemplateReply(text=text)
+
+
+@lru_cache(maxsize=_KEPT)
+def _compiled(template: TemplateSource) -> ChatTemplate:
+    return ChatTemplate(template.source, dict(template.special_tokens))
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,144 @@
+"""What must hold for any response to any request, in every dialect. Knows no engine."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, cast
+
+from dragoman.conformance import anthropic, chat, completions, responses, sglang, shared_shapes, tgi
+from dragoman.conformance.checks import Violation, require, require_object
+
+from .exchange import Request, Response
+
+LEAKS = re.compile(
+    rb"Traceback|File \\?\"|site-packages|/dragoman/\w+/|\b\w+\.py\b|/tmp/|/usr/lib|/home/|0x[0-9a-f]{8}"
+)
+"""What a body may hold only if its request did: a traceback, a path of the server's machine, an address in memory."""
+EXPECTED = frozenset({501, 503})
+"""Statuses from 500 that are documented, each with its reason in the body."""
+_REASONS = ("repetition", "abort", "error")
+_OPENAI = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversations", "/v1/embeddings", "/v1/batches")
+_SHARED = ("/", "/generate")
+"""Paths of several dialects: the body says which of them it is."""
+
+
+def check_response(request: Request, response: Response, *, failing: bool = False) -> None:
+    """Raises Violation. failing: the engine was made to fail, so that any status from 500 is its error."""
+    if request.leave_after is not None and not response.is_complete:
+        return
+    require(response.status, "there is no response")
+    require(failing or response.status < 500 or response.status in EXPECTED, f"the status is {response.status}")
+    _check_leaks(request, response)
+    require(response.is_complete or failing, "the response breaks off")
+    if request.method == "HEAD" or response.status == 204:
+        require(not response.body, "a body where there must be none")
+    elif response.status >= 400:
+        check_error(request, response)
+    elif response.is_stream:
+        check_stream(request, response.body)
+    elif response.headers.get("content-type", "").startswith("application/json") and response.body:
+        _check_whole(request, json.loads(response.body, parse_constant=_refuse))
+
+
+def _check_leaks(request: Request, response: Response) -> None:
+    found = {match.group() for match in LEAKS.finditer(response.body)}
+    given = request.body + request.path.encode() + request.query + repr(request.headers).encode()
+    require(all(leak in given for leak in found), f"the body tells of the server: {found}")
+
+
+def _refuse(name: str) -> float:
+    raise Violation(f"{name} is not JSON")
+
+
+def check_error(request: Request, response: Response) -> None:
+    """An error's envelope is the one of the path's dialect."""
+    kind = response.headers.get("content-type", "")
+    require(kind.startswith("application/json"), f"an error as {kind}")
+    body = require_object(json.loads(response.body), "the error")
+    if response.status == 503 and body.keys() <= {"model", "reason"}:
+        require(body.get("reason"), "a health check without a reason")
+        return
+    path = request.path
+    names_anthropic = "anthropic-version" in request.headers and not path.startswith(_OPENAI)
+    if path.startswith("/v1/messages") or names_anthropic:
+        anthropic.check_error(body)
+    elif path in ("/generate_stream", "/info") or (path in _SHARED and "error_type" in body):
+        tgi.check_error(body)
+    else:
+        shared_shapes.check_error(body.get("error"))
+
+
+def check_stream(request: Request, data: bytes) -> None:
+    """Also a stream that ends with its dialect's error keeps the grammar of the wire."""
+    sent = _sent(request)
+    match request.route:
+        case "/v1/chat/completions":
+            chat.check_stream(data, include_usage=_wants_usage(sent), extra_reasons=_REASONS)
+        case "/v1/completions":
+            completions.check_stream(data, include_usage=_wants_usage(sent), extra_reasons=_REASONS)
+        case "/v1/responses" | "/v1/responses/{id}":
+            # What is resumed begins in the middle.
+            if b"starting_after" not in request.query:
+                responses.check_stream(data)
+        case "/v1/messages":
+            anthropic.check_stream(data)
+        case "/generate_stream":
+            tgi.check_stream(data, prefix=_prompt_of(sent))
+        case "/generate" if "inputs" in sent:
+            tgi.check_stream(data, prefix=_prompt_of(sent))
+        case "/generate":
+            sglang.check_stream(data, choices=_choices_of(sent))
+        case _:
+            require(data.endswith(b"\n\n") or not data, "the stream ends inside an event")
+
+
+def _check_whole(request: Request, whole: Any) -> None:
+    if request.method != "POST":
+        return
+    match request.route:
+        case "/v1/chat/completions":
+            chat.check_object(whole, extra_reasons=_REASONS)
+        case "/v1/completions":
+            completions.check_object(whole, extra_reasons=_REASONS)
+        case "/v1/responses":
+            responses.check_object(whole)
+        case "/v1/messages":
+            anthropic.check_object(whole)
+        case _:
+            pass
+
+
+def _sent(request: Request) -> dict[str, Any]:
+    """The body that was understood, so that it is an object."""
+    try:
+        sent = json.loads(request.body or b"{}")
+    except ValueError:
+        return {}
+    return _object(sent)
+
+
+def _array(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _object(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _choices_of(sent: dict[str, Any]) -> int:
+    """SGLang's: prompts, each with its own `n` where the parameters are a list."""
+    text, ids, params = sent.get("text"), sent.get("input_ids"), sent.get("sampling_params")
+    prompts = len(_array(text)) or sum(isinstance(one, list) for one in _array(ids)) or 1
+    each = _array(params) or [params] * prompts
+    return sum(_object(one).get("n") or 1 for one in each)
+
+
+def _wants_usage(sent: dict[str, Any]) -> bool:
+    return _object(sent.get("stream_options")).get("include_usage") is True
+
+
+def _prompt_of(sent: dict[str, Any]) -> str:
+    full = _object(sent.get("parameters")).get("return_full_text") is True
+    inputs = sent.get("inputs")
+    return inputs if full and isinstance(inputs, str) else ""

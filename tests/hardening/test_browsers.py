@@ -1,0 +1,102 @@
+"""A page of another origin that somebody opens cannot use the server on their machine (CSRF).
+
+What browsers send without a preflight: GET, HEAD and POST with a type of a form, or with a body without any type.
+"""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from dragoman.engines.scripted import Say, ScriptEntry
+from dragoman.serving.auth import Access
+from dragoman.serving.cors import CorsPolicy
+from dragoman.serving.service import ServingOptions
+from tests.serving.house import House, house
+
+from .test_routes import CALLS, TABLE
+
+APP, EVIL = "https://app.example", "https://evil.example"
+CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}'
+JSON = {"content-type": "application/json"}
+FOREIGN = [
+    {"origin": EVIL},
+    {"origin": "null"},
+    {"origin": "http://localhost:3000"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"},
+    {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"},
+]
+
+
+def server(*allowed: str) -> House:
+    return house(ScriptEntry((Say("hi"),), repeat=True), options=ServingOptions(cors=CorsPolicy(allowed)))
+
+
+async def send(one: House, method: str, path: str, headers: dict[str, str], body: bytes = CHAT) -> httpx2.Response:
+    async with one.http() as client:
+        return await client.request(method, path, headers=headers, content=body)
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+async def test_no_route_does_anything_for_a_page_of_another_origin(headers: dict[str, str]):
+    one = server()
+    for path, method in CALLS:
+        if TABLE[path][0] is not Access.PUBLIC:
+            filled = path.replace("{model:path}", "m").replace("{id}", "x").replace("{item}", "y")
+            answer = await send(one, method, filled, {**JSON, **headers})
+            assert answer.status_code == 403, (path, method)
+    assert (await send(one, "GET", "/nowhere", headers)).status_code == 403
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_a_body_that_is_not_said_to_be_json_is_refused(kind: str):
+    headers = {"content-type": kind} if kind else {}
+    answer = await send(server(), "POST", "/v1/chat/completions", headers)
+    assert answer.status_code == 415
+
+
+async def test_a_body_in_chunks_without_a_type_is_refused():
+    async def chunks():
+        yield CHAT
+
+    async with server().http() as client:
+        answer = await client.post("/v1/chat/completions", content=chunks())
+    assert answer.status_code == 415
+
+
+async def test_no_body_needs_no_type():
+    assert (await send(server(), "POST", "/abort_requests", {}, b"")).status_code != 415
+
+
+async def test_a_page_cannot_upload_a_file():
+    form = b'--x\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\na\r\n--x--\r\n'
+    headers = {"content-type": "multipart/form-data; boundary=x", "origin": EVIL}
+    assert (await send(server(), "POST", "/v1/files", headers, form)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("allowed", "headers"),
+    [
+        ((), {}),
+        ((), {"sec-fetch-site": "none"}),
+        ((), {"origin": "http://localhost", "sec-fetch-site": "same-origin"}),
+        ((APP,), {"origin": APP, "sec-fetch-site": "cross-site"}),
+        (("*",), {"origin": EVIL, "sec-fetch-site": "cross-site"}),
+    ],
+)
+async def test_others_are_served(allowed: tuple[str, ...], headers: dict[str, str]):
+    answer = await send(server(*allowed), "POST", "/v1/chat/completions", {**JSON, **headers})
+    assert answer.status_code == 200
+
+
+async def test_a_link_may_be_followed_but_no_link_does_anything():
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    one = server()
+    assert (await send(one, "GET", "/", link, b"")).status_code == 200
+    assert (await send(one, "GET", "/flush_cache", link, b"")).status_code == 403
+    assert (await send(one, "GET", "/", {**link, "sec-fetch-dest": "iframe"}, b"")).status_code == 403
+    assert (await send(one, "POST", "/v1/chat/completions", {**JSON, **link})).status_code == 403
+
+
+async def test_a_star_is_no_leave_for_what_administrators_order():
+    assert (await send(server("*"), "GET", "/flush_cache", {"sec-fetch-site": "cross-site"}, b"")).status_code == 403

@@ -1,0 +1,182 @@
+"""Connections: how many, how slowly their bodies may come, and whether the one behind them is still there."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from dragoman.http.context import ServerContext
+from dragoman.http.limits import HttpLimits
+from tests.http.wire import GET, HEAD, answers, echo, serving, stream
+
+SOON = 0.05
+LAST = b"GET / HTTP/1.0\r\n\r\n"
+LONG = b"POST / " + HEAD + b"content-length: 1000000\r\n\r\n"
+
+
+@pytest.mark.parametrize("kind", ["counted", "chunks", "extension"])
+async def test_a_body_that_drips_is_refused(kind: str) -> None:
+    """A byte each time, in time for the silence of a body: it would take as long as it likes."""
+    drop = {"counted": b"x", "chunks": b"1\r\nx\r\n", "extension": b"x"}[kind]
+    opening = LONG if kind == "counted" else b"POST / " + HEAD + b"transfer-encoding: chunked\r\n\r\n"
+    async with serving(echo, HttpLimits(body=4 * SOON, linger_timeout=SOON)) as wire:
+        reader, writer = await wire.connect()
+        writer.write(opening + (b"1;" if kind == "extension" else b""))
+
+        async def drip() -> None:
+            while True:
+                writer.write(drop)
+                await asyncio.sleep(SOON / 5)
+
+        dripping = asyncio.create_task(drip())
+        async with asyncio.timeout(5):
+            said = await reader.read(-1)
+        dripping.cancel()
+        writer.close()
+    assert [each.status for each in answers(said)] == [408]
+
+
+async def test_a_body_that_grows_slowly_but_enough_is_taken() -> None:
+    async with serving(echo, HttpLimits(body=2 * SOON)) as wire:
+        reader, writer = await wire.connect()
+        writer.write(b"POST / " + HEAD + b"connection: close\r\ncontent-length: 8000\r\n\r\n")
+        for _ in range(8):
+            writer.write(b"x" * 1000)
+            await asyncio.sleep(SOON)
+        async with asyncio.timeout(5):
+            assert [each.status for each in answers(await reader.read(-1))] == [200]
+        writer.close()
+
+
+async def test_a_body_has_a_time_in_all() -> None:
+    async with serving(echo, HttpLimits(body=SOON, body_total=2 * SOON, linger_timeout=SOON)) as wire:
+        reader, writer = await wire.connect()
+        writer.write(LONG)
+
+        async def send() -> None:
+            while True:
+                writer.write(b"x" * 1000)
+                await asyncio.sleep(SOON / 5)
+
+        sending = asyncio.create_task(send())
+        async with asyncio.timeout(5):
+            assert b" 408 " in await reader.readline()
+        sending.cancel()
+        writer.close()
+
+
+async def test_there_are_only_so_many_connections() -> None:
+    async with serving(stream, HttpLimits(connections=8, linger_timeout=SOON)) as wire:
+        held = [await wire.connect() for _ in range(8)]
+        async with asyncio.timeout(5):
+            [refused] = answers(await wire.ask())
+            assert (refused.status, refused.headers["retry-after"], refused.headers["connection"]) == (
+                503,
+                "1",
+                "close",
+            )
+            held.pop()[1].close()
+            while len(wire.state.connections) > 7:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
+        for _, each in held:
+            each.close()
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(-1) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_far_too_many_are_not_even_told_so() -> None:
+    async with serving(stream, HttpLimits(connections=8)) as wire:
+        held = [await wire.connect() for _ in range(30)]
+        async with asyncio.timeout(5):
+            assert sum([await is_cut(reader) for reader, _ in held[9:]]) == 21
+        for _, each in held:
+            each.close()
+
+
+async def test_one_address_has_only_so_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of loopback are a proxy's, or the user's own."""
+
+    def is_loopback(_: str) -> bool:
+        return False
+
+    monkeypatch.setattr("dragoman.http.context.is_loopback", is_loopback)
+    async with serving(stream, HttpLimits(per_address=2, linger_timeout=SOON)) as wire:
+        held = [await wire.connect() for _ in range(2)]
+        async with asyncio.timeout(5):
+            assert [each.status for each in answers(await wire.ask())] == [503]
+        for _, each in held:
+            each.close()
+        async with asyncio.timeout(5):
+            while wire.state.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert [each.status for each in answers(await wire.ask(GET + LAST))] == [200, 200]
+
+
+def test_what_is_counted_is_forgotten_when_it_is_over() -> None:
+    shared = ServerContext.__new__(ServerContext)
+    shared.limits, shared.connections, shared._by_address = HttpLimits(), set(), {}  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        shared.admit("192.0.2.1")
+    for _ in range(3):
+        shared.release("192.0.2.1")
+    assert shared._by_address == {}  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 5_000_000])
+async def test_a_client_that_leaves_is_seen_behind_what_it_sent_before(size: int) -> None:
+    gone = asyncio.Event()
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    async with serving(app, HttpLimits(peek=SOON)) as wire:
+        _, writer = await wire.connect()
+        writer.write(GET + b"x" * size)
+        writer.close()
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_a_client_is_seen_to_leave_while_nobody_reads_its_body() -> None:
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["extensions"]["dragoman.leaving"](gone.set)
+        await gone.wait()
+
+    async with serving(app, HttpLimits(peek=SOON)) as wire:
+        _, writer = await wire.connect()
+        writer.write(LONG + b"x" * 100_000)
+        writer.close()
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "status"),
+    [
+        (b"GET http://evil.example/ HTTP/1.1", b"localhost", 400),
+        (b"GET http://localhost:1/ HTTP/1.1", b"localhost:2", 400),
+        (b"GET http://user@localhost/ HTTP/1.1", b"localhost", 400),
+        (b"GET http://LOCALHOST:80/ HTTP/1.1", b"localhost", 200),
+        (b"GET https://localhost/ HTTP/1.1", b"localhost:443", 200),
+        (b"GET / RTSP/1.0", b"localhost", 400),
+        (b"GET / ICE/1.0", b"localhost", 400),
+        (b"GET  / HTTP/1.1", b"localhost", 400),
+        (b"GET /  HTTP/1.1", b"localhost", 400),
+    ],
+)
+async def test_a_request_line_is_read_in_one_way(line: bytes, host: bytes, status: int) -> None:
+    async with serving(stream, HttpLimits(linger_timeout=SOON)) as wire:
+        said = await wire.ask(line + b"\r\nhost: " + host + b"\r\nconnection: close\r\n\r\n")
+    assert [each.status for each in answers(said)] == [status]

@@ -1,0 +1,52 @@
+"""A socket file is for the user who runs the server: whoever can connect to it needs no key, not for anything."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from dragoman.launch.listener import listen_on_file
+from dragoman.settings import SettingsError, load_settings
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_it_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int):
+    path, umask = tmp_path / "s", os.umask(0o022)
+    try:
+        listen_on_file(str(path), mode).close()
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(umask)
+
+
+def test_it_never_has_another_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Between `bind` and `chmod` anybody could connect."""
+    path, bound = tmp_path / "s", list[int]()
+
+    def note(*_: object) -> None:
+        bound.append(stat.S_IMODE(path.stat().st_mode))
+
+    monkeypatch.setattr(os, "chmod", note)
+    listen_on_file(str(path), 0o600).close()
+    assert bound == [0o600]
+
+
+def test_one_that_is_left_over_is_replaced_and_a_file_is_not(tmp_path: Path):
+    path, file = tmp_path / "s", tmp_path / "f"
+    listen_on_file(str(path), 0o666).close()
+    listen_on_file(str(path), 0o600).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    file.write_text("mine")
+    with pytest.raises(SettingsError, match="cannot listen on"):
+        listen_on_file(str(file), 0o600)
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("mode", ["8", "rw", "1777", "0o600"])
+def test_a_mode_that_is_none_is_a_mistake(mode: str):
+    with pytest.raises(SettingsError, match="is no mode"):
+        load_settings({"uds": "/tmp/s", "uds_mode": mode}, {})

@@ -1,0 +1,143 @@
+"""Each mistake in MODEL has an error of its own, which names the mistake and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from dragoman.launch import build_models
+from dragoman.serving.clock import SystemClock
+from dragoman.settings import Settings, SettingsError, load_settings
+
+
+def error_of(model: str) -> str:
+    with pytest.raises(SettingsError) as raised:
+        build_models(Settings(model=model), SystemClock())
+    message = str(raised.value)
+    assert message.startswith(f"cannot serve {model}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"cannot serve {model}: ")
+
+
+@pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core installation: none of the optional engines is there."""
+    missing = ("torch", "transformers", "mlx_lm", "vllm")
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name in missing else importlib.util.find_spec(name)
+
+    monkeypatch.setattr("dragoman.launch.engine_detection.find_spec", find_spec)
+
+
+def model_directory(path: Path, architecture: str, **more: object) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"architectures": [architecture], **more}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("tinny", "unknown engine or model `tinny`; did you mean `tiny`?"),
+        ("simm:rtx4090", "unknown engine or model `simm`; did you mean `sim:rtx4090`?"),
+        ("transfomers:./x", "unknown engine or model `transfomers`; did you mean `transformers:./x`?"),
+        (
+            "qqq",
+            "unknown engine or model `qqq`; use `tiny`, `sim`, `scripted`, a model directory, a GGUF file, a URL, or "
+            "ENGINE:DIRECTORY",
+        ),
+        ("vllm", "`vllm` needs a model: vllm:DIRECTORY"),
+        ("/no/such/dir", "/no/such/dir does not exist"),
+        ("transformers:/no/such/dir", "/no/such/dir does not exist"),
+        ("./no-model.gguf", "no-model.gguf does not exist"),
+        ("llamacpp:no-model.gguf", "no-model.gguf does not exist"),
+        ("scripted:absent.yaml", "absent.yaml does not exist"),
+        ("sim:absent-profile", "there is no profile 'absent-profile'"),
+    ],
+)
+def test_a_mistake_in_model_is_named(model: str, message: str):
+    assert message in error_of(model)
+
+
+@pytest.mark.parametrize("prefix", ["", "transformers:", "vllm:"])
+def test_the_name_of_a_hub_repository_comes_with_the_command_that_downloads_it(prefix: str):
+    assert error_of(f"{prefix}Qwen/Qwen3-0.6B") == (
+        "Qwen/Qwen3-0.6B does not exist here, and models are not downloaded; run "
+        f"`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`, then `dragoman serve {prefix}./Qwen3-0.6B`"
+    )
+
+
+def test_a_directory_without_a_model_is_named(tmp_path: Path):
+    assert error_of(str(tmp_path)) == f"{tmp_path} has no config.json, so it is not a model directory"
+    assert error_of(f"transformers:{tmp_path}") == f"{tmp_path} has no config.json, so it is not a model directory"
+    (tmp_path / "a.gguf").touch()
+    assert error_of(str(tmp_path)) == f"{tmp_path} has no config.json; to serve its GGUF file use {tmp_path}/a.gguf"
+
+
+def test_a_file_that_is_no_gguf_file_is_named(tmp_path: Path):
+    (tmp_path / "model.safetensors").touch()
+    message = f"{tmp_path}/model.safetensors is a file; serve its directory: {tmp_path}"
+    assert error_of(f"{tmp_path}/model.safetensors") == message
+
+
+def test_a_cache_folder_of_the_hub_comes_with_the_path_of_its_snapshot(tmp_path: Path):
+    folder = tmp_path / "models--Qwen--Qwen3-0.6B"
+    snapshot = folder / "snapshots" / "abc123"
+    snapshot.parent.mkdir(parents=True)
+    model_directory(snapshot, "Qwen3ForCausalLM")
+    assert error_of(str(folder)) == f"{folder} is a Hugging Face cache folder; serve its snapshot: {snapshot}"
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_a_missing_engine_comes_with_the_command_that_installs_it(tmp_path: Path):
+    directory = model_directory(tmp_path / "qwen", "Qwen3ForCausalLM")
+    assert error_of(str(directory)) == (
+        "Qwen3ForCausalLM needs an engine that is not installed: pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
+    )
+
+
+SHAPE = dict.fromkeys(
+    (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+    ),
+    8,
+)
+
+
+def test_an_architecture_that_no_engine_knows_is_named(tmp_path: Path):
+    fancy = model_directory(tmp_path / "fancy", "FancyModel", **SHAPE, type_vocab_size=2, layer_norm_eps=1e-5)
+    assert "architecture 'FancyModel' is not supported by the encoder engine" in error_of(str(fancy))
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_a_llama_that_numpy_cannot_compute_comes_with_the_engine_that_can(tmp_path: Path):
+    directory = model_directory(tmp_path / "llama", "LlamaForCausalLM", **SHAPE, rms_norm_eps=1e-5, hidden_act="gelu")
+    message = error_of(str(directory))
+    assert "hidden_act 'gelu' is not supported by the tiny engine" in message
+    assert "; for other models: pip install '.[transformers]'" in message
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("/nope", "models: b: cannot serve /nope: /nope does not exist"),
+        ("tinny", "models: b: cannot serve tinny: unknown engine or model `tinny`; did you mean `tiny`?"),
+        ("llamacpp:/nope.gguf", "models: b: cannot serve llamacpp:/nope.gguf: /nope.gguf does not exist"),
+        ("sim:nope", "models: b: cannot serve sim:nope: there is no profile 'nope'"),
+    ],
+)
+def test_a_wrong_model_of_several_is_found_at_start(model: str, message: str):
+    settings = load_settings({"models": json.dumps({"a": "tiny", "b": {"model": model}})}, {})
+    with pytest.raises(SettingsError) as raised:
+        build_models(settings, SystemClock())
+    assert message in str(raised.value)

@@ -1,0 +1,109 @@
+"""A real server process: what it logs, and how it takes signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@contextmanager
+def server(
+    folder: Path, *arguments: str, stdin: int = subprocess.DEVNULL
+) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """A process that has greeted, and its URL."""
+    command = [sys.executable, "-m", "dragoman", "serve", "scripted", "--port", "0", "--store", "none", *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, cwd=folder) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://[0-9.:]+", process.stdout.readline())
+        assert found is not None
+        try:
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+def stop(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code and what was logged, after a graceful shutdown."""
+    process.terminate()
+    logged = process.communicate(timeout=30)[1]
+    return process.returncode, logged
+
+
+def status(url: str) -> int:
+    with urlopen(url, timeout=20) as response:
+        return response.status
+
+
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} INFO dragoman\.access: 127\.0\.0\.1:\d+ req_\w+ GET /health 200 \d+\.\dms"
+)
+
+
+def test_the_access_log_has_the_time_and_the_address_of_the_client(tmp_path: Path):
+    with server(tmp_path) as (process, url):
+        assert status(f"{url}/health") == 200
+        code, logged = stop(process)
+    assert code == 0
+    assert LINE.fullmatch(logged.strip()), logged
+
+
+def test_a_hangup_does_not_stop_a_server_that_has_no_terminal(tmp_path: Path):
+    with server(tmp_path, "--no-access-log") as (process, url):
+        assert status(f"{url}/health") == 200
+        process.send_signal(signal.SIGHUP)
+        assert status(f"{url}/health") == 200
+        code, logged = stop(process)
+    assert code == 0
+    assert "SIGHUP ignored: settings are not reloaded; restart the server to change them" in logged
+
+
+def test_a_hangup_of_its_terminal_stops_a_server_gracefully(tmp_path: Path):
+    controller, terminal = os.openpty()
+    try:
+        with server(tmp_path, stdin=terminal) as (process, url):
+            assert status(f"{url}/health") == 200
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(timeout=30) == 0
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_a_hangup_stays_ignored_under_nohup(tmp_path: Path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with server(tmp_path, "--no-access-log") as (process, url):
+            process.send_signal(signal.SIGHUP)
+            assert status(f"{url}/health") == 200
+            assert stop(process) == (0, "")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_busy_server_says_that_it_waits_and_how_to_end_that(tmp_path: Path):
+    with server(tmp_path, "--no-access-log", "--shutdown-timeout", "60") as (process, url):
+        host, port = url.removeprefix("http://").split(":")
+        body = b'{"messages": [{"role": "user", "content": "[[say hi]][[delay 60]][[say there]]"}], "stream": true}'
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(head.encode() + body)
+            assert client.recv(4096)
+            process.terminate()
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            process.terminate()
+            process.communicate(timeout=30)
+    assert "waiting up to 60 s for running requests; press Ctrl-C again to stop now" in line
