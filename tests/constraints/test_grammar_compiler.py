@@ -107,7 +107,7 @@ def test_a_padded_vocabulary_never_allows_the_padding(embedded: HfTokenizer) -> 
 
 
 def test_a_compiler_needs_an_end_token(embedded: HfTokenizer) -> None:
-    with pytest.raises(ValueError, match="ends an answer"):
+    with pytest.raises(ValueError, match="end-of-sequence token"):
         Compiler(embedded, [])
 
 

@@ -15,7 +15,7 @@ from dragoman.http.limits import HttpLimits
 from dragoman.launch.websocket import WebSocket
 from dragoman.serving.service import ServingOptions
 from tests.http.wire import answers
-from tests.serving.responses.test_socket import served
+from tests.serving.responses.test_websocket import served
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SAY = ScriptEntry((Say("Well."),), repeat=True)

@@ -158,5 +158,5 @@ def test_more_arguments_than_can_be_enforced_one_by_one_are_refused(name: str):
 )
 def test_what_could_not_be_read_back_is_not_enforced(name: str, tool: str, properties: dict[str, object]):
     schema = json.dumps({"type": "object", "properties": properties})
-    with pytest.raises(Unsupported, match="cannot be written"):
+    with pytest.raises(Unsupported, match="cannot be represented"):
         tool_format(name).build_call_syntax(FunctionTool(tool, None, schema))

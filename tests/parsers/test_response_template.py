@@ -347,7 +347,7 @@ CONTENT: Template = {"close": "<end>"}
         (template("A:", content={"close": []}), "'content', close"),
         (template("A:", content={"close": [""]}), "'content', close"),
         (template("A:", content={"close_pattern": "(?=a)"}), r"'content', close.*\(\?=a.*not supported"),
-        (template("A:", content={"close_pattern": "a*"}), "'content', close.*nothing"),
+        (template("A:", content={"close_pattern": "a*"}), "'content', close.*empty string"),
         (template("A:", content={"close_pattern": "^a"}), "'content', close"),
         (template("A:", content={"close_pattern": "("}), "'content', close.*invalid"),
         (template("A:", content={"content": "json"}), "'content' must be plain text"),

@@ -211,7 +211,7 @@ async def test_an_engine_that_dies_ends_what_it_was_doing(lent: HfTokenizer) -> 
     await asyncio.sleep(0)
     (place,) = models.slots
     await models.poll(place)
-    with pytest.raises(EngineError, match="died"):
+    with pytest.raises(EngineError, match="crashed"):
         await rest
     with pytest.raises(Overloaded):
         models.find_loaded("m")

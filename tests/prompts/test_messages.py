@@ -238,7 +238,7 @@ def test_images_are_shown_where_they_can_be_seen_and_nothing_else_is() -> None:
     image = Image(RemoteMedia("http://example.invalid/a.png"))
     found = values(user(Text("see"), image), traits=LISTS, images=True)
     assert found == [{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image"}]}]
-    with pytest.raises(Unsupported, match="text only"):
+    with pytest.raises(Unsupported, match="supports only text"):
         values(user(image), traits=NOTHING, images=True)
     with pytest.raises(Unsupported, match="audio"):
         values(user(Audio(InlineMedia(b"x"))), traits=LISTS, images=True)

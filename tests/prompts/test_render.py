@@ -343,7 +343,7 @@ def test_reasoning_can_be_continued() -> None:
 @pytest.mark.parametrize(
     ("conversation", "word"),
     [
-        (of(USER, ASSISTANT, continue_final_message=True), "exclude"),
+        (of(USER, ASSISTANT, continue_final_message=True), "cannot be combined"),
         (of(USER, template=PREFILL), "assistant"),
         (of(template=PREFILL), "assistant"),
         (of(USER, CALLING, template=PREFILL), "tool calls"),

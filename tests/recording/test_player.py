@@ -74,7 +74,7 @@ def test_a_question_asked_again_gets_the_next_answer_and_then_the_first() -> Non
 def test_a_question_that_was_not_recorded_is_told() -> None:
     heard = jumping(ask(player(exchange("{}", "a")), body=b'{"other": 1}'))
     assert heard.status == 404
-    assert b"no answer to this POST /v1/chat/completions" in heard.body
+    assert b"no response for this POST /v1/chat/completions" in heard.body
 
 
 def test_by_path_any_body_will_do() -> None:

@@ -31,7 +31,7 @@ def build_command(options: type[Options], run: Callable[[Options], None], *, abo
 
     def call(**values: object) -> None:
         with report_errors():
-            run(options(**said))
+            run(options(**values))
 
     call.__doc__ = about
     # What typer looks at to find the options.

@@ -17,12 +17,12 @@ from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedMo
 __all__ = [
     "EmbedderBackend",
     "EventBackend",
+    "ModelSlot",
+    "ModelSpec",
+    "ModelState",
     "Models",
-    "Offer",
-    "Place",
     "ScorerBackend",
     "ServedModel",
-    "State",
     "TokenBackend",
 ]
 

@@ -22,7 +22,7 @@ from .control_tokens import ControlTokens
 from .token_replay import SampledPrefixes
 from .vocabulary import AddedToken, TokenizerError
 
-__all__ = ["Frame", "HfTokenizer", "TokenizerError", "load_tokenizer"]
+__all__ = ["HfTokenizer", "SpecialTokenWrapping", "TokenizerError", "load_tokenizer"]
 
 
 MAX_UNSHARED_CHARS = 16_384

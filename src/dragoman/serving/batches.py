@@ -340,14 +340,14 @@ class _BatchJob:
     async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
         """Still ours afterwards. Where it was cancelled meanwhile it is that, and nothing is changed."""
         try:
-            await self._save(batch, *more)
+            await self._save(batch, *changes)
         except CommitConflict:
             await self._reload()
             if self.batch.status != "cancelling":
                 raise
 
     async def _save(self, batch: BatchObject, *changes: Change, release: bool = False) -> None:
-        await self._lease.commit(batch.status, msgspec.json.encode(batch), *more, release=release)
+        await self._lease.commit(batch.status, msgspec.json.encode(batch), *changes, release=release)
         self.batch = batch
 
     async def _reload(self) -> None:

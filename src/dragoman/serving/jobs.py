@@ -75,7 +75,7 @@ class RecordLease:
     async def commit(self, state: str, body: bytes, *changes: Change, release: bool = False) -> None:
         """done: nobody works on it any more. Raises Refused where the record is not as it was."""
         run = None if release else self._store.run
-        await self._store.commit(*more, Replace(self.key, state, body, run, version=self.record.version))
+        await self._store.commit(*changes, Replace(self.key, state, body, run, version=self.record.version))
         version = self.record.version + 1
         self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
 

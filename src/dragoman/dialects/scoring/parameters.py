@@ -37,7 +37,7 @@ def _build_table(dialect: str, own_notes: tuple[tuple[str, str], ...], *extra_ro
             *honour(dialect, "truncation_side", note="only right: documents are truncated at the end"),
             *reject(dialect, "instruction", "scoring uses no template"),
             *reject(dialect, "chat_template_kwargs", "scoring uses no template", {}),
-            *more,
+            *extra_rows,
         )
     )
 

@@ -110,7 +110,7 @@ class MlxRunner:
 
     def _evaluate(self, *arrays: Array) -> None:
         """Compute the pools now, and what is wanted. What hung on an old pool would make the next write copy it."""
-        mx.eval(*wanted, *(array for cache in self._caches for array in (cache.keys, cache.values)))
+        mx.eval(*arrays, *(array for cache in self._caches for array in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:
         group = ChunkGroup(chunks)

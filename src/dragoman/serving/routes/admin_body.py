@@ -23,7 +23,7 @@ async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
         check_text(data)
         return msgspec.json.decode(data, type=body_type)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise translated(error) from None
+        raise translated(error, data) from None
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:
