@@ -42,7 +42,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
-        cast("dict[str, Any]", self.scope["extensions"])[PENDING] = self._watch_pending
+        cast("dict[str, Any]", self.scope)["extensions"][PENDING] = self._watch_pending
         await super().run_asgi()
 
     def data_received(self, data: bytes) -> None:

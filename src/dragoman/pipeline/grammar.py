@@ -155,5 +155,5 @@ def _build_reasoning_section(
     if ends_in_reasoning(syntax, prompt_tail):
         return ReasoningSection(syntax, is_open=True)
     enabled = prompt.reasoning.enabled
-    is_optional = backend.renderer is not None and not backend.renderer.template.traits.supports_thinking
+    is_optional = backend.renderer is not None and not backend.renderer.template.features.supports_thinking
     return ReasoningSection(syntax) if enabled or (enabled is None and is_optional) else None

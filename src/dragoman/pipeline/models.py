@@ -191,7 +191,7 @@ class Models:
             candidates = [slot for slot in self._slots if slot.memory and slot.state is not ModelState.DRAINING]
             if not candidates:
                 raise EngineError(
-                    f"The model `{new_slot.name}` needs more memory than the limit for all models (--model-memory-limit)."
+                    f"The model `{new_slot.name}` needs more memory than --model-memory-limit allows for all."
                 )
             await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 

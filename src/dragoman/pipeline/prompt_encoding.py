@@ -142,7 +142,7 @@ def _read_images(
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
     """A template that has a switch and no degrees thinks when any effort is asked for."""
-    reasoning, features = conversation.reasoning, renderer.template.traits
+    reasoning, features = conversation.reasoning, renderer.template.features
     if reasoning.effort is None or features.supports_reasoning_effort or not features.supports_thinking:
         return conversation
     enabled = reasoning.effort != "none" if reasoning.enabled is None else reasoning.enabled

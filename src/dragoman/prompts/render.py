@@ -80,7 +80,7 @@ class Renderer:
 
     def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
-        control_tokens, features = tokenizer.control_tokens, template.traits
+        control_tokens, features = tokenizer.control_tokens, template.features
         self._completable = control_tokens.find_completed_names(features.literals)
         self._reasoning_markers = frozenset(
             marker for marker in features.split_separators & control_tokens.names if "/" in marker
@@ -130,7 +130,7 @@ class Renderer:
 
         `conversation.template.template` is not looked at. Raises RequestError.
         """
-        reading = MessageOptions(self._template.traits, self._reasoning_markers, allows_images=pictures is not None)
+        reading = MessageOptions(self._template.features, self._reasoning_markers, allows_images=pictures is not None)
         shown = conversation.tools if tools is None else tools
         values = _TemplateValues(self._template, reading, conversation, shown)
         texts = values.collect_texts()
@@ -168,7 +168,7 @@ class _TemplateValues:
         self._kwargs = _read_kwargs(options.kwargs, template)
         self._documents = _read_documents(options.documents)
         names = {**self._reasoning_variables, **self._kwargs}
-        self.ignored_options = tuple(name for name in names if name not in template.traits.variables)
+        self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
     def build_all(self, visit: StringVisitor) -> JsonDict:
         messages: list[Json] = [*build_message_values(self._messages, self._message_options, visit)]
@@ -279,7 +279,7 @@ def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
 def _build_reasoning_variables(reasoning: ReasoningOptions, template: Template) -> JsonDict:
     variables_set: JsonDict = {}
     if reasoning.enabled is not None:
-        variables = template.traits.variables
+        variables = template.features.variables
         variables_set["thinking" if "thinking" in variables - {"enable_thinking"} else "enable_thinking"] = (
             reasoning.enabled
         )
@@ -291,7 +291,7 @@ def _read_kwargs(text: str | None, template: Template) -> JsonDict:
     if not isinstance(value, dict):
         raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
     for name in value:
-        if name in template.reserved or name.startswith("return_"):
+        if name in template.reserved_names or name.startswith("return_"):
             raise RequestError(f"chat_template_kwargs may not set {name!r}.", param="chat_template_kwargs")
     return value
 

@@ -23,8 +23,8 @@ class RequestTemplate(Struct, frozen=True):
 
     source: str
     special_tokens: Mapping[str, str]
-    traits: TemplateFeatures
-    reserved: frozenset[str]
+    features: TemplateFeatures
+    reserved_names: frozenset[str]
 
 
 class RequestTemplates:
@@ -46,7 +46,7 @@ class RequestTemplates:
             special_tokens = base.template.special_tokens
             reply = await self._ask(TemplateCall(_source(source, special_tokens)))
             assert reply.info is not None
-            template = RequestTemplate(source, special_tokens, reply.info.traits, reply.info.reserved)
+            template = RequestTemplate(source, special_tokens, reply.info.features, reply.info.reserved_names)
             known = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
             self._renderers[key] = known
             if len(self._renderers) > _KEPT:

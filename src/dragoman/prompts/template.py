@@ -49,7 +49,7 @@ _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
 
 
 class Template(Protocol):
-    """What is known of a template, wherever it is rendered. reserved: names that a client may not set."""
+    """What is known of a template, wherever it is rendered. reserved_names: those that a client may not set."""
 
     @property
     def source(self) -> str: ...
@@ -58,10 +58,10 @@ class Template(Protocol):
     def special_tokens(self) -> Mapping[str, str]: ...
 
     @property
-    def reserved(self) -> frozenset[str]: ...
+    def reserved_names(self) -> frozenset[str]: ...
 
     @property
-    def traits(self) -> capabilities.TemplateFeatures: ...
+    def features(self) -> capabilities.TemplateFeatures: ...
 
 
 class ChatTemplate:

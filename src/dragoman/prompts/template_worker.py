@@ -37,8 +37,8 @@ class TemplateCall(Struct, frozen=True):
 class TemplateInfo(Struct, frozen=True):
     """What `Renderer` has to know of a template."""
 
-    traits: TemplateFeatures
-    reserved: frozenset[str]
+    features: TemplateFeatures
+    reserved_names: frozenset[str]
 
 
 class TemplateReply(Struct, frozen=True):

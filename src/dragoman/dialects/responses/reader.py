@@ -224,7 +224,7 @@ def _build_render_options(
     include = body.include or ()
     if ENCRYPTED_REASONING in include and sealing_key is None:
         warnings.append(
-            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned only as content or summary"
+            f"include: the server has no key for {ENCRYPTED_REASONING}; reasoning is returned as content or summary"
         )
     wants_logprobs = LOGPROBS in include or bool(body.top_logprobs)
     return ResponsesRenderOptions(
