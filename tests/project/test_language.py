@@ -1,4 +1,4 @@
-"""Names and docstrings follow CONTRIBUTING.md: the field's terms, one meaning per name, docstrings that begin with the thing."""
+"""Names and docstrings follow CONTRIBUTING.md: the field's terms, and one meaning per name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .code_metrics import ROOT, Module
 
 MAX_SMALL_MODULES = 50
 MAX_PRIVATE_USED_ONCE = 0.25
-"""Bounds that only go down: small modules with a single importer (h11 has 1), and the share of functions that are private
-and referenced once (h11 5 %, starlette 3 %). The goals are 10 and 12 %."""
+"""Bounds that only go down: small modules with a single importer (h11 has 1), and the share of functions that are
+private and referenced once (h11 5 %, starlette 3 %). The goals are 10 and 12 %."""
 
 
 @cache
