@@ -314,7 +314,7 @@ async def test_a_wrong_order_names_its_field(wrong: dict[str, Any], param: str):
 
 
 async def test_a_server_that_keeps_nothing_has_no_batches():
-    with pytest.raises(openai.BadRequestError, match="keeps nothing"):
+    with pytest.raises(openai.BadRequestError, match="requires a store"):
         await house().openai().batches.list()
 
 

@@ -122,5 +122,5 @@ async def test_a_form_without_its_end_is_refused_and_leaves_no_file_open():
 
 
 async def test_a_server_that_keeps_nothing_says_so():
-    with pytest.raises(openai.BadRequestError, match="keeps nothing"):
+    with pytest.raises(openai.BadRequestError, match="requires a store"):
         await house().openai().files.list()

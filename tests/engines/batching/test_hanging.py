@@ -60,7 +60,7 @@ async def test_a_step_that_hangs_is_given_up_with_its_thread(small: Llama) -> No
     assert (engine.health().ready, engine.health().failed) == (False, False)
     clock.now += 240
     assert engine.health().failed
-    assert engine.health().reason == "no step for 301 s"
+    assert engine.health().reason == "no step completed for 301 s"
     ordered = asyncio.ensure_future(engine.reset_prefix_cache())
     await asyncio.sleep(0)
     # Returns although the thread does not.

@@ -127,7 +127,7 @@ def test_a_disk_that_takes_nothing_costs_nobody_an_answer(
         bench.finish()
         bench.stepper.offload(1000)
     assert told.answer == alone(small, ASK).answer
-    assert "not kept" in caplog.text
+    assert "not saved to disk" in caplog.text
 
 
 PREFIXES = [tuple(np.random.default_rng(seed).integers(0, 96, 64).tolist()) for seed in range(3)]

@@ -67,10 +67,10 @@ def test_values_of_every_kind_are_read(tmp_path: Path) -> None:
         (b"", "cannot be read"),
         (b"PK\x03\x04" + bytes(40), "not a GGUF file"),
         (gguf(ENTRIES, version=1), "version 1"),
-        (gguf(ENTRIES)[:-2], "cut off"),
+        (gguf(ENTRIES)[:-2], "truncated or damaged"),
         (gguf([entry("x", 77, b"")]), "type 77"),
-        (gguf([text("x" * 8)[:4] + b"\xff" * 8]), "cut off"),
-        (gguf([entry("x", ARRAY, struct.pack("<IQ", U32, 2**62))]), "cut off"),
+        (gguf([text("x" * 8)[:4] + b"\xff" * 8]), "truncated or damaged"),
+        (gguf([entry("x", ARRAY, struct.pack("<IQ", U32, 2**62))]), "truncated or damaged"),
         (gguf(ENTRIES[1:]), "general.architecture"),
     ],
 )

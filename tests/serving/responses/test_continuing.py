@@ -175,7 +175,7 @@ async def test_a_failed_response_adds_nothing_to_its_conversation() -> None:
 
 async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
     it = remembering(ScriptEntry((Say("x"),)))
-    with pytest.raises(openai.BadRequestError, match="together"):
+    with pytest.raises(openai.BadRequestError, match="cannot be combined"):
         await it.openai().responses.create(model="m", input="1", conversation="conv_1", previous_response_id="resp_1")
 
 
