@@ -75,7 +75,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, header: bytes) -> None:
 @pytest.mark.parametrize("content", [b"", b"abc", struct.pack("<Q", 1 << 60) + b"{}"])
 def test_a_file_that_is_too_short_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(EngineError, match="no safetensors file"):
+    with pytest.raises(EngineError, match="not a safetensors file"):
         Tensors(tmp_path)
 
 

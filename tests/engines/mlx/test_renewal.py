@@ -31,7 +31,7 @@ async def test_it_says_what_the_new_weights_say_in_numpy(tmp_path: Path) -> None
     engine = mlx.load(tmp_path / "old", EngineLimits(), dtype="float32")
     async with started(engine) as client:
         assert (await client.ask(ASK)).tokens != expected
-        with pytest.raises(RequestError, match="no safetensors file"):
+        with pytest.raises(RequestError, match="not a safetensors file"):
             await engine.control.update_weights(WeightsInMemory((b"\x80\x04.",)))
         await engine.control.update_weights(WeightsOnDisk(str(tmp_path / "new")))
         assert (await client.ask(ASK)).tokens == expected
