@@ -147,9 +147,9 @@ def test_plots_are_drawn_to_a_file(trace: str, tmp_path: Path, suffix: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["absent.jsonl"], "absent.jsonl: no such file"),
-        (["poisson", "--input-len", "x"], "'x' is no length"),
-        (["poisson", "--input-len", "9-3"], "'9-3' is no length"),
+        (["absent.jsonl"], "absent.jsonl: No such file"),
+        (["poisson", "--input-len", "x"], "'x' is not a length"),
+        (["poisson", "--input-len", "9-3"], "'9-3' is not a length"),
         (["poisson", "--request-rate", "0"], "rate and burstiness must be more than 0"),
         (["poisson", "--request-rate", "nan"], "rate and burstiness must be more than 0"),
         (["poisson", "--profile", "rtx9090"], "there is no profile 'rtx9090'; included profiles are rtx4090"),

@@ -184,7 +184,7 @@ async def test_weights_that_do_not_fit_are_refused_by_name_and_change_nothing(
         "not a safetensors file": WeightsInMemory((b"\x80\x04.",)),
         "is not at the offset": WeightsInMemory((good[:-1],)),
         "what was sent contains model.* twice": WeightsInMemory((good, good)),
-        "holds no": WeightsOnDisk(str(tmp_path / "nowhere")),
+        "contains no": WeightsOnDisk(str(tmp_path / "nowhere")),
     }
     for message, weights in wrong.items():
         with pytest.raises(RequestError, match=message):

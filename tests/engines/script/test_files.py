@@ -128,7 +128,7 @@ def _same(one: Script, other: Script) -> bool:
         ("[]", "s.yaml", "at least one entry"),
         ('[\n "a",\n {"reply": 1}\n]', "s.json", r"entry 2 \(line 3\): reply"),
         ('["\\ud800"]', "s.json", "surrogate"),
-        ('[{"reply": "x", "reply": "y"}]', "s.json", "given twice"),
+        ('[{"reply": "x", "reply": "y"}]', "s.json", "appears twice"),
         ('{"reply": "x"}', "s.json", "list of entries"),
         ("[1,", "s.json", "line 1"),
         ('"a"\n{"reply": "x",}\n', "s.jsonl", "line 2"),

@@ -143,7 +143,7 @@ def test_calls_that_all_have_the_same_number_are_told_apart_by_their_ids() -> No
 
 
 def test_a_call_of_nothing_is_a_failure() -> None:
-    with pytest.raises(EngineError, match="names no tool"):
+    with pytest.raises(EngineError, match="without a name"):
         reply(delta(tool_calls=[call(0, "{}", "c")]), end())
 
 

@@ -53,10 +53,10 @@ def test_a_log_of_our_own_keeps_what_prompts_share() -> None:
 def test_requests_without_an_answer_are_left_out_and_told() -> None:
     log = read_any(examples.vllm_bench(errors=["", "timeout", "", ""]))
     assert len(log.timings) == 3
-    assert "1 requests were not answered" in log.notes[0]
-    assert "1 requests were not answered" in read_any(examples.guidellm()).notes[0]
-    assert "1 requests were not answered" in read_any(examples.aiperf()).notes[0]
-    assert "1 requests were not answered" in read_any(examples.recording()).notes[0]
+    assert "1 requests failed" in log.notes[0]
+    assert "1 requests failed" in read_any(examples.guidellm()).notes[0]
+    assert "1 requests failed" in read_any(examples.aiperf()).notes[0]
+    assert "1 requests failed" in read_any(examples.recording()).notes[0]
 
 
 def test_several_runs_follow_each_other() -> None:
@@ -110,7 +110,7 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
         (examples.vllm_bench(start_times=None), "no start_times in it; they come with vLLM 0.11"),
         (examples.vllm_bench(itls=None), "run it again with --save-detailed"),
         (examples.vllm_bench(ttfts=[1.0]), "differ in length"),
-        (examples.vllm_bench(errors=["x"] * 4), "no answered request in it .4 were not answered"),
+        (examples.vllm_bench(errors=["x"] * 4), "no successful request .4 failed"),
         (examples.genai_perf(usage=False), "no usage.*include_usage"),
         (examples.recording(usage=False), "ask for stream_options.include_usage"),
         (examples.aiperf().replace(b"time_to_first_token", b"other"), "time_to_first_token.*--streaming"),
@@ -121,12 +121,12 @@ SUMMARY = {name: value for name, value in VLLM.items() if not isinstance(value, 
         (b"start,ttft,latency,isl,osl\n0,1,,1,1", "request 0: a time is missing"),
         (b"start,ttft,latency,isl,osl\n0,3,2,1,1", "not in this order"),
         (b"start,ttft,latency,isl,osl\n0,1,2,0,1", "no tokens in its prompt"),
-        (b"start,ttft,latency,isl,osl\n0,1000,9000,1,1", "milliseconds. Say --unit ms"),
+        (b"start,ttft,latency,isl,osl\n0,1000,9000,1,1", "milliseconds. Use --unit ms"),
         (b"start,ttft,latency,isl,osl\n0,nan,2,1,1", "not in this order"),
         (b"start,ttft,latency,isl,osl\n0,1,2,inf,1", "'inf' is not a count"),
         (b"hello", "neither JSON nor a CSV"),
         (b"\xff\xfe", "neither JSON nor a CSV"),
-        (b"{broken", "no JSON"),
+        (b"{broken", "not valid JSON"),
         (b"[1, 2]", "a request is an object"),
         (b"[]", "there is no request in it"),
         (b"{}", "there is no request in it"),
