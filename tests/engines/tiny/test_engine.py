@@ -203,7 +203,7 @@ async def test_an_engine_that_does_not_get_on_is_not_ready(small: Llama) -> None
         now[0] = 104.0
         assert client.engine.health().ready
         now[0] = 106.0
-        assert client.engine.health().reason == "no step for 6 s"
+        assert client.engine.health().reason == "no step completed for 6 s"
         gate.open()
         await client.ends(held)
         assert client.engine.health().ready
