@@ -99,6 +99,7 @@ def test_a_factory_may_give_a_whole_model() -> None:
         ("python:house_engine:nothing", "house_engine has no nothing"),
         ("python:house_engine", "python:MODULE:FACTORY"),
         ("python:house_engine:wrong", "returned a object"),
+        ("python:house_engine:Limited", r"the factory must take two arguments \(argument, settings\): too many"),
         ("python:house_engine:failing", "no licence"),
         ("hose", "unknown engine or model `hose`"),
     ],

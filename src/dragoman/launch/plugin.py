@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
+from inspect import signature
 from typing import Any
 
 from ..core.engine import Engine, HasContextLength
@@ -65,6 +66,10 @@ def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: str, argument: str) -> ServedModel:
+    try:
+        signature(factory).bind(argument, settings)
+    except TypeError as error:
+        raise ValueError(f"the factory must take two arguments (argument, settings): {error}") from error
     built = factory(argument, settings)
     if isinstance(built, ServedModel):
         return built
