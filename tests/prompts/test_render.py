@@ -413,6 +413,15 @@ def test_documents_are_a_list() -> None:
     assert caught.value.param == "documents"
 
 
+def test_documents_that_the_template_does_not_read_are_reported() -> None:
+    documents = '[{"title": "a"}]'
+    reads, ignores = "{{ messages[0].content }}{{ documents | tojson }}", "{{ messages[0].content }}"
+    for source, reported in ((reads, ()), (ignores, ("documents",))):
+        renderer = Renderer(ChatTemplate(source), TOKENIZERS["byte level"])
+        assert renderer.render(of(USER, documents=documents), now=NOW).ignored_options == reported
+        assert renderer.render(of(USER, documents="[]"), now=NOW).ignored_options == ()
+
+
 def test_a_template_that_refuses_is_a_400() -> None:
     with pytest.raises(RequestError, match="must alternate") as caught:
         render("mistral", of(USER, USER))

@@ -91,6 +91,22 @@ async def test_a_wrong_method_is_a_405_in_the_envelope() -> None:
     checked(await house(HELLO).get("/v1/completions"), 405)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", {"POST"}),
+        ("PUT", "/v1/models", {"GET", "HEAD"}),
+        ("DELETE", "/v1/chat/completions", {"POST", "GET", "HEAD"}),
+        ("PATCH", "/v1/messages", {"POST"}),
+    ],
+)
+async def test_a_405_lists_the_methods_that_the_path_supports(method: str, path: str, allowed: set[str]) -> None:
+    async with house(HELLO).http() as client:
+        response = await client.request(method, path)
+    assert response.status_code == 405
+    assert set(response.headers["allow"].split(", ")) == allowed
+
+
 async def test_a_wrong_media_type_is_refused() -> None:
     async with house(HELLO).http() as client:
         checked(await client.post(CHAT, content=b"{}", headers={"content-type": "text/plain"}), 415)

@@ -91,3 +91,52 @@ async def test_what_the_form_cannot_enforce_is_refused_or_said() -> None:
     assert "anyOf" in refused.json()["error"]["message"]
     assert warned.status_code == 200
     assert "anyOf" in warned.headers["x-dragoman-warnings"]
+
+
+FORCED = [
+    ("/v1/chat/completions", {"tools": [WEATHER], "tool_choice": "required"}),
+    (
+        "/v1/chat/completions",
+        {"tools": [WEATHER, CLOCK], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+    ),
+    ("/v1/messages", {"tools": [{"name": "get_weather", "input_schema": CITY}], "tool_choice": {"type": "any"}}),
+    (
+        "/v1/responses",
+        {"tools": [{"type": "function", "name": "get_weather", "parameters": CITY}], "tool_choice": "required"},
+    ),
+]
+
+
+def find_arguments(answer: dict[str, Any]) -> Any:
+    """Of the first call of an answer in any of the three dialects."""
+    if "choices" in answer:
+        return json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
+    if "content" in answer:
+        return next(block["input"] for block in answer["content"] if block["type"] == "tool_use")
+    return json.loads(next(item["arguments"] for item in answer["output"] if item["type"] == "function_call"))
+
+
+@pytest.mark.parametrize(("path", "fields"), FORCED)
+async def test_a_call_that_is_demanded_is_enforced_without_a_known_format(path: str, fields: dict[str, Any]) -> None:
+    talk = [{"role": "user", "content": "How is the weather in Rome?"}]
+    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    async with served("none") as client:
+        response = await client.post(
+            path, json={"input" if path == "/v1/responses" else "messages": talk, limit: 200, **fields}
+        )
+    assert response.status_code == 200, response.text
+    jsonschema_rs.validate(CITY, find_arguments(response.json()))
+
+
+async def test_tools_without_a_known_format_are_reported() -> None:
+    async with served("none") as client:
+        response = await asked(client, tools=[WEATHER], max_tokens=8)
+    assert response.status_code == 200
+    assert "--tool-call-parser" in response.headers["x-dragoman-warnings"]
+
+
+async def test_models_list_tools_only_where_calls_can_be_recognised() -> None:
+    for name, listed in (("none", False), ("hermes", True)):
+        async with served(name) as client:
+            card = (await client.get("/v1/models")).json()["data"][0]
+        assert ("tools" in card["dragoman"]["capabilities"]) == listed

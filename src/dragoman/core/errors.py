@@ -90,7 +90,16 @@ class ModelNotFound(NotFound):
 
 
 class MethodNotAllowed(RequestError):
+    """A method that a path does not support.
+
+    allowed: the methods that it supports; every 405 lists them in `Allow` (RFC 9110, section 15.5.6).
+    """
+
     status = 405
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class Conflict(RequestError):

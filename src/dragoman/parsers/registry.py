@@ -31,6 +31,8 @@ from .think import InlineThinkFormat, ThinkFormat
 
 GROUP = "dragoman.parsers"
 NO_PARSER = "none"
+DEFAULT_TOOL_FORMAT = "llama3_json"
+"""The format of forced calls where a model has none of its own: bare JSON, which needs no marker of the vocabulary."""
 
 Format = TypeVar("Format")
 FormatFactories = Mapping[str, Callable[[Collection[str]], Format]]

@@ -21,6 +21,7 @@ async def compile_grammar(
     model: ServedModel,
     backend: TokenBackend,
     request: GenerateRequest,
+    tool_format: ToolFormat | None,
     prompt_tail: str,
     warnings: list[str],
 ) -> CompiledGrammar | None:
@@ -31,7 +32,7 @@ async def compile_grammar(
     """
     tools = find_callable_tools(request)
     calls = (
-        None if model.tools is None or not tools else await _build_calls(model.tools, backend, request, tools, warnings)
+        None if tool_format is None or not tools else await _build_calls(tool_format, backend, request, tools, warnings)
     )
 
     def compose_whole() -> ConstraintGrammar | None:

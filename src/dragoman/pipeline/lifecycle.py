@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from ..core.engine import Encoder, Engine, TokenEngine
+from ..core.engine import Encoder, Engine, Feature, TokenEngine
 from ..core.errors import DragomanError, EngineError, Overloaded
 from ..core.events import Event
 from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
@@ -67,6 +67,9 @@ class ModelSummary:
                 capabilities |= {"generation"}
         if model.reasoning is not None:
             capabilities |= {"reasoning"}
+        if model.tools is None and not model.capabilities.native_tools:
+            # Only calls that a request demands can be enforced; what the model calls by itself cannot be recognised.
+            capabilities -= {Feature.TOOLS.value}
         return cls(model.max_model_len, tuple(sorted(capabilities)))
 
 

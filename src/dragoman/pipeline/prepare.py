@@ -10,10 +10,10 @@ import msgspec
 
 from ..constraints.grammar_compiler import CompiledGrammar
 from ..core.engine import Capabilities, Engine, Feature, TokenEngine, TokenRequest
-from ..core.errors import ContextTooLong
+from ..core.errors import ContextTooLong, Unsupported
 from ..core.events import AppliedEdit
 from ..core.request import Conversation, GenerateRequest, JsonObject, JsonSchema
-from ..core.syntax import ParseContext
+from ..core.syntax import ParseContext, ToolFormat
 from ..core.vision import PromptImage
 from ..parsers import registry
 from .admission import CallTerms, check_request, check_text_length, find_prompt_param
@@ -84,13 +84,43 @@ async def prepare_job(
         raise build_no_generation_error(backend)
     warnings = check_request(request, model.capabilities, terms, renders_prompt=isinstance(backend, TokenBackend))
     if isinstance(backend, EventBackend):
+        if not model.capabilities.native_tools:
+            _select_tool_format(model, request, warnings, can_enforce=False)
         if isinstance(request.prompt, Conversation) and request.prompt.drop_oldest:
             warnings.append("truncation is ignored: this model's engine builds its own prompts")
         if isinstance(request.prompt, Conversation) and request.prompt.edits:
             warnings.append("context_management is ignored: this model's engine builds its own prompts")
         return _build_event_job(model, backend.engine, request, terms), warnings
-    preparation = _TokenPreparation(model, backend, request, terms, index, warnings)
+    tool_format = _select_tool_format(model, request, warnings)
+    preparation = _TokenPreparation(model, backend, request, terms, index, warnings, tool_format)
     return await preparation.build_job(), warnings
+
+
+def _select_tool_format(
+    model: ServedModel, request: GenerateRequest, warnings: list[str], *, can_enforce: bool = True
+) -> ToolFormat | None:
+    """The format of this answer's tool calls.
+
+    A model whose chat template gives no format away can still be held to a call that the request demands, in a default
+    format; vLLM enforces `required` and named tools the same way. What is not demanded cannot be told from text.
+
+    Raises Unsupported where a call is demanded and nothing can enforce it.
+    """
+    if model.tools is not None or not find_callable_tools(request):
+        return model.tools
+    assert isinstance(request.prompt, Conversation)
+    if request.prompt.tool_choice.mode != "required":
+        warnings.append(
+            "tools: this model has no known tool call format, so calls are returned as text; set --tool-call-parser"
+        )
+        return None
+    if not can_enforce or Feature.GRAMMAR not in model.capabilities.features:
+        raise Unsupported(
+            "A tool call cannot be enforced: this model has no known tool call format (--tool-call-parser), and its "
+            "engine does not support grammars. Use `tool_choice: auto`.",
+            param="tool_choice",
+        )
+    return registry.find_tool_format(registry.DEFAULT_TOOL_FORMAT)
 
 
 def _build_event_job(model: ServedModel, engine: Engine, request: GenerateRequest, terms: CallTerms) -> EventJob:
@@ -134,6 +164,7 @@ class _TokenPreparation:
     terms: CallTerms
     index: int
     warnings: list[str]
+    tool_format: ToolFormat | None
 
     async def build_job(self) -> TokenJob:
         model, backend, request = self.model, self.backend, self.request
@@ -185,7 +216,9 @@ class _TokenPreparation:
             return None
         if Feature.GRAMMAR not in self.model.capabilities.features:
             return None
-        return await compile_grammar(self.model, self.backend, self.request, encoded.prompt_tail, self.warnings)
+        return await compile_grammar(
+            self.model, self.backend, self.request, self.tool_format, encoded.prompt_tail, self.warnings
+        )
 
     def _build_requests(
         self, encoded: EncodedPrompt, max_tokens: int, grammar: CompiledGrammar | None
@@ -246,7 +279,7 @@ class _TokenPreparation:
         is_conversation = isinstance(request.prompt, Conversation)
         return tuple(
             ChoicePipeline(
-                registry.create_parser(model.reasoning, model.tools, context) if is_conversation else None,
+                registry.create_parser(model.reasoning, self.tool_format, context) if is_conversation else None,
                 _build_stop_stage(request, choice),
             )
             for choice in range(n_choices)

@@ -167,7 +167,7 @@ class _TemplateValues:
         self._reasoning_variables = _build_reasoning_variables(conversation.reasoning, template)
         self._kwargs = _read_kwargs(options.kwargs, template)
         self._documents = _read_documents(options.documents)
-        names = {**self._reasoning_variables, **self._kwargs}
+        names = [*self._reasoning_variables, *self._kwargs, *(["documents"] if self._documents else [])]
         self.ignored_options = tuple(name for name in names if name not in template.features.variables)
 
     def build_all(self, visit: StringVisitor) -> JsonDict:

@@ -93,7 +93,9 @@ class ChatTemplate:
         except (RecursionError, SyntaxError, MemoryError) as error:
             raise RequestError("The chat template is nested too deeply.", param="chat_template") from error
         self.reserved_names: frozenset[str] = _RESERVED | self.special_tokens.keys() | self._sandbox.globals.keys()
-        self.features = capabilities.detect_features(tree, variables - self.reserved_names, self._render_probe)
+        # Every template is given documents; whether it reads them decides whether a request's are ignored.
+        read = variables - (self.reserved_names - {"documents"})
+        self.features = capabilities.detect_features(tree, read, self._render_probe)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
         """variables: `messages`, `tools`, `add_generation_prompt`, ...; characters: how much text is in them.

@@ -114,6 +114,8 @@ class HttpRequest:
             headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
         if error.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
+        if isinstance(error, MethodNotAllowed):
+            headers.append((b"allow", ", ".join(error.allowed).encode()))
         return self.envelope.status(error), headers, self.envelope.body(error, self.id)
 
 
@@ -191,8 +193,9 @@ class Endpoint:
         caller = self._service.keyring.authenticate(http.headers, self.access)
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
-            allowed = ", ".join(self.handlers)
-            raise MethodNotAllowed(f"{method} is not allowed on {self.path}; use {allowed}.")
+            allowed = (*self.handlers, *(("HEAD",) if "GET" in self.handlers else ()))
+            message = f"{method} is not allowed on {self.path}; use {', '.join(self.handlers)}."
+            raise MethodNotAllowed(message, allowed=allowed)
         try:
             return await handler(replace(http, caller=caller))
         finally:

@@ -208,7 +208,9 @@ def test_the_writer_knows_whether_it_was_the_limit_that_ended_an_answer(max_toke
     assert f'"stop_reason":"{told}"' in streamed(messages(max_tokens=max_tokens), Started(1), *ended)
 
 
-@pytest.mark.parametrize(("display", "shown"), [("omitted", False), ("summarized", True), (None, True)])
+@pytest.mark.parametrize(
+    ("display", "shown"), [("omitted", False), ("summarized", True), ("updates", True), (None, True)]
+)
 def test_the_writer_knows_whether_thoughts_are_shown(display: str | None, shown: bool):
     call = messages(thinking={"type": "adaptive", "display": display})
     assert ("thinking_delta" in streamed(call, Started(1), ReasoningDelta(0, "Hm."))) == shown

@@ -38,6 +38,29 @@ RESULT: dict[str, Any] = {"type": "function_call_output", "call_id": "c1", "outp
 THOUGHT: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "content": None}
 
 
+GOAL: dict[str, Any] = {
+    "type": "function_call_output",
+    "id": "fco_1",
+    "name": "goal_objective",
+    "namespace": "agent",
+    "output": "be good",
+}
+"""An output without a call, as Codex 0.169 adds it to its history once a goal is set."""
+
+
+def test_an_output_without_a_call_names_its_tool_to_the_model():
+    (message,) = turns(GOAL)
+    assert message.role is Role.USER
+    assert "".join(part.text for part in message.parts if isinstance(part, Text)).endswith("be good")
+    assert any("goal_objective" in part.text for part in message.parts if isinstance(part, Text))
+
+
+def test_an_output_without_a_call_is_stored_without_a_call_id():
+    (item,) = input_rows(GOAL)
+    assert "call_id" not in item
+    assert (item["name"], item["namespace"], item["output"]) == ("goal_objective", "agent", "be good")
+
+
 def test_a_string_is_a_message_of_the_user():
     assert turns({"role": "user", "content": "hello"}) == (Message(Role.USER, (Text("hello"),)),)
     assert responses().call.requests == responses(input=[{"role": "user", "content": "hello"}]).call.requests

@@ -230,3 +230,8 @@ def test_the_time_of_completion_is_told_where_there_is_a_clock():
     asked = read_responses(b'{"input":"x"}', OPTIONS, now=lambda: 17)
     assert whole(asked.call, *SAID)["completed_at"] == 17
     assert [event["response"]["completed_at"] for event in events(asked.call, *SAID)[:2]] == [None, None]
+
+
+def test_a_conversation_that_is_not_continued_is_reported():
+    assert any("store is false" in warning for warning in responses(conversation="conv_1", store=False).call.warnings)
+    assert not any("store" in warning for warning in responses(conversation="conv_1").call.warnings)

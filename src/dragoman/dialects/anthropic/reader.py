@@ -130,7 +130,10 @@ def _read_effort(body: MessagesPromptFields) -> str | None:
 
 def _omits_thinking(body: MessagesPromptFields) -> bool:
     display = body.thinking.display if body.thinking is not None else None
-    return display is not None and check_one_of(display, ("summarized", "omitted"), "thinking.display") == "omitted"
+    return (
+        display is not None
+        and check_one_of(display, ("summarized", "omitted", "updates"), "thinking.display") == "omitted"
+    )
 
 
 def _build_render_options(

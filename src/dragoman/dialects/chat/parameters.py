@@ -22,7 +22,7 @@ _HONOURED = (
     ("include_reasoning", "false hides the reasoning; its tokens still count"),
     ("chat_template", "if the server allows it"),
     ("chat_template_kwargs", "keys that the server allows; enable_thinking and thinking turn reasoning on or off"),
-    ("documents", ""),
+    ("documents", "a warning where the chat template does not read them"),
     ("add_generation_prompt", ""),
     ("continue_final_message", "requires a final assistant message"),
     ("return_prompt_text", ""),

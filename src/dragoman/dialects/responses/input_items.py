@@ -114,10 +114,10 @@ def _render_message(item: WireItem, status: str) -> bytes:
 
 def _render_call(kind: str, item: WireItem, status: str, path: str) -> bytes:
     """A call, or what came of it."""
-    fields = b'"type":"%s","status":"%s","call_id":%s' % (
-        kind.encode(), status.encode(), encode_string(item.call_id or item.id or ""),
-    )  # fmt: skip
-    fields += _render_present(name=item.name, namespace=item.namespace)
+    is_output = kind.endswith("_output")
+    call_id = item.call_id if is_output else item.call_id or item.id or ""
+    fields = b'"type":"%s","status":"%s"' % (kind.encode(), status.encode())
+    fields += _render_present(call_id=call_id, name=item.name, namespace=item.namespace)
     match kind:
         case "function_call":
             return fields + b',"arguments":' + encode_string(read_arguments(item.arguments, f"{path}.arguments"))

@@ -200,12 +200,18 @@ class _TurnBuilder:
         self._open_parts.append(ToolCall(call_id, name, arguments, custom=custom))
 
     def _add_result(self, item: WireItem, path: str) -> None:
-        if not item.call_id:
+        if not item.call_id and not item.name:
             raise missing_parameter(f"{path}.call_id")
         if item.output is None:
             raise missing_parameter(f"{path}.output")
         content = tuple(_to_result_part(part) for part in _read_content(item.output, f"{path}.output"))
         self._close_turn()
+        if not item.call_id:
+            # An output that no call precedes, such as the goals of Codex 0.169 (openai-python 3.54: `call_id` is
+            # optional beside `name`). Chat templates know no such turn, so the model reads it as a user's.
+            name = self._qualify(item.name or "", item.namespace)
+            self._messages.append(Message(Role.USER, (Text(f"Output of {name}:\n"), *content)))
+            return
         result = ToolResult(item.call_id, content)
         self._messages.append(Message(Role.TOOL, (result,), self._names.get(item.call_id)))
 

@@ -178,6 +178,8 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
     if body.background and body.store is False:
         raise invalid_value("background", "it needs 'store' to be true")
     check_metadata(body.metadata)
+    if body.conversation and body.store is False:
+        warnings.append("conversation: nothing is added to it, because store is false")
     check_service_tier(body.service_tier, warnings)
     if body.stream_options is not None and body.stream_options.include_obfuscation:
         raise Unsupported(
