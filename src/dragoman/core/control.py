@@ -89,8 +89,8 @@ class Trainable(Protocol):
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
         """Replace all tensors of the model, by their names in its checkpoint, and return the new version.
 
-        The swap happens between two steps, so that no token is sampled by a mixture. Running sequences continue with the
-        new weights, and their KV cache is computed again.
+        The swap happens between two steps, so that no token is sampled by a mixture. Running sequences continue
+        with the new weights, and their KV cache is computed again.
 
         version: the new version's name; None generates one.
 

@@ -21,7 +21,7 @@ from .vision import PromptImage
 
 
 class Feature(StrEnum):
-    """A feature that only some engines have. A request that needs a missing one is rejected with a 400 that names it."""
+    """A feature that only some engines have. A request for a missing one is rejected with a 400 that names it."""
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -121,7 +121,7 @@ class Matcher(Protocol):
     """The state of one constrained answer: which tokens may come next."""
 
     def mask(self) -> bytes:
-        """A bit mask over token ids, little-endian within each byte; 1 is allowed. May be longer than the vocabulary."""
+        """A bit mask over token ids, little-endian in each byte; 1 is allowed. May be longer than the vocabulary."""
         ...
 
     def allows(self, token: int) -> bool:
@@ -284,8 +284,8 @@ class TokenEngine(Protocol):
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
         """Queue a sequence.
 
-        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested, Sampled for each token, then Ended
-        or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first token
+        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested, Sampled for each token, then
+        Ended or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first token
         and whenever the weights change.
 
         Raises:

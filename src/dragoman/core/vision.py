@@ -52,7 +52,7 @@ class ImageProcessor(Protocol):
 
     @property
     def uses_text_placeholder(self) -> bool:
-        """The template is shown no images, but texts that are the placeholder."""
+        """The template receives no images, but texts that are the placeholder."""
         ...
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:

@@ -1,4 +1,4 @@
-"""The fields of a chat message on the wire, as JSON bytes: what chunks and whole messages are made of."""
+"""The fields of a chat message on the wire as JSON bytes, shared by chunks and full messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..json_encoding import encode_string
 
 
 def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
-    """text: as JSON. One thought under each of the names that clients read."""
+    """Render reasoning under each of the names that clients read. text: as JSON."""
     return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
 
 
 def render_call_start(event: ToolCallStart, index: int) -> bytes:
-    """A delta that opens a call: the only one with its id, type and name."""
+    """The delta that starts a call: the only one with its id, type and name."""
     kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
     return b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":""}}]' % (
         index, encode_string(event.id), kind, kind, encode_string(event.name), field,
@@ -36,7 +36,7 @@ def render_legacy_arguments(text: str) -> bytes:
 
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
-    """The whole message. Where there is only reasoning, a refusal or calls, the content is null."""
+    """The full message. Its content is null if it has only reasoning, a refusal or calls."""
     text, thought, refusal, calls = (
         choice.join_text(),
         choice.join_reasoning(),
