@@ -285,8 +285,8 @@ class TokenEngine(Protocol):
         """Queue a sequence.
 
         `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested, Sampled for each token, then
-        Ended or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first token
-        and whenever the weights change.
+        Ended or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first
+        token and whenever the weights change.
 
         Raises:
             Overloaded: the queue is full.

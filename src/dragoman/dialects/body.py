@@ -67,7 +67,7 @@ class BodySchema(Generic[T]):
 
 @contextmanager
 def prefix_param(field: str) -> Generator[None]:
-    """Errors name the field by its whole path."""
+    """Prefix `field` to the `param` of errors raised in this context."""
     try:
         yield
     except RequestError as error:

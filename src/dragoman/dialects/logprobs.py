@@ -118,8 +118,9 @@ class TextOffsets:
         return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), self._build_alternatives(token))
 
     def _build_alternatives(self, token: Token) -> dict[str, float]:
-        """Alternatives, best first; in vLLM's profile the sampled token, which is always included, comes first. Of two with
-        the same text the higher logprob is used.
+        """Alternatives, best first, and the sampled token, which comes first in vLLM's profile.
+
+        Of two with the same text the higher logprob is used.
         """
         logprobs: dict[str, float] = {}
         best = token.top[: self._top]

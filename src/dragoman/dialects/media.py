@@ -12,7 +12,7 @@ from .body import invalid_value
 
 
 def read_url(url: str, param: str) -> MediaSource:
-    """Read a media URL: data URLs are decoded, http and https stay URLs, and all others, such as `file:`, are rejected."""
+    """Read a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
     scheme = url[:8].partition(":")[0].lower()
     if scheme == "data":
         return _read_data_url(url, param)

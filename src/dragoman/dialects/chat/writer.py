@@ -106,8 +106,8 @@ class ChatWriter(ChunkWriter):
         "_chunk_starts",
         "_counter",
         "_envelope",
-        "_is_plain",
         "_has_delta",
+        "_is_plain",
         "_is_vllm",
         "_options",
         "_wants_prompt",
@@ -249,8 +249,8 @@ class ChatWriter(ChunkWriter):
         )
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
         # An empty answer has an empty content, in a stream as in the full response.
-        is_told = self._is_vllm or self._has_delta[event.choice]
-        empty = b"" if is_told else self._render_chunk(event.choice, b'{"content":""}', b"null")
+        has_content = self._is_vllm or self._has_delta[event.choice]
+        empty = b"" if has_content else self._render_chunk(event.choice, b'{"content":""}', b"null")
         return empty + self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
 
     def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
@@ -260,14 +260,14 @@ class ChatWriter(ChunkWriter):
             self._get_state(choice).pending_tokens.extend(tokens)
 
     def _score(self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False) -> None:
-        """Collect the tokens that `logprobs` lists: all of them in vLLM's profile, as in vLLM, else those of the content."""
+        """Collect the tokens that `logprobs` lists: all of them in vLLM's profile, else those of the content."""
         if self._options.logprobs is None:
             return
-        said = self._get_state(choice)
+        state = self._get_state(choice)
         if self._is_vllm:
-            said.scored.extend((refusal, token) for token in tokens)
+            state.scored.extend((refusal, token) for token in tokens)
         else:
-            said.score(text, tokens, refusal=refusal)
+            state.score(text, tokens, refusal=refusal)
 
     def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
