@@ -164,14 +164,14 @@ class CompletionsWriter(ChunkWriter):
             self._counter.add(tokens)
         if not self._wants_tokens:
             return
-        said = self._get_state(choice)
-        said.pending_tokens.extend(tokens)
+        state = self._get_state(choice)
+        state.pending_tokens.extend(tokens)
         if self._is_vllm:
-            said.scored.extend(tokens)
+            state.scored.extend(tokens)
         elif text is not None:
-            said.scored.extend(said.content.feed(text, tokens))
+            state.scored.extend(state.content.feed(text, tokens))
         elif ended:
-            said.scored.extend(said.content.close())
+            state.scored.extend(state.content.close())
 
     def _render_chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""

@@ -1,4 +1,4 @@
-"""Free-form JSON of a client as it is given back: on one line, and otherwise as it was written."""
+"""Free-form JSON of a client, echoed on one line and otherwise unchanged."""
 
 from __future__ import annotations
 

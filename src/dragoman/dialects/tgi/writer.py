@@ -308,14 +308,15 @@ class TgiWriter:
 
     def _tokens(self, choice: Choice) -> list[_Token]:
         """With the texts that a stream tells."""
-        pieces, told = _TokenPieces(), list[tuple[Token, str]]()
+        pieces, token_texts = _TokenPieces(), list[tuple[Token, str]]()
         for part in choice.parts:
-            told += (
+            token_texts += (
                 pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)
             )
-        told += pieces.skip(choice.trailing_tokens) + pieces.close()
+        token_texts += pieces.skip(choice.trailing_tokens) + pieces.close()
         return [
-            msgspec.structs.replace(self._build_token(token), text=replace_surrogates(text)) for token, text in told
+            msgspec.structs.replace(self._build_token(token), text=replace_surrogates(text))
+            for token, text in token_texts
         ]
 
     def _add_prefix(self, text: str) -> str:
