@@ -193,7 +193,7 @@ def _read_reference(source: BlockSource, kind: str, param: str) -> CoreSource:
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
-    """Read a call. Arguments that were invalid JSON, sent out under INVALID_JSON_KEY, are restored as the model wrote them."""
+    """Read a call. Invalid arguments, which were sent out under INVALID_JSON_KEY, are restored unchanged."""
     id, name = _require(block.id, f"{path}.id"), _require(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:

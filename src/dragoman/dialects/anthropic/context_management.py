@@ -51,7 +51,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
 
 
 def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
-    """Parse a thinking edit. With `keep: all` it is a no-op: the template then decides which past thinking is included."""
+    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
     other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
     if any(field is not None for field in other_fields):
         raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")

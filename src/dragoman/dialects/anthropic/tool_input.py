@@ -31,8 +31,8 @@ _REPLACEMENT = r"\ufffd"
 class ToolInputStreamer:
     """Incremental JSON validator; accepts the arguments in any chunks.
 
-    Strings are sent as they arrive, scalars when complete, keys only together with their values, and the last bracket at
-    the end. Strings that some parsers reject are repaired: a backslash that escapes nothing is doubled, control
+    Strings are sent as they arrive, scalars when complete, keys only together with their values, and the last bracket
+    at the end. Strings that some parsers reject are repaired: a backslash that escapes nothing is doubled, control
     characters are escaped, and a lone surrogate becomes U+FFFD.
     """
 
@@ -63,7 +63,7 @@ class ToolInputStreamer:
         return "".join(self._sent[sent_count:])
 
     def end(self, *, is_cut_off: bool) -> str:
-        """End the input and return the rest. is_cut_off: the answer was truncated, so that incomplete JSON is no error."""
+        """End the input and return the rest. is_cut_off: the answer was truncated; incomplete JSON is no error."""
         if self._state is ToolInputStreamer._read_end and not self._is_broken:
             return self._send(is_complete=True)
         raw = "".join(self._raw)

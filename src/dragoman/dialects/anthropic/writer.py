@@ -56,8 +56,8 @@ def no_signature(_: str) -> str:
 class MessagesRenderOptions(Struct, frozen=True):
     """The response options of Messages.
 
-    max_tokens: the client's limit, None for the rest of the context; an answer that ended by length with fewer tokens has
-    filled the context.
+    max_tokens: the client's limit, None for the rest of the context; an answer that ended by length with fewer tokens
+    has filled the context.
     omit_thinking: render thinking blocks with their signature only.
     sign: returns the signature of complete thinking.
     reports_edits: report the applied context edits.

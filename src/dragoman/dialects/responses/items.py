@@ -266,7 +266,7 @@ def read_texts(content: WireContent | None) -> list[str]:
 
 
 def read_arguments(raw: Raw, param: str) -> str:
-    """A call's arguments as text. Invalid JSON from a model is replayed unchanged; some local clients send an object."""
+    """A call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
     text = bytes(raw).strip()
     if text in (b"", b"null"):
         return ""

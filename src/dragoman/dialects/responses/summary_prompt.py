@@ -29,7 +29,7 @@ MAX_SUMMARY_TOKENS = 4096
 
 
 def build_summary_request(request: GenerateRequest) -> GenerateRequest:
-    """Build the request for a summary: free text, without the request's constraint, of as many turns as fit the context."""
+    """Build the request for a summary: unconstrained text about as many turns as fit the context."""
     prompt = request.prompt
     assert isinstance(prompt, Conversation)
     limits = request.limits

@@ -112,7 +112,7 @@ class ResponsesWriter:
         return self._render_response(IN_PROGRESS, [], None)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """Render both error events, since each is the only one that some clients read. An open item never becomes done."""
+        """Render both error events: some clients read only one of them. An open item never becomes done."""
         start_events = self._render_start()
         error_event = self._render_event(b"error", render_error_fields(error))
         return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
@@ -289,5 +289,5 @@ def _map_status(reason: FinishReason) -> bytes:
 
 
 def _map_incomplete_reason(reason: FinishReason) -> bytes:
-    """Responses has no reason for an aborted answer: it is reported as truncated, so that no client takes it for complete."""
+    """Responses has no reason for an aborted answer, which is reported as truncated: it is not complete."""
     return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"
