@@ -1,7 +1,7 @@
-"""The wire grammar of SGLang's /generate, for the streams and objects of any server that sends the whole text so far.
+"""The wire grammar of SGLang's /generate, to check any server that sends the cumulative text in each event.
 
-each choice:  so far*  finished        each one begins with what the one before it said
-the stream:   choices interleaved, told apart by `index` where there are several; then [DONE], unless an error came
+each choice:  partial*  finished       each event's text starts with the text of the previous one
+the stream:   choices interleaved, identified by `index` if there are several; then [DONE], unless an error came
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 
 def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
-    """The last of each choice, in order, if the stream keeps the rules; none of one that failed. Raises Violation."""
+    """Check a stream, and return each choice's last event, in order; none if the stream failed. Raises Violation."""
     stream, last_answers = ParsedStream(data), dict[int, Json]()
     has_failed = False
     for answer in stream.payloads:
@@ -40,7 +40,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
 
 
 def check_object(answer: Json) -> None:
-    """One whole answer. Raises Violation."""
+    """Check a full answer. Raises Violation."""
     _check_answer(answer)
     require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
 
