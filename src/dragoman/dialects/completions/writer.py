@@ -154,7 +154,7 @@ class CompletionsWriter(ChunkWriter):
         return self._render_chunk(event.choice, "", reason, event.stop, transfer)
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
-        """An echo is the first chunk of each of the prompt's choices; prompt ids without echo go with the choice's next chunk."""
+        """Echo the prompt in the first chunk of each of its choices; ids without echo go with the choice's next chunk."""
         choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
         for choice in choices:
             self._get_state(choice).prompt = event
@@ -165,7 +165,7 @@ class CompletionsWriter(ChunkWriter):
     def _buffer_tokens(
         self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
     ) -> None:
-        """text: what the tokens released; None where it is no part of the completion."""
+        """text: the text that the tokens released; None if it is not part of the completion."""
         if self._counter is not None:
             self._counter.add(tokens)
         if not self._wants_tokens:

@@ -36,7 +36,7 @@ class ModelCard(Struct, frozen=True):
 
 
 class _DragomanFields(Struct, frozen=True):
-    """This server's own fields, nested in one field because strict clients ignore only unknown top-level fields."""
+    """This server's own fields, in an object of their own so that the top level has only one non-standard field."""
 
     state: str
     aliases: tuple[str, ...]

@@ -119,7 +119,10 @@ class _TgiBody(Struct, frozen=True):
 
 
 class _LightllmBody(Struct, frozen=True):
-    """LightLLM's full response. With one choice only the text is an array. Counts of several choices without tokens are null."""
+    """LightLLM's full response.
+
+    With one choice only the text is an array. With several, counts are null if the engine reports no tokens.
+    """
 
     generated_text: list[str]
     count_output_tokens: int | list[int | None] | None
@@ -145,7 +148,9 @@ class _PendingEvent(Struct):
 
 
 class _TokenPieces:
-    """The tokens of an answer with their parts of the text, equal in streams and full responses: joined they are the text.
+    """The tokens of an answer with their parts of the text, equal in streams and full responses.
+
+    Joined, the parts are the text.
 
     A control token is represented by its name, as in TGI, and is not part of the text.
     """
@@ -340,7 +345,7 @@ class TgiWriter:
         return _Token(_get_known_id(token), replace_surrogates(token.text), logprob_value, token.special)
 
     def _build_top(self, token: Token) -> list[_Token]:
-        """Whether an alternative is a control token is not known of any but the sampled one."""
+        """Build the alternatives. Only for the sampled token is it known whether it is a control token."""
         return [
             _Token(
                 _get_known_id(alternative),
@@ -373,7 +378,7 @@ def _get_known_id(token: Token | Alternative) -> int | None:
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:
-    """TGI has no word for an answer that was ended from outside: it is cut off, as by a limit."""
+    """TGI has no reason for an aborted answer: it is reported as `length`, like a truncated one."""
     if finish.reason is not FinishReason.STOP:
         return "length"
     return "eos_token" if finish.stop is None else "stop_sequence"
