@@ -161,9 +161,7 @@ class _MessagesStreamState:
 
     def _end(self, event: Json) -> None:
         block = self._require_open_block(event)
-        require(
-            block.kind != "thinking" or block.is_signed, f"block {block.index}: a thought without a signature_delta"
-        )
+        require(block.kind != "thinking" or block.is_signed, f"block {block.index}: thinking without a signature_delta")
         self._closed_blocks.append(block)
         self._block = None
 

@@ -39,7 +39,7 @@ class ChunkState(ABC):
         self._check_constant(chunk)
         choices = require_objects(chunk.get("choices"), "choices")
         if not choices:
-            require(self._include_usage, "a usage chunk that nobody asked for")
+            require(self._include_usage, "a usage chunk that was not requested")
             require(self._has_ended, "usage before all choices ended")
             shared_shapes.check_usage(chunk.get("usage"))
             self._has_usage = True
@@ -49,7 +49,7 @@ class ChunkState(ABC):
     def _close(self, done: bool) -> None:
         require(done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
         require(self._has_failed or self._has_ended, "a choice without finish_reason")
-        require(self._has_failed or self._has_usage == self._include_usage, "usage was asked for and did not come")
+        require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
 
     def _check_constant(self, chunk: Json) -> None:
         require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")

@@ -32,7 +32,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     if has_failed:
         return []
     require(
-        sorted(last_answers) == list(range(choices)), f"{choices} choices were asked for, {sorted(last_answers)} came"
+        sorted(last_answers) == list(range(choices)), f"{choices} choices were requested, got {sorted(last_answers)}"
     )
     for answer in last_answers.values():
         check_object(answer)
@@ -51,9 +51,9 @@ def _check_next(previous: Json | None, answer: Json) -> None:
         return
     require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
     require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
-    require(answer["text"].startswith(previous["text"]), "the text is not what was said before, and more")
+    require(answer["text"].startswith(previous["text"]), "the text does not start with the previous text")
     count = len(previous["output_ids"])
-    require(answer["output_ids"][:count] == previous["output_ids"], "the ids are not those of before, and more")
+    require(answer["output_ids"][:count] == previous["output_ids"], "the ids do not start with the previous ids")
 
 
 def _check_answer(answer: Json) -> None:

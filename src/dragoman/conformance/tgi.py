@@ -44,7 +44,7 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
     token_texts = "".join(event["token"]["text"] for event in events if not event["token"]["special"])
-    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not what the tokens said")
+    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not the text of the tokens")
     return events
 
 

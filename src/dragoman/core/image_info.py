@@ -17,6 +17,7 @@ MAX_PIXELS = 64_000_000
 """Maximum pixels of one image: 8000 x 8000, Anthropic's limit."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Unregistered names that clients send for a registered type (and APNG, which has the signature of PNG).
 _MEDIA_TYPE_ALIASES = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -84,7 +85,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
         and _MEDIA_TYPE_ALIASES.get(declared_type, declared_type) != info.media_type
     ):
         raise RequestError(
-            f"The image in '{param}' is said to be {declared_type[:64]!r}, but it is {info.media_type!r}.",
+            f"The image in '{param}' is declared as {declared_type[:64]!r}, but it is {info.media_type!r}.",
             param=param,
             code="invalid_image_format",
         )

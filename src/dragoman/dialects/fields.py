@@ -15,6 +15,7 @@ from .base import Profile, ReaderOptions
 from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
 
 INT32 = 2**31 - 1
+# The limit of OpenAI's `top_logprobs`, and the default of vLLM's `max_logprobs`.
 MAX_LOGPROBS = 20
 MAX_CHOICES = 4_096
 """Maximum choices of one call, over all of its prompts."""

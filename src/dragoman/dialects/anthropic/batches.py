@@ -171,7 +171,7 @@ class CursorQuery(Struct, frozen=True):
 
 
 def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
-    """Raises RequestError."""
+    """Parse the query. Raises RequestError."""
     text = "20" if limit is None else limit
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")

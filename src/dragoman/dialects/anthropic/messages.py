@@ -35,7 +35,7 @@ class MessageHistory(Struct, frozen=True):
 def read_history(
     messages: Sequence[AnthropicWireMessage],
     system: str | list[WireContentBlock] | None,
-    thoughts: ThinkingBlockReader,
+    thinking_reader: ThinkingBlockReader,
     *,
     drop_nonces: bool = True,
 ) -> MessageHistory:
@@ -45,7 +45,7 @@ def read_history(
     """
     system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
-    turns = tuple(_group_turns(_read_parts(messages, thoughts)))
+    turns = tuple(_group_turns(_read_parts(messages, thinking_reader)))
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
     last_turn = turns[-1]
@@ -65,7 +65,9 @@ def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
     return any(setting == {"enabled": True} for setting in settings)
 
 
-def _read_parts(messages: Sequence[AnthropicWireMessage], thoughts: ThinkingBlockReader) -> Iterator[tuple[Role, Part]]:
+def _read_parts(
+    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
+) -> Iterator[tuple[Role, Part]]:
     """All parts with their roles, in order."""
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
@@ -74,7 +76,7 @@ def _read_parts(messages: Sequence[AnthropicWireMessage], thoughts: ThinkingBloc
             check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
         if message.content is None and message.output_config is not None:
             continue
-        for part in read_content(message.content, message.role, f"messages[{i}].content", thoughts):
+        for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
             if message.clear_at != "next_user_message" or i > last_user:
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 

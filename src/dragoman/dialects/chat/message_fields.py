@@ -37,13 +37,13 @@ def render_legacy_arguments(text: str) -> bytes:
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
     """The full message. Its content is null if it has only reasoning, a refusal or calls."""
-    text, thought, refusal, calls = (
+    text, reasoning, refusal, calls = (
         choice.join_text(),
         choice.join_reasoning(),
         choice.join_refusal(),
         choice.list_calls(),
     )
-    is_empty = not text and (thought or refusal or calls)
+    is_empty = not text and (reasoning or refusal or calls)
     fields = [
         b'"role":"assistant"',
         b'"content":' + (b"null" if is_empty else encode_string(text)),
@@ -57,8 +57,8 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         fields.append(b'"function_call":null')
     if calls and not legacy:
         fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
-    if names and (thought or profile is Profile.VLLM):
-        fields.append(render_reasoning(names, encode_string(thought) if thought else b"null"))
+    if names and (reasoning or profile is Profile.VLLM):
+        fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     return b"{%s}" % b",".join(fields)
 
 

@@ -45,7 +45,7 @@ PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_
 
 
 def read_messages(messages: Sequence[ChatWireMessage]) -> tuple[Message, ...]:
-    """Raises RequestError with the path of the offending field."""
+    """Parse messages. Raises RequestError with the path of the offending field."""
     reader = _MessageReader()
     return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
 

@@ -18,6 +18,7 @@ from .writer import CompletionsRenderOptions, CompletionsWriter
 
 ID_PREFIX = "cmpl-"
 MAX_PROMPTS = 2_048
+# The default of OpenAI's API and of vLLM.
 DEFAULT_MAX_TOKENS = 16
 
 _SCHEMA = BodySchema(CompletionsBody)

@@ -154,7 +154,7 @@ class CompletionsWriter(ChunkWriter):
         return self._render_chunk(event.choice, "", reason, event.stop, transfer)
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
-        """Echo the prompt in the first chunk of each of its choices; ids without echo go with the choice's next chunk."""
+        """Echo the prompt in the first chunk of each of its choices. Ids without echo are in the next chunk."""
         choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
         for choice in choices:
             self._get_state(choice).prompt = event
