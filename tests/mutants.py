@@ -787,8 +787,8 @@ MUTANTS = (
     Mutant(
         "hidden reasoning shows in the object",
         "dialects/chat/message_fields.py",
-        "if names and (thought or profile is Profile.VLLM):\n        fields.append(render_reasoning(names,",
-        'if thought or profile is Profile.VLLM:\n        fields.append(render_reasoning(names or ("reasoning",),',
+        "if names and (reasoning or profile is Profile.VLLM):\n        fields.append(render_reasoning(names,",
+        'if reasoning or profile is Profile.VLLM:\n        fields.append(render_reasoning(names or ("reasoning",),',
         (CHAT,),
     ),
     # What surrounds the choices.

@@ -56,7 +56,7 @@ def test_good_logprobs_pass():
         ([ROLE, HELLO, DONE], "without finish_reason"),
         ([DONE], "without finish_reason"),
         ([ROLE, STOP, DONE, STOP], "after .DONE."),
-        ([ROLE, STOP, USAGE, DONE], "nobody asked"),
+        ([ROLE, STOP, USAGE, DONE], "not requested"),
         ([HELLO, STOP, DONE], "has no role"),
         ([chat({"role": "assistant", "content": "x"}), STOP, DONE], "more than a role"),
         ([ROLE, ROLE, STOP, DONE], "the role again"),
@@ -105,7 +105,7 @@ def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: st
 @pytest.mark.parametrize(
     ("payloads", "rule"),
     [
-        ([ROLE, HELLO, STOP, DONE], "did not come"),
+        ([ROLE, HELLO, STOP, DONE], "is missing"),
         ([ROLE, USAGE, STOP, DONE], "before all choices ended"),
         ([ROLE, STOP, USAGE, USAGE, DONE], "after the one with usage"),
         ([ROLE, STOP, USAGE | {"usage": None}, DONE], "usage is None"),

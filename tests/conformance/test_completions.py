@@ -46,7 +46,7 @@ def test_usage_passes_where_it_was_asked_for():
     [
         ([HELLO, STOP], r"no \[DONE\]"),
         ([HELLO, DONE], "without finish_reason"),
-        ([HELLO, STOP, USAGE, DONE], "nobody asked"),
+        ([HELLO, STOP, USAGE, DONE], "not requested"),
         ([HELLO, STOP, STOP, DONE], "after finish_reason"),
         ([text("x", index=1), text("", reason="stop", index=1), DONE], "without finish_reason"),
         ([text("", reason="tool_calls"), DONE], "finish_reason is"),
@@ -72,7 +72,7 @@ def test_each_rule_is_noticed_when_it_is_broken(payloads: list[object], rule: st
 def test_usage_has_its_place():
     with pytest.raises(Violation, match="before all choices ended"):
         check_stream(sse(HELLO, USAGE, STOP, DONE), include_usage=True)
-    with pytest.raises(Violation, match="did not come"):
+    with pytest.raises(Violation, match="is missing"):
         check_stream(sse(HELLO, STOP, DONE), include_usage=True)
 
 

@@ -42,7 +42,7 @@ def test_a_good_stream_passes(payloads: list[object]):
         ([], "never finished"),
         ([HI, END, event(3, "!")], "after the last"),
         ([HI, event(3, " you", "hi you")], "index is 3"),
-        ([HI, event(2, " you", "hi")], "not what the tokens said"),
+        ([HI, event(2, " you", "hi")], "not the text of the tokens"),
         ([HI, END | {"details": ENDED | {"finish_reason": "stop"}}], "finish_reason"),
         ([HI | {"details": ENDED}, END], "before the end"),
         ([HI | {"finished": True}, END], "finished is not"),

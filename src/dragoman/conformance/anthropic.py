@@ -1,4 +1,4 @@
-"""The wire grammar of Anthropic Messages, for the streams and objects of any server.
+"""The wire grammar of Anthropic Messages, to check the streams and objects of any server.
 
 the stream:  message_start  block*  message_delta  message_stop; a ping anywhere; an error ends it at any point
 each block:  content_block_start(i)  content_block_delta(i)*  content_block_stop(i); one open at a time, i = 0, 1, 2 ...
@@ -31,7 +31,7 @@ STOP_REASONS = (
     "model_context_window_exceeded",
 )
 COMPLETE_REASONS = ("end_turn", "tool_use", "pause_turn")
-"""With these the model ended its calls by itself: their inputs are JSON."""
+"""The stop reasons after which all tool inputs are complete JSON."""
 ERROR_TYPES = (
     "invalid_request_error",
     "authentication_error",
@@ -51,12 +51,12 @@ EMPTY_BLOCKS: dict[str, Json] = {
     "redacted_thinking": {},
     "tool_use": {"input": {}},
 }
-"""How a block of each kind begins: what it has in these fields."""
+"""The initial fields of each kind of block."""
 USAGE_COUNTS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 def check_stream(data: bytes) -> list[Json]:
-    """The events without pings, if they keep the rules. Raises Violation."""
+    """Check a stream, and return its events without pings. Raises Violation."""
     events = [event for event in parse_named_events(data) if event["type"] != "ping"]
     state = _MessagesStreamState()
     for event in events:
@@ -66,7 +66,7 @@ def check_stream(data: bytes) -> list[Json]:
 
 
 class _OpenBlock:
-    """The block that is open. It may get no more deltas once its signature has come."""
+    """The open block. After its signature it may get no more deltas."""
 
     def __init__(self, index: int, kind: str) -> None:
         self.index, self.kind = index, kind
@@ -75,7 +75,7 @@ class _OpenBlock:
 
 
 class _MessagesStreamState:
-    """Where the stream is."""
+    """The state of a stream."""
 
     def __init__(self) -> None:
         self._has_started = self._has_stopped = self._has_failed = False
@@ -161,9 +161,7 @@ class _MessagesStreamState:
 
     def _end(self, event: Json) -> None:
         block = self._require_open_block(event)
-        require(
-            block.kind != "thinking" or block.is_signed, f"block {block.index}: a thought without a signature_delta"
-        )
+        require(block.kind != "thinking" or block.is_signed, f"block {block.index}: thinking without a signature_delta")
         self._closed_blocks.append(block)
         self._block = None
 
@@ -186,7 +184,7 @@ class _MessagesStreamState:
 
 
 def check_object(message: Json) -> None:
-    """A whole message. Raises Violation."""
+    """Check a full message. Raises Violation."""
     _check_message_fields(message)
     content = require_objects(message.get("content"), "content")
     for i, block in enumerate(content):
@@ -197,7 +195,7 @@ def check_object(message: Json) -> None:
 
 
 def check_error(body: Json) -> None:
-    """An error's envelope, in a body or in an event. Raises Violation."""
+    """Check an error envelope, in a body or an event. Raises Violation."""
     require(body.get("type") == "error", f"type is {body.get('type')!r}")
     error = require_object(body.get("error"), "error")
     require(error.get("type") in ERROR_TYPES, f"error.type is {error.get('type')!r}")

@@ -1,4 +1,4 @@
-"""The wire grammar of Chat Completions, for the streams and objects of any server.
+"""The wire grammar of Chat Completions, to check the streams and objects of any server.
 
 each choice:  role  (content | refusal | reasoning | tool deltas)*  finish
 the stream:   choices interleaved, roles in index order; then [usage]; then [DONE], unless an error came
@@ -25,12 +25,12 @@ DELTA_FIELDS = frozenset({"role", "content", "refusal", "tool_calls", "function_
 
 
 def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
-    """The chunks, if they keep the rules. include_usage: what the request asked for. Raises Violation."""
+    """Check a stream, and return its chunks. include_usage: as in the request. Raises Violation."""
     return _ChatStreamState(include_usage, (*REASONS, *extra_reasons)).check(data)
 
 
 class _ChoiceState:
-    """Where one choice of the stream is. silent: nothing was told yet, not even that the content is empty."""
+    """The state of one choice. silent: it has had no content yet, not even an empty one."""
 
     def __init__(self, *, silent: bool) -> None:
         self.calls = 0
@@ -114,7 +114,7 @@ def _check_call(choice: _ChoiceState, call: Json, location: str) -> None:
 
 
 def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:
-    """A whole chat completion. Raises Violation."""
+    """Check a full chat completion. Raises Violation."""
     require(response.get("object") == "chat.completion", f"object is {response.get('object')!r}")
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")

@@ -1,4 +1,4 @@
-"""What a checker raises when a server breaks a rule of the wire, and the rules that every JSON shape needs."""
+"""The error for a violated rule of a wire grammar, and checks of JSON shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 class Violation(AssertionError):
-    """The message says which rule, and with what it was broken."""
+    """A violated rule. The message contains the rule and the offending value."""
 
 
 def require(condition: object, rule: str) -> None:

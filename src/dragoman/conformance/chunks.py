@@ -1,4 +1,4 @@
-"""What the streams of Chat Completions and Completions have in common: chunks, usage, an error or `[DONE]`."""
+"""The grammar that streams of Chat Completions and Completions share: chunks, usage, an error or `[DONE]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONSTANT_FIELDS = ("id", "created", "model", "system_fingerprint")
 
 
 class ChunkState(ABC):
-    """Where a stream is. kind: what its chunks say that they are."""
+    """The state of a stream. kind: the `object` of its chunks."""
 
     kind: str
 
@@ -22,7 +22,7 @@ class ChunkState(ABC):
         self._has_usage = self._has_failed = False
 
     def check(self, data: bytes) -> list[Json]:
-        """The chunks of a whole stream. Raises Violation."""
+        """Check a whole stream, and return its chunks. Raises Violation."""
         stream = ParsedStream(data)
         for chunk in stream.payloads:
             self._feed(chunk)
@@ -39,7 +39,7 @@ class ChunkState(ABC):
         self._check_constant(chunk)
         choices = require_objects(chunk.get("choices"), "choices")
         if not choices:
-            require(self._include_usage, "a usage chunk that nobody asked for")
+            require(self._include_usage, "a usage chunk that was not requested")
             require(self._has_ended, "usage before all choices ended")
             shared_shapes.check_usage(chunk.get("usage"))
             self._has_usage = True
@@ -49,7 +49,7 @@ class ChunkState(ABC):
     def _close(self, done: bool) -> None:
         require(done != self._has_failed, "[DONE] after an error" if self._has_failed else "no [DONE]")
         require(self._has_failed or self._has_ended, "a choice without finish_reason")
-        require(self._has_failed or self._has_usage == self._include_usage, "usage was asked for and did not come")
+        require(self._has_failed or self._has_usage == self._include_usage, "usage was requested and is missing")
 
     def _check_constant(self, chunk: Json) -> None:
         require(chunk.get("object") == self.kind, f"object is {chunk.get('object')!r}")
@@ -62,8 +62,8 @@ class ChunkState(ABC):
     @property
     @abstractmethod
     def _has_ended(self) -> bool:
-        """Every choice has finished."""
+        """Whether every choice has finished."""
 
     @abstractmethod
     def _check_choice(self, choice: Json) -> None:
-        """One choice of a chunk."""
+        """Check one choice of a chunk."""

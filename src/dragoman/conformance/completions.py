@@ -1,4 +1,4 @@
-"""The wire grammar of Completions, for the streams and objects of any server.
+"""The wire grammar of Completions, to check the streams and objects of any server.
 
 each choice:  text*  finish
 the stream:   choices interleaved; then [usage]; then [DONE], unless an error came
@@ -24,12 +24,12 @@ LOGPROBS_COLUMNS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
 def check_stream(data: bytes, *, include_usage: bool, extra_reasons: tuple[str, ...] = ()) -> list[Json]:
-    """The chunks, if they keep the rules. include_usage: what the request asked for. Raises Violation."""
+    """Check a stream, and return its chunks. include_usage: as in the request. Raises Violation."""
     return _CompletionsStreamState(include_usage, (*REASONS, *extra_reasons)).check(data)
 
 
 class _CompletionsStreamState(ChunkState):
-    """finished: by index, whether that choice has ended."""
+    """The state of a stream. finished: whether each choice has ended, by index."""
 
     kind = "text_completion"
 
@@ -83,7 +83,7 @@ def _check_logprobs(logprobs: Json, offset: int) -> None:
 
 
 def check_object(response: Json, *, extra_reasons: tuple[str, ...] = ()) -> None:
-    """A whole completion. Raises Violation."""
+    """Check a full completion. Raises Violation."""
     require(response.get("object") == "text_completion", f"object is {response.get('object')!r}")
     require_string(response.get("id"), "id")
     require_count(response.get("created"), "created")

@@ -1,12 +1,12 @@
-"""The wire grammar of Responses for any server's streams and objects: OpenAI's document and Open Responses at once.
+"""The wire grammar of Responses, to check any server against OpenAI's reference and Open Responses at once.
 
 the stream:  created  [queued]  in_progress+  item*  completed | incomplete | failed  [DONE]
-             in_progress may come again anywhere; an error is followed by failed; what was cancelled is incomplete
-each item:   output_item.added(i)  what it says  output_item.done(i); one open at a time, i = 0, 1, 2 ...
+             in_progress may repeat anywhere; failed follows an error; incomplete ends a cancelled response
+each item:   output_item.added(i)  content events  output_item.done(i); one open at a time, i = 0, 1, 2 ...
 a part:      added  delta*  done  part.done; of messages and reasoning. Calls have delta* done without a part.
 
-sequence_number counts all events from 0. Every `.done` is the join of its deltas, the last event's object has the
-items that were done.
+sequence_number counts all events from 0. Every `.done` is the join of its deltas, and the last event's object contains
+the items that were done.
 """
 
 from __future__ import annotations
@@ -33,19 +33,26 @@ RESPONSE_FIELDS = (
     "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata", "safety_identifier",
     "prompt_cache_key",
 )  # fmt: skip
-"""What Open Responses wants of every response object, null or not."""
+"""The fields that Open Responses requires in every response object, null or not."""
 TERMINAL_STATUSES = ("completed", "incomplete", "failed")
 STATUSES = (*TERMINAL_STATUSES, "in_progress", "queued", "cancelled")
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
 INCOMPLETE_REASONS = ("max_output_tokens", "content_filter")
 COMPACTION = "compaction"
-"""An item without a status, whose content is told when it is done."""
+"""The type of an item without a status, whose content is sent only in its done event."""
 CALL_TEXT_FIELDS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The kinds of calls, and where their text is."""
+"""The text field of each type of call."""
 
 
 class _PartKind:
-    """How a part streams. opening: its frame's events. deltas: those of its text. field: where the text is."""
+    """The events of a kind of part.
+
+    opening: event names of its start and end.
+    deltas: event names of its text.
+    index: field with the part's index.
+    field: field with its text.
+    type: the part's type.
+    """
 
     def __init__(self, opening: str, deltas: str, index: str, field: str, type: str) -> None:
         self.frame_event, self.text_event, self.index_field, self.text_field, self.type = (
@@ -68,7 +75,7 @@ PART_KINDS = {
 
 
 def check_stream(data: bytes) -> list[Json]:
-    """The events, if they keep the rules. Raises Violation."""
+    """Check a stream, and return its events. Raises Violation."""
     require(data.endswith(DONE_EVENT), f"the stream does not end with {DONE}")
     events = list(parse_named_events(data[: -len(DONE_EVENT)]))
     state = _ResponsesStreamState()
@@ -79,7 +86,7 @@ def check_stream(data: bytes) -> list[Json]:
 
 
 class _OpenPart:
-    """The part that is open. done: its text, once that was told."""
+    """The open part. done: its text, once its done event has come."""
 
     def __init__(self, kind: _PartKind, index: int) -> None:
         self.kind, self.index = kind, index
@@ -89,7 +96,7 @@ class _OpenPart:
 
 
 class _OpenItem:
-    """The item that is open."""
+    """The open item."""
 
     def __init__(self, index: int, item: Json) -> None:
         self.index, self.first_item = index, item
@@ -201,7 +208,7 @@ def _get_text(part: Json) -> object:
 
 
 class _ResponsesStreamState:
-    """Where the stream is."""
+    """The state of a stream."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -283,7 +290,7 @@ class _ResponsesStreamState:
 
 
 def check_object(response: Json) -> None:
-    """A response object, in whatever state. Raises Violation."""
+    """Check a response object in any status. Raises Violation."""
     for key in RESPONSE_FIELDS:
         require_key(response, key, "the response")
     require(response["object"] == "response", f"object is {response['object']!r}")
@@ -318,7 +325,7 @@ def _check_echo(response: Json) -> None:
 
 
 def _check_state(response: Json, items: list[Json]) -> None:
-    """What the status says of the rest."""
+    """Check the fields that depend on the status."""
     status = response["status"]
     require(
         (response["error"] is not None) == (status == "failed"),
@@ -421,7 +428,7 @@ def _check_usage(value: object) -> None:
 
 
 def _check_error_event(event: Json) -> None:
-    """Flat as OpenAI has it, nested as Open Responses has it; both say the same."""
+    """Check an error event: flat as in OpenAI's API and nested as in Open Responses, with equal values."""
     nested = require_object(event.get("error"), "error")
     check_error(nested)
     for key in ("code", "message", "param"):

@@ -1,7 +1,7 @@
-"""The wire grammar of SGLang's /generate, for the streams and objects of any server that sends the whole text so far.
+"""The wire grammar of SGLang's /generate, to check any server that sends the cumulative text in each event.
 
-each choice:  so far*  finished        each one begins with what the one before it said
-the stream:   choices interleaved, told apart by `index` where there are several; then [DONE], unless an error came
+each choice:  partial*  finished       each event's text starts with the text of the previous one
+the stream:   choices interleaved, identified by `index` if there are several; then [DONE], unless an error came
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOP_LOGPROB_FIELDS = ("input_top_logprobs", "output_top_logprobs")
 
 
 def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
-    """The last of each choice, in order, if the stream keeps the rules; none of one that failed. Raises Violation."""
+    """Check a stream, and return each choice's last event, in order; none if the stream failed. Raises Violation."""
     stream, last_answers = ParsedStream(data), dict[int, Json]()
     has_failed = False
     for answer in stream.payloads:
@@ -32,7 +32,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
     if has_failed:
         return []
     require(
-        sorted(last_answers) == list(range(choices)), f"{choices} choices were asked for, {sorted(last_answers)} came"
+        sorted(last_answers) == list(range(choices)), f"{choices} choices were requested, got {sorted(last_answers)}"
     )
     for answer in last_answers.values():
         check_object(answer)
@@ -40,7 +40,7 @@ def check_stream(data: bytes, *, choices: int = 1) -> list[Json]:
 
 
 def check_object(answer: Json) -> None:
-    """One whole answer. Raises Violation."""
+    """Check a full answer. Raises Violation."""
     _check_answer(answer)
     require(answer["meta_info"]["finish_reason"] is not None, "it never finished")
 
@@ -51,9 +51,9 @@ def _check_next(previous: Json | None, answer: Json) -> None:
         return
     require(previous["meta_info"]["finish_reason"] is None, "an event after the one that finished")
     require(previous["meta_info"]["id"] == answer["meta_info"]["id"], "the id changed")
-    require(answer["text"].startswith(previous["text"]), "the text is not what was said before, and more")
+    require(answer["text"].startswith(previous["text"]), "the text does not start with the previous text")
     count = len(previous["output_ids"])
-    require(answer["output_ids"][:count] == previous["output_ids"], "the ids are not those of before, and more")
+    require(answer["output_ids"][:count] == previous["output_ids"], "the ids do not start with the previous ids")
 
 
 def _check_answer(answer: Json) -> None:

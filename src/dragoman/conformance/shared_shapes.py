@@ -1,4 +1,4 @@
-"""Shapes that several dialects share: usage, token logprobs, errors. For answers of any server."""
+"""Checks of shapes that several dialects share: usage, token logprobs, errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_usage(value: object, location: str = "usage") -> None:
 
 
 def check_chat_logprobs(value: object, location: str) -> None:
-    """`logprobs` of a chat choice, streamed or whole."""
+    """Check the `logprobs` of a chat choice, streamed or full."""
     if value is None:
         return
     logprobs = require_object(value, location)

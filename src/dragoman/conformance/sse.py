@@ -1,4 +1,4 @@
-"""Server-sent events, as OpenAI's older dialects send them and with names. Knows nothing of what the payloads mean."""
+"""A parser of server-sent events, unnamed as in OpenAI's older dialects and named. Knows nothing of payloads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DONE = "[DONE]"
 
 
 class ParsedStream:
-    """A stream cut into its payloads. done: it ended with [DONE]; nothing may follow that."""
+    """The payloads of a stream. done: it ended with [DONE], after which nothing may follow."""
 
     def __init__(self, data: bytes) -> None:
         self.payloads: list[Json] = []
@@ -25,7 +25,7 @@ class ParsedStream:
 
 
 def parse_named_events(data: bytes) -> Iterator[Json]:
-    """The payloads of events that have a name: each says it again as its `type`."""
+    """Parse the payloads of named events. Each repeats its name as `type`."""
     for block in _split_events(data):
         name, newline, data_line = block.partition("\n")
         require(newline and name.startswith("event: "), f"an event without a name: {block[:40]!r}")
@@ -43,7 +43,7 @@ def _split_data(data: bytes) -> Iterator[str]:
 
 
 def _split_events(data: bytes) -> Iterator[str]:
-    """A comment keeps a connection alive and says nothing."""
+    """Split a stream into events. Comments, which serve as keepalives, are skipped."""
     text = data.decode()
     require(not text or text.endswith("\n\n"), "the stream ends inside an event")
     return (block for block in text.split("\n\n")[:-1] if not block.startswith(":"))
@@ -51,7 +51,7 @@ def _split_events(data: bytes) -> Iterator[str]:
 
 def _parse_data(block: str) -> str:
     require(block.startswith("data: "), f"not a data event: {block[:40]!r}")
-    # Line readers of some clients split at more than \n: str.splitlines is the strictest of them.
+    # Some clients' line readers split at more than \n: str.splitlines is the strictest of them.
     require(len(block.splitlines()) == 1, f"one event in several lines: {block[:40]!r}")
     return block.removeprefix("data: ")
 

@@ -1,6 +1,6 @@
-"""The wire grammar of TGI's /generate and /generate_stream, and of LightLLM's, for answers of any server.
+"""The wire grammar of TGI's /generate and /generate_stream, and of LightLLM's, to check any server.
 
-the stream:  token*  last        `index` counts the events; the texts of the tokens, put together, are `generated_text`
+the stream:  token*  last        `index` counts the events; the concatenated token texts are `generated_text`
 
 An error is an event that ends it. There is no [DONE].
 """
@@ -24,7 +24,7 @@ ERRORS = ("generation", "incomplete_generation", "overloaded", "validation")
 
 
 def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
-    """All events, if the stream keeps the rules; none of one that failed. before: what the whole text begins with.
+    """Check a stream, and return all events; none if it failed. prefix: the start of the whole text.
 
     Raises Violation.
     """
@@ -44,12 +44,12 @@ def check_stream(data: bytes, *, prefix: str = "") -> list[Json]:
         return []
     require(events and events[-1].get("generated_text") is not None, "it never finished")
     token_texts = "".join(event["token"]["text"] for event in events if not event["token"]["special"])
-    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not what the tokens said")
+    require(events[-1]["generated_text"] == prefix + token_texts, "generated_text is not the text of the tokens")
     return events
 
 
 def check_object(answer: Json) -> None:
-    """A whole answer in TGI's form. Raises Violation."""
+    """Check a full answer in TGI's format. Raises Violation."""
     require_string(answer.get("generated_text"), "generated_text")
     if answer.get("details") is None:
         return
@@ -71,7 +71,7 @@ def check_object(answer: Json) -> None:
 
 
 def check_lightllm(answer: Json) -> None:
-    """A whole answer of one choice in LightLLM's form. Raises Violation."""
+    """Check a full answer with one choice in LightLLM's format. Raises Violation."""
     texts = require_array(answer.get("generated_text"), "generated_text")
     require(len(texts) == 1, "there is not one text")
     require_string(texts[0], "generated_text[0]")
@@ -90,7 +90,7 @@ def check_lightllm(answer: Json) -> None:
 
 
 def check_error(body: Json) -> None:
-    """Raises Violation."""
+    """Check an error body. Raises Violation."""
     require(require_string(body.get("error"), "error") != "", "error is empty")
     require(body.get("error_type") in ERRORS, f"error_type is {body.get('error_type')!r}")
 

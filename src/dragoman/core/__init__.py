@@ -1,1 +1,1 @@
-"""The vocabulary of the waist. Imports nothing of ours, does no I/O, knows no clock and no chance."""
+"""The shared data model: requests, events, replies, errors. Imports no other package of ours and does no I/O."""

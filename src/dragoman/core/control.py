@@ -1,7 +1,6 @@
-"""What an administrator may order of an engine while it serves. Knows no HTTP.
+"""Optional engine protocols for administration at run time: pause and sleep, weight updates, scripted replies.
 
-Three small protocols, since hardly any engine has all of them: to hold it, to give it other weights, and to say
-beforehand what it answers.
+They are separate protocols because hardly any engine implements all three. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -11,31 +10,41 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of what runs: it ends now with what it has said, it ends by itself first, or it goes on afterwards."""
+"""What happens to running sequences: `abort` ends them with the output so far, `wait` lets them finish first, `keep`
+freezes them until `resume` (vLLM's pause modes).
+"""
 
 
 class EngineControl(Protocol):
-    """An engine that can be held and put to sleep. Called on the server's event loop; each returns when it is done."""
+    """An engine that can be paused and put to sleep.
+
+    All methods are called on the server's event loop and return when the change has taken effect.
+    """
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """No step begins until `resume`. With `keep` what comes meanwhile waits too.
+        """Start no step until `resume`. With `keep`, requests that arrive meanwhile are queued.
 
-        clear_cache: nothing that was computed before is found afterwards; what is kept is computed again.
-        Raises Unsupported for a mode that this engine does not have.
+        clear_cache: drop the prefix cache; sequences that continue afterwards are prefilled again.
+
+        Raises:
+            Unsupported: the engine does not have this mode.
         """
         ...
 
     async def resume(self) -> None:
-        """One that sleeps goes on sleeping."""
+        """Continue stepping. A sleeping engine stays asleep."""
         ...
 
     @property
     def is_paused(self) -> bool: ...
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Pause, and give memory back: 0 none, 1 what is cached, 2 the weights too. What comes meanwhile waits.
+        """Pause and free memory. Requests that arrive meanwhile are queued.
 
-        Raises Unsupported for a level that this engine does not have.
+        level: 0 frees nothing, 1 frees the KV cache, 2 frees the weights too.
+
+        Raises:
+            Unsupported: the engine does not have this level.
         """
         ...
 
@@ -43,11 +52,11 @@ class EngineControl(Protocol):
 
     @property
     def sleep_level(self) -> int:
-        """0 is awake, or merely paused."""
+        """The current sleep level; 0 is awake or only paused."""
         ...
 
     async def abort_all(self) -> int:
-        """Whatever waits or runs ends now with what it has said; how many sequences that were."""
+        """End all waiting and running sequences with the output so far, and return how many there were."""
         ...
 
 
@@ -58,7 +67,7 @@ class WeightsOnDisk(Struct, frozen=True, tag=True):
 
 
 class WeightsInMemory(Struct, frozen=True, tag=True):
-    """Weights in memory: the contents of safetensors files, which hold different tensors."""
+    """Weights in memory: the contents of safetensors files, each with different tensors."""
 
     files: tuple[bytes, ...]
 
@@ -66,7 +75,7 @@ class WeightsInMemory(Struct, frozen=True, tag=True):
 Weights = WeightsOnDisk | WeightsInMemory
 
 INITIAL_WEIGHT_VERSION = "default"
-"""What the weights are called that a server starts with, as in vLLM and SGLang."""
+"""The version name of the weights that a server starts with, as in vLLM and SGLang."""
 
 
 class Trainable(Protocol):
@@ -74,37 +83,46 @@ class Trainable(Protocol):
 
     @property
     def weight_version(self) -> str:
-        """The name of the weights that sample now."""
+        """The version of the weights that currently sample."""
         ...
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
-        """All of the model's tensors, by their names in its checkpoint; the version from now on.
+        """Replace all tensors of the model, by their names in its checkpoint, and return the new version.
 
-        Between two steps: no token is sampled by a mixture. What runs goes on with the new weights, and what was
-        computed with the old ones is computed again. version: None makes a name of its own.
-        Raises RequestError, naming the tensor, where they do not fit; then nothing has changed.
+        The swap happens between two steps, so that no token is sampled by a mixture. Running sequences continue
+        with the new weights, and their KV cache is computed again.
+
+        version: the new version's name; None generates one.
+
+        Raises:
+            RequestError: the tensors do not fit; it names the tensor, and nothing has changed.
         """
         ...
 
     async def set_weight_version(self, version: str) -> None:
-        """The same weights by another name."""
+        """Rename the current weights."""
         ...
 
 
 class Scriptable(Protocol):
-    """An engine that can be told what to say and how to fail. Never blocks."""
+    """An engine whose replies and faults are set from outside. No method blocks."""
 
     def enqueue_reply(self, reply: object) -> None:
-        """What the next request is answered: a reply as a script has it, or a list of them for as many requests.
+        """Queue the reply to the next request: one scripted reply, or a list for as many requests.
 
-        Raises RequestError; nothing has been told then.
+        Raises:
+            RequestError: the reply is invalid; nothing has been queued.
         """
         ...
 
     def set_faults(self, faults: object) -> None:
-        """How requests fail from now on: a fault or a list of them; an empty list ends it. Raises RequestError."""
+        """Replace the faults for all requests from now on: one fault or a list; an empty list clears them.
+
+        Raises:
+            RequestError: a fault is invalid.
+        """
         ...
 
     def get_faults(self) -> str:
-        """The faults in force, as JSON text."""
+        """The active faults, as JSON text."""
         ...

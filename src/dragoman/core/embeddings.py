@@ -1,4 +1,4 @@
-"""Embeddings and scores: requests and answers that are not streams of events."""
+"""Embedding and scoring requests and their results, which are not event streams."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from .errors import RequestError, Unsupported
 
 
 class Pooling(StrEnum):
-    """How the vectors of a text's tokens become one."""
+    """How the vectors of a text's tokens are combined into one."""
 
     MEAN = "mean"
     CLS = "cls"
-    """The first token's."""
+    """The vector of the first token."""
     MAX = "max"
     MEAN_SQRT_LEN = "mean_sqrt_len"
     LAST = "last"
 
 
 class EmbeddingInfo(Struct, frozen=True):
-    """What an embedder's vectors are. dimensions: of a whole one. max_tokens: of one input, special tokens included.
+    """The properties of an embedder's vectors.
 
-    matryoshka: trained so that its first numbers alone are a vector too; matryoshka_dimensions: only these many,
-    where any are named. normalized: of length 1 unless a request says otherwise.
+    dimensions: length of a full vector.
+    max_tokens: limit of one input, special tokens included.
+    normalized: vectors have length 1 unless a request overrides it.
+    matryoshka: the first numbers of a vector alone are a valid vector (arXiv:2205.13147).
+    matryoshka_dimensions: the only permitted lengths; empty permits all.
     """
 
     dimensions: int
@@ -35,7 +38,7 @@ class EmbeddingInfo(Struct, frozen=True):
     matryoshka_dimensions: tuple[int, ...] = ()
 
     def check_dimensions(self, dimensions: int | None) -> None:
-        """Raises RequestError where vectors of so many dimensions cannot be had."""
+        """Raise RequestError if the model cannot return vectors of this length."""
         if dimensions is None or dimensions == self.dimensions:
             return
         if dimensions > self.dimensions:
@@ -52,11 +55,11 @@ class EmbeddingInfo(Struct, frozen=True):
 
 
 class TextInputs(Struct, frozen=True):
-    """What a client wants read: texts, or their token ids as they are.
+    """The inputs of an embedding request before tokenization: texts, or token ids as they are.
 
-    truncate: keep at most so many tokens of an input, special ones included; -1 is what fits, None refuses what does
-    not. keep_end: those at the end, instead of those at the beginning. add_special_tokens: around a text, what the
-    model's tokenizer puts there.
+    truncate: maximum tokens of an input, special tokens included; -1 is the model's limit, None rejects longer inputs.
+    keep_end: truncate at the beginning instead of at the end.
+    add_special_tokens: add the special tokens that the model's tokenizer puts around a text.
     """
 
     inputs: tuple[str | tuple[int, ...], ...]
@@ -66,10 +69,11 @@ class TextInputs(Struct, frozen=True):
 
 
 class EmbedRequest(Struct, frozen=True):
-    """inputs: token ids, one tuple an input, none empty or longer than `EmbedTraits.max_tokens`.
+    """A tokenized embedding request.
 
-    dimensions: keep the first so many and normalise again; checked by `EmbedTraits.check`. normalize: None is the
-    model's own way.
+    inputs: token ids, one tuple for each input, none empty or longer than `EmbeddingInfo.max_tokens`.
+    dimensions: truncate vectors to this length and normalize again; checked by `EmbeddingInfo.check_dimensions`.
+    normalize: None is the model's default.
     """
 
     model: str
@@ -79,7 +83,10 @@ class EmbedRequest(Struct, frozen=True):
 
 
 class Embeddings(Struct, frozen=True):
-    """vectors: little-endian float32 bytes, one an input, all of `dimensions` numbers."""
+    """The result of an embedding request.
+
+    vectors: little-endian float32 bytes, one for each input, each of `dimensions` numbers.
+    """
 
     vectors: tuple[bytes, ...]
     dimensions: int
@@ -87,10 +94,12 @@ class Embeddings(Struct, frozen=True):
 
 
 class TextPairs(Struct, frozen=True):
-    """How close is each document to its query? queries: as many as documents, or one for all of them.
+    """Queries and documents whose relevance is to be scored.
 
-    most_query, most_document: tokens that are kept of each; None is all of them. truncate: as in Texts, of a query
-    and a document together; it is the document that is cut. activation: as in ScoreRequest.
+    queries: one for each document, or one for all of them.
+    max_query_tokens, max_document_tokens: truncate each text to this many tokens; None is unlimited.
+    truncate: as in TextInputs, for query and document together; only the document is truncated.
+    activation: as in ScoreRequest.
     """
 
     queries: tuple[str, ...]
@@ -106,14 +115,20 @@ class TextPairs(Struct, frozen=True):
 
 
 class TokenizedPair(Struct, frozen=True):
-    """Two texts as one input, special tokens included. second: where the second one's segment begins."""
+    """Two texts as one input, special tokens included.
+
+    second_start: index of the first token of the second segment.
+    """
 
     ids: tuple[int, ...]
     second_start: int
 
 
 class ScoreRequest(Struct, frozen=True):
-    """activation: whether scores pass the model's last function (a sigmoid, mostly); None is the model's own way."""
+    """A tokenized scoring request.
+
+    activation: apply the model's output activation (usually a sigmoid) to the scores; None is the model's default.
+    """
 
     model: str
     pairs: tuple[TokenizedPair, ...]
@@ -121,7 +136,10 @@ class ScoreRequest(Struct, frozen=True):
 
 
 class RelevanceScores(Struct, frozen=True):
-    """scores: one a pair; higher is closer."""
+    """The result of a scoring request.
+
+    scores: one for each pair; higher is more relevant.
+    """
 
     scores: tuple[float, ...]
     prompt_tokens: int

@@ -1,8 +1,8 @@
-"""What an engine has to do. It never hears of HTTP, of JSON on the wire or of dialects.
+"""The interfaces of engines. They know nothing of HTTP, wire formats or dialects.
 
-There are two kinds. An `Engine` speaks events: an upstream server, a script. A `TokenEngine` takes token
-ids and gives token ids: a model that we step ourselves, the simulator; detokenising, stop strings, n
-choices and usage are then the pipeline's work, the same for all of them.
+There are two kinds. An `Engine` emits events: an upstream server, a script. A `TokenEngine` maps token ids to token
+ids: a model that we step ourselves, the simulator. For those the pipeline does detokenization, stop strings, n
+choices and usage, in one implementation for all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .vision import PromptImage
 
 
 class Feature(StrEnum):
-    """Something that not every engine can do; asking for it where it is missing is a 400 that names it."""
+    """A feature that only some engines have. A request for a missing one is rejected with a 400 that names it."""
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -43,13 +43,16 @@ class Feature(StrEnum):
 CONSTRAINT_FEATURES = frozenset(
     {Feature.JSON_OBJECT, Feature.JSON_SCHEMA, Feature.REGEX, Feature.CHOICE, Feature.GRAMMAR}
 )
-"""What an engine can that lets a Matcher decide which tokens it may sample."""
+"""The features of an engine that masks its logits with a Matcher."""
 
 
 class Capabilities(Struct, frozen=True):
-    """parameters: the fields of SamplingOptions, Limits and Extras that are honoured; others are never ignored
-    in silence. max_logprobs: most alternatives a token. native_tools, native_reasoning: the engine's own
-    events tell calls and reasoning apart, so that no parser of ours runs.
+    """What an engine supports.
+
+    parameters: the supported fields of SamplingOptions, GenerationLimits and Extras; others are never ignored silently.
+    max_logprobs: maximum alternatives for each token.
+    native_tools, native_reasoning: the engine's own events separate tool calls and reasoning, so that our parsers do
+    not run.
     """
 
     features: frozenset[Feature] = frozenset()
@@ -60,9 +63,12 @@ class Capabilities(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """ready: new work is accepted. waiting, running: requests. reason: why it is not ready.
+    """The health of an engine.
 
-    failed: it has died, and will not become ready again unless it is stopped and started.
+    ready: new requests are accepted.
+    reason: why it is not ready.
+    waiting, running: number of requests.
+    failed: it has crashed and cannot become ready again without a restart.
     """
 
     ready: bool = True
@@ -74,25 +80,28 @@ class Health(Struct, frozen=True):
 
 @runtime_checkable
 class Engine(Protocol):
-    """An engine of events."""
+    """An engine that emits events."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Event]:
-        """Yield one legal event stream (see `events`).
+        """Yield one valid event stream (see `events`).
 
-        Raise RequestError before yielding Started if the request cannot be served, EngineError when the
-        engine fails. Closing the generator aborts the work; that is the only cancellation there is.
+        Closing the generator aborts the work; there is no other way to cancel.
+
+        Raises:
+            RequestError: before Started, if the request cannot be served.
+            EngineError: the engine failed.
         """
         ...
 
     async def start(self) -> None:
-        """Become ready. Called once, on the server's event loop."""
+        """Start the engine. Called once, on the server's event loop."""
         ...
 
     async def stop(self) -> None:
-        """Let go of everything. What is still running fails with EngineError."""
+        """Release all resources. Running requests fail with EngineError."""
         ...
 
     def health(self) -> Health: ...
@@ -104,19 +113,19 @@ class HasContextLength(Protocol):
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of prompt and answer together."""
+        """Maximum tokens of prompt and answer together."""
         ...
 
 
 class Matcher(Protocol):
-    """The state of one constrained answer: which token may come next."""
+    """The state of one constrained answer: which tokens may come next."""
 
     def mask(self) -> bytes:
-        """One bit a token id, little-endian within each byte; 1 is allowed. May be longer than the vocabulary."""
+        """A bit mask over token ids, little-endian in each byte; 1 is allowed. May be longer than the vocabulary."""
         ...
 
     def allows(self, token: int) -> bool:
-        """Whether it may come next. Asking changes nothing, and costs less than a mask."""
+        """Whether the token may come next. Has no side effect, and is cheaper than a mask."""
         ...
 
     def advance(self, token: int) -> bool:
@@ -125,15 +134,18 @@ class Matcher(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Nothing may follow but the end."""
+        """Whether only end-of-sequence may follow."""
         ...
 
 
 class ReasoningBudget(Struct, frozen=True):
-    """After `tokens` tokens of reasoning force the ids `close`, unless the thought has ended by itself.
+    """A limit on reasoning tokens, after which the engine forces the end of reasoning.
 
-    A thought is over when the ids `end` have been sampled. open: the prompt has already begun one;
-    otherwise it begins when the ids `begin` have been sampled.
+    max_tokens: reasoning tokens before `forced_ids` are forced, unless reasoning has ended by itself.
+    begin_ids: ids that begin reasoning.
+    end_ids: ids that end it.
+    forced_ids: ids that the engine forces at the limit.
+    is_open: the prompt already ends inside reasoning, so that no `begin_ids` are expected.
     """
 
     max_tokens: int
@@ -144,15 +156,18 @@ class ReasoningBudget(Struct, frozen=True):
 
 
 class TokenRequest(Struct, frozen=True):
-    """One sequence. `id` is unique among those running.
+    """One sequence for a TokenEngine.
 
-    max_tokens: at least 1. stop_token_ids: sampling one of them ends the sequence (the token is delivered);
-    it is not allowed before min_tokens. logprobs, prompt_logprobs: as in GenerateRequest.
-    A matcher belongs to this request alone. grammar: what it follows, as llguidance reads it, for an engine that brings
-    its own llguidance. Extras: JSON text by name. images: in the order of the prompt, only
-    for an engine with Feature.IMAGES.
-    asked, choice: what the client asked for, and which of its choices this is: for engines that look at words and
-    tools (a simulator, a script). One that computes has no use for them.
+    id: unique among running sequences.
+    max_tokens: at least 1.
+    stop_token_ids: sampling one of them ends the sequence (the token is delivered); masked before min_tokens.
+    logprobs, prompt_logprobs: as in GenerateRequest.
+    matcher: belongs to this request alone.
+    grammar: the matcher's grammar in llguidance's format, for an engine with an llguidance of its own (vLLM).
+    extras: JSON text by name.
+    images: in prompt order; only for an engine with Feature.IMAGES.
+    origin, choice: the client's request and the index of its choice, for engines that read text and tools (the
+    simulator, a script). Engines that run a model do not need them.
     """
 
     id: str
@@ -175,14 +190,21 @@ class TokenRequest(Struct, frozen=True):
 
 
 class Scheduled(Struct, frozen=True):
-    """The sequence left the queue. cached_tokens: prompt tokens that need not be computed."""
+    """The sequence has left the queue.
+
+    cached_tokens: prompt tokens found in the prefix cache.
+    """
 
     id: str
     cached_tokens: int
 
 
 class TokenLogprob(Struct, frozen=True, gc=False):
-    """What the model thought of one token. rank: None where it is not known. top: (id, logprob), best first."""
+    """The logprobs at one position.
+
+    rank: rank of the sampled token; None if unknown.
+    top: (id, logprob) pairs, most likely first.
+    """
 
     logprob: float
     rank: int | None
@@ -190,7 +212,10 @@ class TokenLogprob(Struct, frozen=True, gc=False):
 
 
 class PromptLogprobs(Struct, frozen=True):
-    """scores: one a prompt token; the first is None, since nothing precedes it."""
+    """The logprobs of the prompt.
+
+    logprobs: one for each prompt token; the first is None because nothing precedes it.
+    """
 
     id: str
     logprobs: tuple[TokenLogprob | None, ...]
@@ -203,17 +228,18 @@ class Sampled(Struct, frozen=True, gc=False):
 
 
 class WeightVersionSet(Struct, frozen=True):
-    """The tokens of this sequence that follow were sampled by weights of this version."""
+    """All following tokens of this sequence are sampled by weights of this version."""
 
     id: str
     version: str
 
 
 class Ended(Struct, frozen=True):
-    """The last output of a sequence. stop: the stop token that was sampled (also already delivered).
+    """The last output of a sequence that finished.
 
-    kv_transfer_params: where its keys and values can be fetched, for the one who goes on with it: JSON text of an
-    object (vLLM's disaggregated prefill). None where there is nothing to fetch.
+    stop: the stop token that was sampled; it has already been delivered.
+    kv_transfer_params: where a decode instance can fetch the KV cache: JSON text of an object (vLLM's disaggregated
+    prefill). None if there is nothing to fetch.
     """
 
     id: str
@@ -223,9 +249,9 @@ class Ended(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The last output of a sequence that the engine could not finish.
+    """The last output of a sequence that failed in the engine.
 
-    cut: the connection is to break off without a word, since that failure was asked for.
+    cuts_connection: an injected fault: the connection is closed without an error event.
     """
 
     id: str
@@ -234,8 +260,9 @@ class Failed(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """The last output of a sequence whose request is at fault, where the engine could not tell so when it was added:
-    the only one, unless its grammar cannot be followed any further.
+    """The last output of a sequence whose request turned out to be invalid after `add`.
+
+    It is the only output, unless a grammar becomes unsatisfiable during generation.
 
     error: a RequestError, or Overloaded.
     """
@@ -249,22 +276,25 @@ OutputCallback = Callable[[TokenOutput], None]
 
 
 class TokenEngine(Protocol):
-    """An engine of tokens. All methods are called on the server's event loop and must not block it."""
+    """An engine that maps token ids to token ids. Methods are called on the event loop and must not block it."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """Queue a sequence; raise Overloaded if the queue is full.
+        """Queue a sequence.
 
-        `deliver` is called on the event loop: Scheduled, PromptScored if asked for, Sampled for each token,
-        then Ended or Failed; or Refused alone. SampledBy, where the engine knows, before the first token and when the
-        weights change.
+        `deliver` is called on the event loop: Scheduled, PromptLogprobs if requested, Sampled for each token, then
+        Ended or Failed; or Rejected alone. Engines that track weight versions deliver WeightVersionSet before the first
+        token and whenever the weights change.
+
+        Raises:
+            Overloaded: the queue is full.
         """
         ...
 
     def abort(self, id: str) -> None:
-        """Free the sequence within one step; nothing is delivered any more. Unknown ids are ignored."""
+        """Free the sequence within one step and deliver nothing more. Unknown ids are ignored."""
         ...
 
     async def start(self) -> None: ...
@@ -275,59 +305,62 @@ class TokenEngine(Protocol):
 
 
 class AdapterLoader(Protocol):
-    """Takes up weights that are added to a model's own for those requests that name them (LoRA)."""
+    """An engine that loads adapters (LoRA): weights applied on top of the model for the requests that name them."""
 
     async def load_adapter(self, name: str, path: str) -> None:
-        """path: a directory. In the place of one of that name; requests that run keep theirs.
+        """Load the adapter from the directory `path`, replacing one of that name. Running requests are not affected.
 
-        Raises RequestError for what the model cannot take; then nothing has changed.
+        Raises:
+            RequestError: the model cannot use this adapter; nothing has changed.
         """
         ...
 
     def unload_adapter(self, name: str) -> None:
-        """Requests that run keep it. An unknown name is ignored."""
+        """Unload an adapter. Running requests that use it are not affected. Unknown names are ignored."""
         ...
 
 
 class PrefixCache(Protocol):
-    """What an engine keeps of prompts that it has computed, for those who ask about it."""
+    """An engine whose prefix cache can be inspected and reset."""
 
     def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int | None:
-        """How many of these tokens would not have to be computed now; None where it does not tell. Asking changes
-        nothing."""
+        """How many tokens of this prompt are in the cache now; None if unknown. Has no side effect."""
         ...
 
     async def reset_prefix_cache(self) -> bool | None:
-        """Find nothing any more of what was computed so far. What runs goes on undisturbed.
+        """Invalidate all cached blocks. Running sequences are not affected.
 
-        False where that cannot be while something is in use (as in vLLM): then nothing has changed.
+        Returns False, and changes nothing, if the engine cannot reset while blocks are in use (as in vLLM).
         """
         ...
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Safe to use from several threads."""
+    """Encodes text and decodes ids. Thread-safe."""
 
     @property
     def vocab_size(self) -> int: ...
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
-        """Every added token, by its text."""
+        """All added tokens, by their text."""
         ...
 
     @property
     def longest_token(self) -> int:
-        """Bytes of the longest token's text: n tokens never hold more than n times as many."""
+        """Length in bytes of the longest token's text: the upper bound for n tokens is n times this."""
         ...
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
-        """special: text that reads like an added token becomes that token. add_special_tokens: as in
-        transformers, what the post-processor puts around a text (a BOS)."""
+        """Encode a text.
+
+        special: parse the names of added tokens in the text as those tokens.
+        add_special_tokens: as in transformers: add what the post-processor puts around a text (a BOS).
+        """
         ...
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that this id contributes to a text; those of its name for an added token."""
+        """The bytes that this id contributes to a text; for an added token, those of its name."""
         ...
 
     def is_special(self, id: int) -> bool: ...
@@ -336,46 +369,56 @@ class Tokenizer(Protocol):
 
 
 class Encoder(Protocol):
-    """What reads texts and writes none. All methods are called on the server's event loop and must not block it."""
+    """A model that reads texts and generates none. Methods are called on the event loop and must not block it."""
 
     async def start(self) -> None: ...
 
     async def stop(self) -> None:
-        """What is still under way fails with EngineError."""
+        """Release all resources. Running requests fail with EngineError."""
         ...
 
     def health(self) -> Health: ...
 
 
 class Embedder(Encoder, Protocol):
-    """Texts to vectors."""
+    """A model that maps texts to vectors."""
 
     @property
     def embedding_info(self) -> EmbeddingInfo: ...
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Vectors in the order of the inputs; equal inputs have equal vectors, to the bit, whatever else runs.
+        """Return vectors in input order. Equal inputs yield bit-identical vectors, whatever else is in the batch.
 
-        Raises RequestError for ids outside the vocabulary, Overloaded, EngineError. Cancelling it frees its work.
+        Cancelling the call frees its work.
+
+        Raises:
+            RequestError: an id is outside the vocabulary.
+            Overloaded: the queue is full.
+            EngineError: the engine failed.
         """
         ...
 
 
 class Scorer(Encoder, Protocol):
-    """Pairs of texts to numbers: a cross-encoder."""
+    """A model that maps pairs of texts to numbers: a cross-encoder."""
 
     @property
     def max_tokens(self) -> int:
-        """Of one pair."""
+        """Maximum tokens of one pair."""
         ...
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
-        """As Embedder.embed."""
+        """Return scores in input order. Raises the same errors as `Embedder.embed`."""
         ...
 
 
 def check_prompt(ids: tuple[int, ...], vocab_size: int, max_model_len: int) -> None:
-    """Raises RequestError for ids that are not of this vocabulary, ContextTooLong where no room is left to answer."""
+    """Check that a prompt is in the vocabulary and leaves space for at least one token.
+
+    Raises:
+        RequestError: the prompt is empty, or an id is not in the vocabulary.
+        ContextTooLong: the prompt fills the context.
+    """
     if not ids:
         raise RequestError("The prompt is empty.", param="prompt")
     if len(ids) >= max_model_len:

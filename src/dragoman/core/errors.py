@@ -1,24 +1,25 @@
-"""What can go wrong. Dialects decide what each error looks like on the wire.
+"""The errors that a client can receive. Dialects decide what each one looks like on the wire.
 
     DragomanError
-     +-- RequestError            400  the client's request cannot be served as asked
-     |    +-- Unsupported        400  understood, but this engine or server cannot do it
-     |    +-- ContextTooLong     400  prompt (and asked-for answer) do not fit the model
-     |    +-- NotAuthenticated   401  no key, or one that is not known
-     |    +-- NotPermitted       403  the key is known and may not do this
-     |    +-- NotFound           404  no such route or thing
-     |    |    +-- ModelNotFound 404  no such model
-     |    +-- MethodNotAllowed   405
-     |    +-- Conflict           409  the thing is in another state
-     |    +-- BodyTooLarge       413
-     |    +-- UnsupportedMedia   415  content type or coding
-     |    +-- Misdirected        421  a Host that this server does not answer for
-     |    +-- HeadersTooLarge    431  too many of them
-     |    +-- RateLimited        429  try again later, see `retry_after`
-     +-- EngineError             500  the engine failed; never the client's fault
-          +-- Overloaded         503  no capacity now, see `retry_after`
-          +-- EngineTimeout      504  the engine took longer than it may
-          +-- ConnectionCut      500  asked for by a plan of faults: a stream breaks off without a word
+     +-- RequestError              400  the request is invalid or cannot be served
+     |    +-- Unsupported          400  valid, but this engine or server does not support it
+     |    +-- ContextTooLong       400  prompt (and max_tokens) exceed the context length
+     |    +-- AuthenticationError  401  missing or unknown API key
+     |    +-- PermissionDenied     403  the key is valid but not authorized
+     |    +-- NotFound             404  no such route or object
+     |    |    +-- ModelNotFound   404  no such model
+     |    +-- MethodNotAllowed     405
+     |    +-- Conflict             409  the object's state does not permit the operation
+     |    +-- BodyTooLarge         413
+     |    +-- UnsupportedMediaType 415  content type or content coding
+     |    +-- MisdirectedRequest   421  a Host that this server does not serve
+     |    +-- HeadersTooLarge      431
+     |    +-- RateLimited          429  retry later, see `retry_after`
+     +-- EngineError               500  the engine failed; never the client's fault
+          +-- Overloaded           503  no capacity now, see `retry_after`
+          |    +-- QueueFull       503
+          +-- EngineTimeout        504  the engine exceeded its deadline
+          +-- ConnectionDropped    500  an injected fault: the connection closes without a terminal event
 
 An error raised before `Started` becomes an HTTP status; after it, the dialect's own terminal event.
 """
@@ -47,19 +48,19 @@ class DragomanError(Exception):
 
 
 class RequestError(DragomanError):
-    """The request cannot be served as asked. `param` names the offending field, dotted (`messages.0.role`)."""
+    """The request is invalid or cannot be served. `param` is the dotted path of the field (`messages.0.role`)."""
 
     status = 400
 
 
 class Unsupported(RequestError):
-    """Understood, but not possible here. Said instead of being ignored in silence."""
+    """The request is valid but not supported here. Raised because parameters are never ignored silently."""
 
     code = "unsupported_parameter"
 
 
 class ContextTooLong(RequestError):
-    """The prompt does not fit; the wording is what LangChain and LiteLLM match on."""
+    """The prompt exceeds the context length. LangChain and LiteLLM match on this wording."""
 
     code = "context_length_exceeded"
 
@@ -119,7 +120,7 @@ class MisdirectedRequest(RequestError):
 
 
 class HeadersTooLarge(RequestError):
-    """There are too many of them, or they are too long."""
+    """The request has too many headers, or they are too long."""
 
     status = 431
 
@@ -129,7 +130,7 @@ class RateLimited(RequestError):
 
 
 class EngineError(DragomanError):
-    """The engine failed. The message is for the client; details go to the log."""
+    """The engine failed. The message is sent to the client; details are logged."""
 
     code = "engine_error"
 
@@ -139,7 +140,7 @@ class Overloaded(EngineError):
 
 
 class QueueFull(Overloaded):
-    """So many wait for an engine that no more may, until one of them leaves."""
+    """The engine's queue is at its limit."""
 
 
 class EngineTimeout(EngineError):
@@ -147,6 +148,6 @@ class EngineTimeout(EngineError):
 
 
 class ConnectionDropped(EngineError):
-    """Not a terminal event but none: the connection is closed, as by a crash between client and server."""
+    """The connection is closed without a terminal event, as by a crash between client and server."""
 
     code = "connection_cut"

@@ -1,4 +1,4 @@
-"""Which event may follow which. The only place that knows; in the spirit of h11's _state.py."""
+"""The grammar of event streams: which event may follow which. The only definition; modelled on h11's _state.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRANSITIONS: dict[str, dict[type[Event], str]] = {
 
 
 class ProtocolError(Exception):
-    """An engine (or a parser) broke the event grammar. Always a bug, never a user error."""
+    """An engine or a parser violated the event grammar. Always a bug, never a user error."""
 
 
 class EventGrammar:

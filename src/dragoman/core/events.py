@@ -4,11 +4,11 @@
     choice := part* ChoiceFinished
     part   := TextDelta+ | ReasoningDelta+ | RefusalDelta+ | ToolCallStart ToolCallDelta*
 
-Within one choice parts are strictly sequential: a ToolCallDelta always belongs to the ToolCallStart
-before it, and a part ends where the next one begins. There is no "part end" event to forget.
-`grammar.Grammar` enforces all of this.
+Within one choice parts are strictly sequential: a ToolCallDelta always belongs to the ToolCallStart before it, and a
+part ends where the next one begins. There is no "part end" event that an engine could omit.
+`event_grammar.EventGrammar` enforces these rules.
 
-Tokens ride on the event that releases their text, so that logprobs, token ids and usage have one source:
+Tokens are carried by the event that releases their text, so that logprobs, token ids and usage have one source:
 the tokens of a choice, in order, are the concatenation of `tokens` over its events.
 """
 
@@ -19,11 +19,11 @@ from enum import StrEnum
 from msgspec import Struct
 
 UNKNOWN_TOKEN_ID = -1
-"""The id of a token of which an engine tells only the text."""
+"""The id of a token if an engine reports only its text."""
 
 
 class Alternative(Struct, frozen=True, gc=False):
-    """A token that could have stood here. Best first, so that the rank is the position plus one."""
+    """An alternative at a token's position. Alternatives are sorted best first: the rank is the index plus one."""
 
     id: int
     text: str
@@ -34,13 +34,14 @@ class Alternative(Struct, frozen=True, gc=False):
 class Token(Struct, frozen=True, gc=False):
     """One token of an answer or a prompt.
 
-    id: UNKNOWN_ID where the engine does not tell.
-    text: what it reads as; U+FFFD stands for bytes that are no whole character alone.
-    logprob: natural logarithm of its probability; None where it was not asked for or is unknown.
-    raw: its bytes where `text.encode()` is not them.
-    rank: 1 for the most likely token; None where unknown.
+    id: UNKNOWN_TOKEN_ID if the engine does not report it.
+    text: its text; bytes that are not a whole character alone are replaced by U+FFFD.
+    logprob: natural logarithm of its probability; None if not requested or unknown.
+    top: alternatives, best first.
+    raw: its bytes if they differ from `text.encode()`.
+    rank: 1 for the most likely token; None if unknown.
     special: a control token of the vocabulary, not text that looks like one.
-    markup: its text is in no part of the answer: a mark around reasoning or calls, or white space beside one.
+    markup: its text is in no part of the answer: a delimiter of reasoning or calls, or white space beside one.
     """
 
     id: int
@@ -58,7 +59,7 @@ class Token(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of a whole call, all choices together. None means unknown; a zero is a zero."""
+    """Token counts of a whole request, all choices together. None is unknown, which differs from 0."""
 
     prompt: int
     completion: int
@@ -71,7 +72,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
     ABORT = "abort"
-    """Ended from outside (an administrator's abort, shutdown); the answer is incomplete."""
+    """Ended by an administrator's abort or by shutdown; the answer is incomplete."""
 
 
 class ClearedKind(StrEnum):
@@ -80,9 +81,10 @@ class ClearedKind(StrEnum):
 
 
 class AppliedEdit(Struct, frozen=True):
-    """An edit that was made to a conversation, see `request.Edit`.
+    """A context edit that was applied to a conversation, see `request.Edit`.
 
-    count: of results, or of turns whose reasoning was cleared. tokens: by which the prompt is shorter.
+    count: cleared tool results, or turns whose reasoning was cleared.
+    tokens: by how many the prompt is shorter.
     """
 
     cleared: ClearedKind
@@ -93,7 +95,8 @@ class AppliedEdit(Struct, frozen=True):
 class Started(Struct, frozen=True, tag=True):
     """The prompt was accepted. Headers may be sent; nothing has been generated yet.
 
-    Choice c belongs to prompt c // (choices / prompts). edited: in the order in which they were made.
+    choices: of all prompts together; choice c belongs to prompt c // (choices / prompts).
+    edited: applied context edits, in order.
     """
 
     prompt_tokens: int
@@ -104,7 +107,7 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class PromptTokens(Struct, frozen=True, tag=True):
-    """The prompt itself, with its logprobs where asked for. At most once a prompt, before its choices."""
+    """The prompt itself, with its logprobs if requested. At most once for each prompt, before its choices."""
 
     prompt: int
     text: str
@@ -130,7 +133,10 @@ class RefusalDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class ToolCallStart(Struct, frozen=True, tag=True):
-    """A call begins. `custom` marks a free-form tool, whose argument deltas are its raw input, not JSON."""
+    """The start of a tool call.
+
+    custom: a free-form tool, whose argument deltas are its raw input instead of JSON.
+    """
 
     choice: int
     id: str
@@ -146,7 +152,7 @@ class ToolCallDelta(Struct, frozen=True, tag=True, gc=False):
 
 
 class WeightSpan(Struct, frozen=True):
-    """Tokens `start` to `end` (not included) of an answer, counted from 0, were sampled by weights of this version."""
+    """The tokens from `start` up to `end` (exclusive, counted from 0) were sampled by weights of this version."""
 
     version: str
     start: int
@@ -154,10 +160,12 @@ class WeightSpan(Struct, frozen=True):
 
 
 class ChoiceFinished(Struct, frozen=True, tag=True):
-    """stop: the matched stop string, or the id of the matched stop token other than end-of-sequence.
+    """The end of one choice.
 
-    kv_transfer_params: as in `engine.Ended`. weights: which ones sampled its tokens, without a gap; None where the
-    engine does not tell.
+    stop: the matched stop string, or the id of the matched stop token other than end-of-sequence.
+    tokens: tokens that no other event has carried.
+    kv_transfer_params: as in `engine.Ended`.
+    weights: the weight versions of all tokens, without gaps; None if the engine does not report them.
     """
 
     choice: int
@@ -176,9 +184,9 @@ Delta = TextDelta | ReasoningDelta | RefusalDelta | ToolCallStart | ToolCallDelt
 Event = Started | PromptTokens | Delta | ChoiceFinished | Finished
 
 ChoiceEvent = Delta | ChoiceFinished
-"""What belongs to one choice."""
+"""An event that belongs to one choice."""
 
 
 def get_answer_tokens(event: Event) -> tuple[Token, ...]:
-    """The tokens of the answer that ride on this event."""
+    """The answer tokens that this event carries."""
     return () if isinstance(event, (Started, PromptTokens, Finished)) else event.tokens

@@ -1,7 +1,7 @@
-"""What the first bytes of an image say: its format and how large it is. Decodes no pixels.
+"""Format and size of an image, read from its first bytes. Decodes no pixels.
 
-The four formats are those that OpenAI's and Anthropic's APIs take. What is said here is compared with what a client
-says, and bounds what an engine has to decode: 100 kB of PNG can be gigabytes of pixels (CVE-2026-22773).
+The four formats are those that the OpenAI and Anthropic APIs accept. The result is compared with the declared media
+type and bounds the decoder's memory: 100 kB of PNG can decode to gigabytes of pixels (CVE-2026-22773).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from .errors import RequestError
 from .message import InlineMedia
 
 MAX_BYTES = 20 * 1024 * 1024
-"""Of one image."""
+"""Maximum bytes of one image."""
 MAX_PIXELS = 64_000_000
-"""Of one image: 8000 x 8000, Anthropic's bound."""
+"""Maximum pixels of one image: 8000 x 8000, Anthropic's limit."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Unregistered names that clients send for a registered type (and APNG, which has the signature of PNG).
 _MEDIA_TYPE_ALIASES = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
@@ -25,13 +26,17 @@ _MEDIA_TYPE_ALIASES = {
 }
 _UNSPECIFIC_TYPES = frozenset({"", "image/*", "application/octet-stream", "binary/octet-stream"})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG's markers of a frame, which tell its size."""
+"""JPEG's start-of-frame markers, whose segments contain the size (SOF0 to SOF15 without DHT, JPG and DAC)."""
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
-"""JPEG's markers without a length."""
+"""JPEG markers without a length field."""
 
 
 class ImageInfo(Struct, frozen=True):
-    """media_type: as in MIME. width, height: pixels, of the first frame."""
+    """The header of an image.
+
+    media_type: MIME type.
+    width, height: pixels of the first frame.
+    """
 
     media_type: str
     width: int
@@ -39,7 +44,7 @@ class ImageInfo(Struct, frozen=True):
 
 
 def read_image_info(data: bytes) -> ImageInfo | None:
-    """None for what is no PNG, JPEG, GIF or WebP, or ends before it tells its size."""
+    """Parse the header; None if it is not PNG, JPEG, GIF or WebP, or ends before the size."""
     if data.startswith(_PNG_SIGNATURE) and data[12:16] == b"IHDR":
         info = ImageInfo("image/png", _read_big_endian(data, 16, 4), _read_big_endian(data, 20, 4))
     elif data.startswith((b"GIF87a", b"GIF89a")):
@@ -54,9 +59,12 @@ def read_image_info(data: bytes) -> ImageInfo | None:
 
 
 def check_image(inline: InlineMedia, param: str) -> InlineMedia:
-    """With the media type that it has. param: the field that it came in.
+    """Check an image and return it with its detected media type.
 
-    Raises RequestError for what is no image, is none of the type that it was said to be, or is too large.
+    param: path of the field that contains it.
+
+    Raises:
+        RequestError: not an image, not of the declared type, or too large.
     """
     if len(inline.data) > MAX_BYTES:
         raise RequestError(
@@ -77,7 +85,7 @@ def check_image(inline: InlineMedia, param: str) -> InlineMedia:
         and _MEDIA_TYPE_ALIASES.get(declared_type, declared_type) != info.media_type
     ):
         raise RequestError(
-            f"The image in '{param}' is said to be {declared_type[:64]!r}, but it is {info.media_type!r}.",
+            f"The image in '{param}' is declared as {declared_type[:64]!r}, but it is {info.media_type!r}.",
             param=param,
             code="invalid_image_format",
         )
@@ -99,7 +107,7 @@ def _read_little_endian(data: bytes, offset: int, size: int) -> int:
 
 
 def _read_jpeg(data: bytes) -> ImageInfo | None:
-    """The first frame's header; what stands before it is skipped, segment by segment."""
+    """Find the first frame's header, skipping the segments before it."""
     offset = 2
     while offset + 4 <= len(data):
         if data[offset] != 0xFF:
@@ -117,7 +125,7 @@ def _read_jpeg(data: bytes) -> ImageInfo | None:
 
 
 def _read_webp(data: bytes) -> ImageInfo | None:
-    """The canvas of an extended file, else the one frame's header (RFC 9649)."""
+    """The canvas size of an extended file, else the size in the only frame's header (RFC 9649)."""
     if len(data) < 30:
         return None
     match data[12:16]:

@@ -1,7 +1,7 @@
-"""Messages and their parts: what goes into a prompt, and (as parts of a `Reply`) what comes out of it.
+"""Messages and their parts: the input of a prompt and, as parts of a `Reply`, the output of a model.
 
-A part that a model made can carry its `tokens`: the sampled ids, so that a continued conversation need
-not tokenise its own past again.
+A generated part can carry its `tokens`, the sampled ids, so that a continued conversation does not tokenize its
+own history again.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ class Role(StrEnum):
 
 
 class InlineMedia(Struct, frozen=True, tag=True):
-    """Media that came with the request. media_type: as in MIME, `image/png`; None where it was not said."""
+    """Media inside the request.
+
+    media_type: MIME type such as `image/png`; None if not declared.
+    """
 
     data: bytes
     media_type: str | None = None
 
 
 class RemoteMedia(Struct, frozen=True, tag=True):
-    """Media behind a URL. Whether it may be fetched is the server's policy, not the dialect's."""
+    """Media behind a URL. Whether the server may fetch it is the server's policy, not the dialect's."""
 
     url: str
 
 
 class UploadedMedia(Struct, frozen=True, tag=True):
-    """Media that was uploaded before."""
+    """Media from an earlier upload."""
 
     file_id: str
 
@@ -59,7 +62,10 @@ class Refusal(Struct, frozen=True, tag=True):
 
 
 class ToolCall(Struct, frozen=True, tag=True):
-    """arguments: JSON text as the model wrote it (never re-serialised), or a custom tool's raw input."""
+    """A call of a tool by the model.
+
+    arguments: JSON text as the model wrote it (never re-serialized), or a custom tool's raw input.
+    """
 
     id: str
     name: str
@@ -84,7 +90,7 @@ class File(Struct, frozen=True, tag=True):
 
 
 class ToolResult(Struct, frozen=True, tag=True):
-    """What a tool answered. Its content is text and media only."""
+    """The result of a tool call. Its content is text and media only."""
 
     call_id: str
     content: tuple[Text | Image | Audio | File, ...]
@@ -95,7 +101,10 @@ Part = Text | Reasoning | Refusal | ToolCall | Image | Audio | File | ToolResult
 
 
 class Message(Struct, frozen=True):
-    """One turn. `name` tells participants of one role apart, or names the tool of a result."""
+    """One turn.
+
+    name: distinguishes participants of one role, or names the tool of a result.
+    """
 
     role: Role
     parts: tuple[Part, ...]
@@ -103,9 +112,10 @@ class Message(Struct, frozen=True):
 
 
 class FunctionTool(Struct, frozen=True, tag=True):
-    """parameters: a JSON Schema as JSON text; None where the function takes nothing declared.
+    """A function that the model may call.
 
-    strict: arguments must follow the schema exactly; None leaves it to the server.
+    parameters: a JSON Schema as JSON text; None if it declares no parameters.
+    strict: arguments must follow the schema exactly; None is the server's default.
     """
 
     name: str
@@ -115,7 +125,10 @@ class FunctionTool(Struct, frozen=True, tag=True):
 
 
 class CustomTool(Struct, frozen=True, tag=True):
-    """A tool that takes free text, possibly bound by a grammar (`lark` or `regex`)."""
+    """A tool that takes free text, optionally constrained by a grammar.
+
+    syntax: `lark` or `regex`; None is unconstrained.
+    """
 
     name: str
     description: str | None = None
@@ -127,10 +140,12 @@ Tool = FunctionTool | CustomTool
 
 
 class ToolChoice(Struct, frozen=True):
-    """mode: none | auto | required. names: only these may be called; None means all that are declared.
+    """Which tools the model may or must call.
 
-    `named` is a choice of one function by name; it differs from required with one allowed name only in
-    the finish reason that OpenAI gives it.
+    mode: none | auto | required.
+    names: the callable tools; None is all declared ones.
+    is_named: the client named one function. This differs from `required` with one name only in the finish reason
+    that OpenAI reports.
     """
 
     mode: str = "auto"

@@ -1,6 +1,6 @@
-"""What an engine counts of its work, in vLLM's words: plain numbers, cheap to add to. Knows no exposition format.
+"""The counters of an engine, with vLLM's metric names: plain numbers, cheap to update. Knows no exposition format.
 
-An engine that knows its own scheduler keeps these itself; for the others the pipeline does, as far as it can see.
+An engine with its own scheduler updates them itself; for the others the pipeline does, as far as it can observe.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from .events import FinishReason
 
+# vLLM's bucket boundaries (vllm/v1/metrics/loggers.py), so that dashboards for vLLM work unchanged.
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 TTFT_BUCKETS = (*_TTFT, 160.0, 640.0, 2560.0)
 ITL_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10, 20, 40, 80)
@@ -24,7 +25,11 @@ CHOICE_BUCKETS = (1, 2, 5, 10, 20)
 
 
 class Histogram:
-    """counts: observations up to each of `bounds`, and one more for those beyond; not yet added up."""
+    """A histogram.
+
+    bounds: upper bounds of the buckets.
+    counts: observations in each bucket, not cumulative, and one more for those above the last bound.
+    """
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -34,7 +39,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """The same value, so many times."""
+        """Add the same value `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
@@ -44,7 +49,11 @@ class Histogram:
 
 
 class LoraState(Struct, frozen=True):
-    """Names of the adapters of those that wait and run. most: how many may run at once."""
+    """The adapters in use.
+
+    waiting, running: names of the adapters of waiting and running requests.
+    max_running: how many may run at once.
+    """
 
     waiting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
@@ -52,7 +61,10 @@ class LoraState(Struct, frozen=True):
 
 
 class CacheConfig(Struct, frozen=True):
-    """What `vllm:cache_config_info` tells. num_gpu_blocks: of the whole pool."""
+    """The labels of `vllm:cache_config_info`.
+
+    num_gpu_blocks: of the whole pool.
+    """
 
     block_size: int
     num_gpu_blocks: int
@@ -60,9 +72,10 @@ class CacheConfig(Struct, frozen=True):
 
 
 class EngineStats:
-    """One engine core's counters since the start, and gauges as of now.
+    """Counters since the start and current gauges of one engine core, in seconds and tokens.
 
-    asleep: level of sleep, 0 awake. faults: those that were planned and have struck, by kind. Seconds and tokens.
+    asleep: sleep level, 0 is awake.
+    faults: injected faults that have occurred, by kind.
     """
 
     def __init__(self) -> None:
@@ -96,7 +109,7 @@ class EngineStats:
         self.faults[kind] = self.faults.get(kind, 0) + 1
 
     def record_finish(self, reason: FinishReason | None) -> None:
-        """reason: None is a failure of the engine."""
+        """Count a finished request; reason None is an engine failure."""
         self.success["error" if reason is None else _REASON_LABELS[reason]] += 1
 
 
@@ -110,8 +123,8 @@ _REASON_LABELS: dict[FinishReason | None, str] = {
 
 
 class StatsSource(Protocol):
-    """An engine that counts for itself."""
+    """An engine that maintains its own counters."""
 
     def stats(self) -> Sequence[EngineStats]:
-        """One for each of its cores (data-parallel ranks). Cheap: it is asked several times a second."""
+        """One entry for each engine core (data-parallel rank). Must be cheap: it is called several times a second."""
         ...

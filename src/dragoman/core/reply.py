@@ -1,4 +1,4 @@
-"""The finished answer, and the one fold that makes it out of events."""
+"""The finished answer, and the only fold that builds it from events."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ ReplyPart = Text | Reasoning | Refusal | ToolCall
 
 
 class Choice(Struct, frozen=True):
-    """tail: tokens that released no text of their own, such as end-of-sequence.
+    """One choice of an answer.
 
+    trailing_tokens: tokens that released no text, such as end-of-sequence.
     kv_transfer_params, weights: as in `events.ChoiceFinished`.
     """
 
@@ -45,7 +46,7 @@ class Choice(Struct, frozen=True):
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """All tokens of this choice in the order in which they were sampled."""
+        """All tokens of this choice in sampling order."""
         return (*(token for part in self.parts for token in part.tokens), *self.trailing_tokens)
 
     def join_text(self) -> str:
@@ -62,7 +63,11 @@ class Choice(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """prompts: the PromptTokens of each prompt, None where they were not asked for. edited: as in `Started`."""
+    """A finished answer.
+
+    prompts: the PromptTokens of each prompt, None if not requested.
+    applied_edits: `edited` of `Started`.
+    """
 
     choices: tuple[Choice, ...]
     usage: Usage
@@ -71,14 +76,14 @@ class Reply(Struct, frozen=True):
 
     @property
     def kv_transfer_params(self) -> str | None:
-        """Those of the first choice that has any: a whole answer has one place for them."""
+        """Those of the first choice that has any, since a response has one field for them."""
         return next(
             (choice.kv_transfer_params for choice in self.choices if choice.kv_transfer_params is not None), None
         )
 
 
 class _OpenPart:
-    """The part being written, with its pieces not yet joined."""
+    """The part being built, with its pieces not yet joined."""
 
     def __init__(self, kind: type[ReplyPart], id: str = "", name: str = "", custom: bool = False) -> None:
         self.kind, self.id, self.name, self.custom = kind, id, name, custom
@@ -95,7 +100,7 @@ class _OpenPart:
 
 
 class ReplyBuilder:
-    """Feed events in; `reply()` is the answer so far. Streaming and non-streaming share it."""
+    """Folds events into a Reply. Streaming and non-streaming responses share it."""
 
     def __init__(self) -> None:
         self._parts: list[list[_OpenPart]] = []
@@ -139,11 +144,11 @@ class ReplyBuilder:
         parts[-1].tokens.extend(tokens)
 
     def build_last_part(self, choice: int = 0) -> ReplyPart:
-        """The part that is being written; at least one must have begun."""
+        """The part being built. At least one must have begun."""
         return self._parts[choice][-1].build()
 
     def build(self) -> Reply:
-        """The answer so far. A choice that has not ended yet says ABORT."""
+        """The answer so far. An unfinished choice has reason ABORT."""
         choices = tuple(
             self._build_choice(parts, finish) for parts, finish in zip(self._parts, self._finishes, strict=True)
         )

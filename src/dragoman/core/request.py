@@ -1,6 +1,6 @@
-"""The canonical request: what a dialect asks of an engine, whatever the wire said.
+"""The canonical request: what a dialect asks of an engine, independent of the wire format.
 
-Where a field is None the client said nothing about it, and the model's or the engine's default holds.
+None in a field means that the client did not set it: the model's or the engine's default applies.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from .message import Message, Tool, ToolChoice
 
 
 class ReasoningOptions(Struct, frozen=True):
-    """enabled: whether to think at all. effort: none ... max, as the template knows it.
+    """How much the model reasons.
 
-    budget: most tokens of reasoning; the end of the thought is forced when it is used up.
+    enabled: whether to reason at all.
+    effort: none ... max, as the template defines it.
+    budget: maximum reasoning tokens; the end of reasoning is forced at the limit.
     """
 
     enabled: bool | None = None
@@ -23,9 +25,10 @@ class ReasoningOptions(Struct, frozen=True):
 
 
 class TemplateOptions(Struct, frozen=True):
-    """What a client may tell the chat template.
+    """The client's options for the chat template.
 
-    kwargs and documents are JSON text; template replaces the model's own where the server allows it.
+    kwargs, documents: JSON text.
+    template: replaces the model's own template where the server allows it.
     """
 
     kwargs: str | None = None
@@ -36,11 +39,13 @@ class TemplateOptions(Struct, frozen=True):
 
 
 class ClearToolResults(Struct, frozen=True, tag=True):
-    """Of tools' results all but the last `keep` give way to a placeholder, once the prompt has more tokens than
-    `above_tokens`, or, where that is told, the conversation more results than `above_uses`.
+    """A context edit: replaces all but the last `keep` tool results with a placeholder.
 
-    at_least: tokens that must be saved by it. exclude: tools whose results stay. inputs: tools whose calls are cleared
-    with their results; None is all of them.
+    above_tokens: applies only to prompts with more tokens.
+    above_uses: if set, applies instead to conversations with more tool results.
+    at_least: minimum tokens that the edit must save.
+    exclude: tools whose results are not cleared.
+    inputs: tools whose call arguments are cleared too; None is all of them.
     """
 
     above_tokens: int
@@ -52,7 +57,7 @@ class ClearToolResults(Struct, frozen=True, tag=True):
 
 
 class ClearReasoning(Struct, frozen=True, tag=True):
-    """What was thought is left out, save in the last `keep` turns of the assistant in which it thought."""
+    """A context edit: removes reasoning except in the last `keep` assistant turns that contain any."""
 
     keep: int
 
@@ -61,10 +66,11 @@ Edit = ClearToolResults | ClearReasoning
 
 
 class Conversation(Struct, frozen=True):
-    """drop_oldest: where it does not fit the context, whole turns are left out, rather than all of it refused.
+    """A chat prompt.
 
-    edits: what of it may be cleared before it is rendered, one after the other.
-    said: ids that were sampled in earlier turns, see `prompts.spelling`: what they spell is spelled so again.
+    drop_oldest: remove whole turns from the beginning if it exceeds the context, instead of rejecting it.
+    edits: context edits, applied in order before rendering.
+    sampled_turns: ids sampled in earlier turns; their text is encoded to the same ids, see `prompts.token_replay`.
     """
 
     messages: tuple[Message, ...]
@@ -86,7 +92,11 @@ class JsonObject(Struct, frozen=True, tag=True):
 
 
 class JsonSchema(Struct, frozen=True, tag=True):
-    """schema: JSON text. strict: an unsupported keyword is an error rather than a warning."""
+    """JSON that follows a schema.
+
+    schema: JSON text.
+    strict: an unsupported keyword is an error instead of a warning.
+    """
 
     schema: str
     strict: bool = True
@@ -98,13 +108,13 @@ class Regex(Struct, frozen=True, tag=True):
 
 
 class StringChoices(Struct, frozen=True, tag=True):
-    """One of these strings, exactly."""
+    """Exactly one of these strings."""
 
     options: tuple[str, ...]
 
 
 class ContextFreeGrammar(Struct, frozen=True, tag=True):
-    """A context-free grammar in `lark` (llguidance's dialect of it) or `gbnf` syntax."""
+    """A context-free grammar in `lark` (llguidance's variant) or `gbnf` syntax."""
 
     definition: str
     syntax: str = "lark"
@@ -114,11 +124,15 @@ Constraint = JsonObject | JsonSchema | Regex | StringChoices | ContextFreeGramma
 
 
 class Sampling(Struct, frozen=True):
-    """How to choose the next token; every field has its effective value.
+    """The effective sampling parameters, all defaults resolved.
 
-    temperature: 0 is greedy. top_k: 0 is off. min_p: 0 is off. repetition_penalty: 1 is off.
-    seed: same seed, same choices; None draws afresh. logit_bias: (token id, bias) pairs.
-    allowed_token_ids: nothing else may be sampled. bad_words: sequences of ids that may not appear.
+    temperature: 0 is greedy.
+    top_k, min_p: 0 is off.
+    repetition_penalty: 1 is off.
+    seed: equal seeds sample equally; None is random.
+    logit_bias: (token id, bias) pairs.
+    allowed_token_ids: mask all other tokens.
+    bad_words: token id sequences that may not be sampled.
     """
 
     temperature: float = 1.0
@@ -135,7 +149,7 @@ class Sampling(Struct, frozen=True):
 
 
 class SamplingOptions(Struct, frozen=True):
-    """What the client said about sampling; see `Sampling` for the meanings. bad_words are texts here."""
+    """The sampling parameters that the client set; see `Sampling` for the meanings. bad_words are texts here."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -154,16 +168,17 @@ class SamplingOptions(Struct, frozen=True):
         return tuple(name for name in self.__struct_fields__ if getattr(self, name) is not None)
 
     def resolve(self, defaults: Sampling, bad_words: tuple[tuple[int, ...], ...] = ()) -> Sampling:
-        """The effective values: what was said, else the default. bad_words arrive tokenised."""
+        """Resolve the effective values: the client's, else the default. bad_words arrive tokenized."""
         overrides = {name: getattr(self, name) for name in self.list_set_fields() if name != "bad_words"}
         return msgspec.structs.replace(defaults, bad_words=bad_words or defaults.bad_words, **overrides)
 
 
 class GenerationLimits(Struct, frozen=True):
-    """Where an answer ends.
+    """When generation stops.
 
-    max_tokens: of each choice; None is the rest of the context. stop: strings, removed from the text unless
-    include_stop. truncate_prompt: keep only the last so many prompt tokens; -1 is what fits.
+    max_tokens: for each choice; None is the rest of the context.
+    stop: stop strings, removed from the text unless include_stop.
+    truncate_prompt: keep only this many tokens at the end of the prompt; -1 is what fits.
     """
 
     max_tokens: int | None = None
@@ -176,11 +191,12 @@ class GenerationLimits(Struct, frozen=True):
 
 
 class Extras(Struct, frozen=True):
-    """Things that only some engines know, passed to them untouched. Values are JSON text.
+    """Engine-specific fields, passed through unchanged as JSON text.
 
-    An engine names in its capabilities the ones it honours; the others are refused or warned about.
-    reply, fault: what an engine that can be told is to say, or how it is to fail.
-    data_parallel_rank: the number of the engine's copy that shall take it.
+    An engine lists those it supports in its capabilities; others are rejected or cause a warning.
+
+    reply, fault: the scripted reply or injected fault of a Scriptable engine.
+    data_parallel_rank: index of the engine replica that must run the request.
     """
 
     kv_transfer_params: str | None = None
@@ -196,15 +212,17 @@ class Extras(Struct, frozen=True):
 
 
 class GenerateRequest(Struct, frozen=True):
-    """One prompt, `choices` answers.
+    """One prompt and `choices` answers to it.
 
-    best_of: how many candidates to generate, of which the `choices` most likely are kept; None is `choices`.
-    logprobs: how many alternatives a token shall carry; 0 is the sampled token alone, None is no logprobs.
-    prompt_logprobs: the same for the prompt's tokens. return_prompt: emit PromptTokens.
+    best_of: candidates to generate, of which the `choices` most likely are returned; None is `choices`.
+    logprobs: alternatives for each token; 0 is the sampled token alone, None is no logprobs.
+    prompt_logprobs: the same for prompt tokens.
+    return_prompt: emit PromptTokens.
     special_tokens_in_text: leave control tokens in the text (vLLM's skip_special_tokens=false).
-    add_special_tokens: begin a prompt as the tokenizer's own post-processor would; a conversation too, on top of what
-    its template writes.
-    priority: lower runs first. cache_salt: prefix-cache blocks are shared only among equal salts.
+    add_special_tokens: run the tokenizer's post-processor on the prompt; for a conversation, in addition to what its
+    template writes.
+    priority: lower runs first.
+    cache_salt: prefix-cache blocks are shared only between requests with equal salts.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""How a model writes reasoning and tool calls, as data: parsers read it, constraints enforce it."""
+"""How a model writes reasoning and tool calls, as data: parsers parse it, constraints enforce it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ class LiteralText(Struct, frozen=True, tag=True):
 
 
 class JsonValue(Struct, frozen=True, tag=True):
-    """JSON that follows a schema (JSON text); None is any JSON. It is an object unless `any`."""
+    """JSON that follows a schema.
+
+    schema: JSON text; None is any JSON.
+    any: allow any JSON value instead of only objects.
+    """
 
     schema: str | None
     any: bool = False
@@ -27,7 +31,9 @@ class JsonValue(Struct, frozen=True, tag=True):
 class FreeText(Struct, frozen=True, tag=True):
     """Any text up to the first `end`, which is written too.
 
-    avoid: what may not stand in it. pattern: a regular expression for all of it. least, most: of its characters.
+    avoid: substrings that may not occur in it.
+    pattern: a regular expression that the whole text matches.
+    min_length, max_length: in characters.
     """
 
     end: str
@@ -42,13 +48,13 @@ class Alternation(Struct, frozen=True, tag=True):
 
 
 class OptionalPieces(Struct, frozen=True, tag=True):
-    """Written or left out."""
+    """Pieces that occur once or not at all."""
 
     pieces: tuple[SyntaxPiece, ...]
 
 
 class RepeatedPieces(Struct, frozen=True, tag=True):
-    """Any number of times, even none."""
+    """Pieces that repeat any number of times, including zero."""
 
     pieces: tuple[SyntaxPiece, ...]
 
@@ -57,9 +63,11 @@ SyntaxPiece = LiteralText | JsonValue | FreeText | Alternation | OptionalPieces 
 
 
 class ReasoningSyntax(Struct, frozen=True):
-    """begin, end: the marks around reasoning. after: text that the template puts behind the end mark.
+    """The delimiters of reasoning.
 
-    answer: what stands before an answer that is text, wherever there is one.
+    begin, end: the start and end delimiters.
+    end_suffix: text that the template writes after the end delimiter.
+    answer_prefix: text before the text part of every answer.
     """
 
     begin: str
@@ -69,11 +77,12 @@ class ReasoningSyntax(Struct, frozen=True):
 
 
 class ParseContext(Struct, frozen=True):
-    """What a parser may know of its request.
+    """What a parser knows of its request.
 
-    prompt_tail: the end of the rendered prompt, from where the assistant's turn begins, so that a parser knows
-    what the template has already opened. tools: the ones that may be called; text that calls another one
-    stays text. new_id: makes the id of a call.
+    prompt_tail: the end of the rendered prompt from the start of the assistant's turn, so that a parser knows which
+    delimiters the template has already opened.
+    tools: the callable tools; a call of any other stays text.
+    new_id: generates the id of a call.
     """
 
     prompt_tail: str
@@ -82,18 +91,18 @@ class ParseContext(Struct, frozen=True):
 
 
 class Parser(Protocol):
-    """The state of one choice. One entry: there is no whole-text twin that could disagree with it.
+    """The parser state of one choice. There is no second whole-text entry point that could disagree with this one.
 
-    TextDelta in: what it means out (possibly nothing yet). ChoiceFinished in: everything held back, then the
-    ChoiceFinished, with the tokens that no event has carried. Any other event passes through. Law: neither the
-    cutting of the text nor the choice of where events end changes the folded result, and no token is lost.
+    TextDelta in: the parsed events out, possibly none yet. ChoiceFinished in: everything buffered, then the
+    ChoiceFinished with the tokens that no event has carried. Any other event passes through. Invariant: neither how the
+    text is split nor where events end changes the folded result, and no token is lost.
     """
 
     def feed(self, event: Event) -> list[Event]: ...
 
 
 class ReasoningFormat(Protocol):
-    """Tells reasoning from text."""
+    """A format that separates reasoning from text."""
 
     @property
     def syntax(self) -> ReasoningSyntax: ...
@@ -107,9 +116,10 @@ class ReasoningFormat(Protocol):
 
 
 class ToolFormat(Protocol):
-    """Tells tool calls from text. markers: texts that must reach the parser even if they are control tokens.
+    """A format that separates tool calls from text.
 
-    openers: those of them that begin a call and nothing else; where no tool may be called they may not be said.
+    markers: texts that must reach the parser even if they are control tokens.
+    openers: the markers that only ever begin a call; they are masked in requests where no tool may be called.
     """
 
     @property
@@ -121,22 +131,22 @@ class ToolFormat(Protocol):
     def create_parser(self, context: ParseContext) -> Parser: ...
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """The one form in which a call of this tool may be written when it is enforced. Raises Unsupported."""
+        """The form in which a call of this tool is written when it is enforced. Raises Unsupported."""
         ...
 
     @property
     def section_delimiters(self) -> tuple[str, str]:
-        """What stands before the first call of an answer, and behind the last."""
+        """The text before the first call of an answer and the text after the last."""
         ...
 
     @property
     def call_separator(self) -> str:
-        """What separates two calls of one answer."""
+        """The text between two calls of one answer."""
         ...
 
     @property
     def has_unmarked_calls(self) -> bool:
-        """No mark begins a call: it is one only where nothing but reasoning precedes it."""
+        """No marker begins a call: text is a call only if nothing but reasoning precedes it."""
         ...
 
 

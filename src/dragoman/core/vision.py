@@ -1,6 +1,6 @@
-"""Images on their way to a model: as its engine made them ready, and where they are in the ids of a prompt.
+"""Images on their way to a model: as preprocessed by its engine, and their positions in the token ids of a prompt.
 
-Knows no picture's format; see `picture`.
+Knows no image format; see `image_info`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from msgspec import Struct
 
 
 class PreparedImage(Struct, frozen=True):
-    """An image as a model's own processor made it ready.
+    """An image preprocessed by a model's own processor.
 
-    text: what stands for it in the prompt, instead of the one placeholder that the chat template writes. digest: of
-    what it shows. prepared: for the engine that made it; nobody else looks into it.
+    text: its text in the prompt, which replaces the one placeholder that the chat template writes.
+    digest: hash of its pixels.
+    model_inputs: opaque; only the engine that produced it reads it.
     """
 
     text: str
@@ -24,9 +25,11 @@ class PreparedImage(Struct, frozen=True):
 
 
 class PromptImage(Struct, frozen=True):
-    """An image in a prompt: the ids from `begin` to `end` stand for it. digest, prepared: as in ReadImage.
+    """An image in a prompt: the token ids from `begin` to `end` (exclusive) represent it.
 
-    Keys and values of a prompt are shared only where digests and places are equal too.
+    digest, model_inputs: as in PreparedImage.
+
+    The KV cache of a prompt is shared only between prompts whose digests and positions are equal too.
     """
 
     begin: int
@@ -36,25 +39,26 @@ class PromptImage(Struct, frozen=True):
 
 
 class ImageProcessor(Protocol):
-    """How a model takes images in. Blocking; safe to use from several threads."""
+    """How a model processes images. Blocking; thread-safe."""
 
     @property
     def placeholder(self) -> str:
-        """What stands for an image in a rendered prompt before its own text is put there.
+        """The text that represents an image in a rendered prompt before its own text replaces it.
 
-        What the model's chat template writes: the name of a control token; or, `in_text`, what nobody can guess.
+        This is the control token that the chat template writes or, with `uses_text_placeholder`, a random string that
+        no client can guess: one in a client's text must not be replaced by an image.
         """
         ...
 
     @property
     def uses_text_placeholder(self) -> bool:
-        """The template is shown no images, but texts that are the placeholder."""
+        """The template receives no images, but texts that are the placeholder."""
         ...
 
     def prepare(self, images: Sequence[bytes]) -> tuple[PreparedImage, ...]:
-        """Those of one prompt, in its order. Raises RequestError for one that cannot be decoded."""
+        """Preprocess the images of one prompt, in order. Raises RequestError if one cannot be decoded."""
         ...
 
     def locate(self, prompt: Sequence[int], images: Sequence[PreparedImage]) -> tuple[PromptImage, ...]:
-        """Where each of them is in the ids of a prompt. Raises RequestError where they are not all there."""
+        """Find the position of each image in the token ids. Raises RequestError if any is missing."""
         ...

@@ -1,4 +1,4 @@
-"""What every dialect is: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure."""
+"""The interface of a dialect: a reader (bytes -> canonical) and a writer (canonical -> bytes), both pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ from .sealing import SealingKey
 
 
 class Profile(StrEnum):
-    """Which optional fields appear: OpenAI's own, or those that vLLM adds."""
+    """Which optional fields a response contains: OpenAI's own, or also those that vLLM adds."""
 
     OPENAI = "openai"
     VLLM = "vllm"
 
 
 class Header(Struct, frozen=True):
-    """Fixed once per answer, so that no two chunks can disagree. created: Unix seconds."""
+    """The fields that all chunks of one answer share.
+
+    created: Unix seconds.
+    fingerprint: `system_fingerprint`.
+    """
 
     id: str
     created: int
@@ -32,37 +36,39 @@ class Header(Struct, frozen=True):
 
 
 class Writer(Protocol):
-    """One answer. Streamed or whole, it is the same writer and the same fold."""
+    """Renders one answer. Streamed and full responses use the same writer and the same fold."""
 
     def feed(self, event: Event) -> bytes:
-        """Whole server-sent events for one canonical event; may be empty."""
+        """Render one canonical event as complete server-sent events; may be empty."""
         ...
 
     def render_full(self, reply: Reply) -> bytes:
-        """The same answer as one JSON object."""
+        """Render the same answer as one JSON object."""
         ...
 
     def render_error(self, error: DragomanError) -> bytes:
-        """The terminal events of an answer that failed after it had begun."""
+        """Render the terminal events of an answer that failed after it had started."""
         ...
 
     @property
     def end(self) -> bytes:
-        """What closes a stream that did not fail: `data: [DONE]` or nothing."""
+        """The end of a successful stream: `data: [DONE]` or nothing."""
         ...
 
     @property
     def keepalive(self) -> bytes:
-        """What keeps this dialect's clients waiting during a silence."""
+        """The bytes that keep an idle stream alive in this dialect."""
         ...
 
 
 class GenerationCall(Struct, frozen=True):
-    """What a reader made of a body.
+    """A parsed request body.
 
-    requests: one a prompt, in order; all with the same number of choices. id_prefix: what the answer's id
-    begins with; tool_prefix: the same of its tool calls. warnings: what was ignored and why, for people.
-    unknown: names of fields that nobody knows.
+    requests: one for each prompt, in order; all with the same number of choices.
+    id_prefix: prefix of the response id.
+    warnings: human-readable descriptions of ignored parameters.
+    unknown: names of unknown fields.
+    tool_prefix: prefix of the ids of tool calls.
     """
 
     requests: tuple[GenerateRequest, ...]
@@ -75,11 +81,14 @@ class GenerationCall(Struct, frozen=True):
 
 
 class ReaderOptions(Struct, frozen=True):
-    """What the server's settings change about reading, and who sent what is read.
+    """The server settings and the caller's key that affect parsing.
 
-    max_stop: most stop strings of a request. default_model: the model when a body names none; None makes `model`
-    required. sealing: the server's key in the caller's hands; None is a server without one. drop_nonces: leave out
-    what agents are known to put in front of a prompt anew with every request.
+    default_model: the model of a body without one; None makes `model` required.
+    max_stop: maximum stop strings of a request.
+    max_n: maximum choices for each prompt.
+    sealing_key: the server's key as bound to this caller; None if the server has no key.
+    drop_nonces: remove the per-request nonces that some agents put at the start of a prompt, which would defeat the
+    prefix cache.
     """
 
     profile: Profile = Profile.OPENAI

@@ -1,4 +1,4 @@
-"""A request body: bytes to a typed struct, or a RequestError that names the field. Knows no dialect."""
+"""A request body: decodes bytes to a typed struct, or raises a RequestError that names the field. Knows no dialect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.errors import RequestError
 MAX_DEPTH = 128
 MAX_CONTAINERS = 1_000_000
 MAX_ECHO = 64
-"""Characters of a client's own value that a message repeats."""
+"""Maximum characters of a client's value that an error message quotes."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -58,7 +58,7 @@ class ParsedBody:
 
 
 class BodySchema(Generic[T]):
-    """The fields that a kind of body has."""
+    """The struct type of a request body, with its decoder."""
 
     def __init__(self, type: type[T]) -> None:
         self.decoder = msgspec.json.Decoder(type)
@@ -67,7 +67,7 @@ class BodySchema(Generic[T]):
 
 @contextmanager
 def prefix_param(field: str) -> Generator[None]:
-    """Errors name the field by its whole path."""
+    """Prefix `field` to the `param` of errors raised in this context."""
     try:
         yield
     except RequestError as error:
@@ -76,7 +76,7 @@ def prefix_param(field: str) -> Generator[None]:
 
 
 def read_json_object(raw: Raw, param: str) -> str | None:
-    """A free-form object as JSON text, as it was written; None where it is absent or null."""
+    """A free-form object as its original JSON text; None if absent or null."""
     if (text := _strip_null(raw)) is None:
         return None
     if not isinstance(read_json_value(raw, param), dict):
@@ -85,7 +85,7 @@ def read_json_object(raw: Raw, param: str) -> str | None:
 
 
 def read_json_value(raw: Raw, param: str) -> object:
-    """What a free-form field says; None where it is absent or null."""
+    """The decoded value of a free-form field; None if absent or null."""
     if (text := _strip_null(raw)) is None:
         return None
     try:
@@ -100,7 +100,7 @@ def _strip_null(raw: Raw) -> str | None:
 
 
 def abbreviate(value: str) -> str:
-    """A client's value for a message: never at length."""
+    """A client's value for an error message, truncated to MAX_ECHO."""
     return repr(value) if len(value) <= MAX_ECHO else repr(value[:MAX_ECHO]) + "..."
 
 
@@ -122,12 +122,12 @@ def missing_parameter(param: str, hint: str = "") -> RequestError:
 
 
 def invalid_value(param: str, expectation: str) -> RequestError:
-    """`what` says what is allowed."""
+    """expectation: what is allowed."""
     return RequestError(f"Invalid value for '{param}': {expectation}.", param=param, code="invalid_value")
 
 
 def check_text(data: bytes) -> None:
-    """Raise RequestError for what is not UTF-8, or nests too deeply to be read."""
+    """Raise RequestError if the body is not UTF-8 or nests deeper than MAX_DEPTH."""
     if not data.isascii():
         try:
             data.decode()
@@ -138,19 +138,20 @@ def check_text(data: bytes) -> None:
 
 
 def _is_too_deep(data: bytes) -> bool:
-    """Whether arrays and objects nest deeper than MAX_DEPTH: after as many rounds of taking away the innermost ones
-    some are left. The rounds work on the brackets alone, of which there is a most. Brackets of the wrong kind are the
-    decoder's affair: it stops at the first one.
+    """Whether arrays and objects nest deeper than MAX_DEPTH.
 
-    The interpreter's own recursion limit is no bound: it differs between versions (CPython 3.12 and newer count C calls
-    apart from Python calls), and so did the error of a body that only opens arrays.
+    Each round removes the innermost brackets; the body is too deep if any are left after MAX_DEPTH rounds. Only
+    brackets are examined, and their number is limited. Mismatched brackets are left to the decoder, which rejects them.
+
+    The interpreter's own recursion limit is not a usable bound: it differs between versions (CPython 3.12 and newer
+    count C calls separately from Python calls), and so did the error for a body that only opens arrays.
     """
     unescaped = data.replace(rb"\\", b"").replace(rb"\"", b"")
     marks = unescaped.translate(_BRACES_AS_BRACKETS, _IRRELEVANT_BYTES)
     brackets = b"".join(marks.split(b'"')[::2])
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise RequestError(f"The body has more than {MAX_CONTAINERS} arrays and objects.", code="invalid_json")
-    # Arrays that are never closed are levels too. More than the bound of them need no closing to be found.
+    # Unclosed arrays count as levels too; MAX_DEPTH + 1 closing brackets are enough to detect them.
     brackets += b"]" * (MAX_DEPTH + 1)
     for _ in range(MAX_DEPTH):
         if b"[]" not in brackets:
@@ -164,7 +165,7 @@ def _depth_error() -> RequestError:
 
 
 def translated(error: Exception, data: bytes) -> RequestError:
-    """msgspec's error, a RecursionError or a UnicodeError, as the client is told of it."""
+    """Translate msgspec's error, a RecursionError or a UnicodeError to a RequestError."""
     if isinstance(error, RecursionError):
         return _depth_error()
     if not isinstance(error, msgspec.ValidationError):
@@ -184,7 +185,7 @@ def translated(error: Exception, data: bytes) -> RequestError:
 
 
 def _has_lone_surrogate(data: bytes) -> bool:
-    """msgspec says of one only that the data was truncated."""
+    """Whether a string contains a lone surrogate, for which msgspec reports only truncated data."""
     high_ends = -1
     for half in _SURROGATE.finditer(data.replace(rb"\\", b"__")):
         is_high = half.group(1) is not None
@@ -196,7 +197,7 @@ def _has_lone_surrogate(data: bytes) -> bool:
 
 
 def _translate_type_error(param: str, problem: str) -> RequestError:
-    """msgspec's own words ("Expected `int | null`, got `str`") in those of OpenAI."""
+    """Translate msgspec's wording ("Expected `int | null`, got `str`") to OpenAI's."""
     if type_match := re.fullmatch(r"Expected `(.*)`, got `(.*)`", problem):
         expected = " or ".join(
             _TYPE_NAMES.get(word, word) for word in type_match.group(1).split(" | ") if word != "null"

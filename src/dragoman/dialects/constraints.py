@@ -1,4 +1,4 @@
-"""The forms in which a client binds an answer: `response_format`, `structured_outputs`, `guided_*`; at most one."""
+"""The fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`; at most one is allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_constraint_fields(fields: GenerationFields) -> Constraint | None:
 
 
 def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constraint]]:
-    """What vLLM's own fields say, each with the field's name."""
+    """Read the constraints in vLLM's own fields, each with its field name."""
     guided_outputs = StructuredOutputs(
         json=fields.guided_json,
         regex=fields.guided_regex,
@@ -32,7 +32,7 @@ def read_structured_outputs(fields: DecodingFields) -> list[tuple[str, Constrain
     outputs = fields.structured_outputs
     constraints = [] if outputs is None else _read_outputs(outputs, "structured_outputs.")
     if outputs is not None and not constraints:
-        # Who misspells the one member that counts would get an answer that nothing binds.
+        # A misspelled member would otherwise produce an unconstrained answer without an error.
         raise invalid_value("structured_outputs", "expected one of json, regex, choice, grammar and json_object")
     return [*constraints, *_read_outputs(guided_outputs, "guided_")]
 
@@ -98,18 +98,18 @@ def _read_choices(options: list[str], param: str) -> StringChoices:
 
 
 def read_grammar(definition: str) -> ContextFreeGrammar:
-    """GBNF writes `::=`, Lark does not; the clients of vLLM send both in one field."""
+    """Detect the syntax: GBNF writes `::=`, Lark does not; vLLM's clients send both in one field."""
     return ContextFreeGrammar(definition, "gbnf" if "::=" in definition else "lark")
 
 
 def read_schema(raw: Raw, param: str) -> str | None:
-    """A JSON Schema as JSON text; None where it is absent or null."""
+    """A JSON Schema as JSON text; None if absent or null."""
     text = read_json_object(raw, param)
     return None if text is None else check_text_size(text, MAX_SCHEMA, param)
 
 
 def read_schema_or_text(raw: Raw, param: str) -> str | None:
-    """vLLM and SGLang take a schema as an object or as a string of JSON."""
+    """A schema as an object or as a string of JSON, as vLLM and SGLang accept it."""
     value = read_json_value(raw, param)
     if not isinstance(value, str):
         return read_schema(raw, param)

@@ -1,4 +1,4 @@
-"""Which tokens make up a text, as OpenAI's `logprobs` list them: joined, they are the text."""
+"""The tokens that make up a text, as OpenAI's `logprobs` list them: concatenated, they are the text."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _REPLACED = "\ufffd".encode()
 
 
 class Matched(Struct, frozen=True):
-    """A token and its piece of the text.
+    """A token and its part of the text.
 
-    listed: the token as far as it is in the text; None where it is not. data: the UTF-8 bytes of the text that it has.
+    listed: the token reduced to its bytes in the text; None if it has none.
+    data: its UTF-8 bytes in the text.
     """
 
     token: Token
@@ -25,10 +26,10 @@ class Matched(Struct, frozen=True):
 
 
 class TokenMatcher:
-    """Matches the tokens of one text with its characters. The result does not depend on how either is cut.
+    """Aligns the tokens of one text with its characters. The result does not depend on how either is split.
 
-    Tokens of marks, control tokens that are not in the text, and what a stop string cut off have no piece of it. A
-    token that matches nothing is listed as it is, without a piece.
+    Delimiter tokens, control tokens that are not in the text, and tokens that a stop string removed have no bytes in
+    the text. A token that cannot be aligned is listed unchanged, without bytes.
     """
 
     __slots__ = ("_text", "_waiting")
@@ -38,24 +39,24 @@ class TokenMatcher:
         self._waiting: deque[tuple[Token, bool]] = deque()  # whether it may be in the text
 
     def feed(self, text: str, tokens: Iterable[Token]) -> list[Matched]:
-        """The next tokens of the text, as far as they can be told."""
+        """Add text and tokens, and return the tokens that are decided."""
         self._text += text.encode("utf-8", "replace")
         self._waiting.extend((token, not token.markup) for token in tokens)
         return self._take_decided()
 
     def skip(self, tokens: Iterable[Token]) -> list[Matched]:
-        """Tokens that are none of the text, in their place among the others."""
+        """Add tokens that are not part of the text, in order with the others."""
         self._waiting.extend((token, False) for token in tokens)
         return self._take_decided()
 
     def close(self) -> list[Matched]:
-        """The text ends here: the tokens that were left."""
+        """End the text and return the remaining tokens."""
         out = [self._match(token) if expected else Matched(token) for token, expected in self._waiting]
         self._waiting.clear()
         return out
 
     def rest(self) -> str:
-        """Text behind the last token that was matched; it is taken out."""
+        """Remove and return the text after the last aligned token."""
         text, self._text = self._text.decode("utf-8", "replace"), b""
         return text
 
@@ -70,7 +71,7 @@ class TokenMatcher:
         return out
 
     def _is_decided(self, token: Token) -> bool:
-        """Whether no text that may follow changes what the token matches."""
+        """Whether no following text can change what the token is aligned with."""
         own, text = token.utf8, self._text
         if token.special and not own.startswith(text):
             return True
@@ -100,7 +101,7 @@ class TokenMatcher:
 
 
 class ContentTokens:
-    """The tokens of one text that are listed, as they come."""
+    """The listed tokens of one text, incrementally."""
 
     __slots__ = ("_matcher",)
 
@@ -111,13 +112,13 @@ class ContentTokens:
         return [found.listed for found in self._matcher.feed(text, tokens) if found.listed is not None]
 
     def close(self) -> list[Token]:
-        """The text ends here: the tokens that were left."""
+        """End the text and return the remaining tokens."""
         left = [found.listed for found in self._matcher.close() if found.listed is not None]
         self._matcher.rest()
         return left
 
 
 def content_tokens(text: str, tokens: Sequence[Token]) -> list[Token]:
-    """Those of a whole text."""
+    """The listed tokens of a complete text."""
     found = ContentTokens()
     return found.feed(text, tokens) + found.close()

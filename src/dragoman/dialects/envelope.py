@@ -1,4 +1,4 @@
-"""What surrounds the choices of an OpenAI answer: the fixed header, usage, errors and the end. Knows no choice."""
+"""The envelope around the choices of an OpenAI response: header, usage, errors and the end of the stream."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ KEEPALIVE_COMMENT = b": keepalive\n\n"
 
 
 class RenderOptions(Struct, frozen=True, kw_only=True):
-    """What the client asked to see, as far as Chat Completions and Completions share it.
+    """The response options that Chat Completions and Completions share.
 
-    logprobs, prompt_logprobs: most alternatives a token, None for none at all. service_tier: say that it is the
-    default. prompt_logprobs and the others appear only where they were asked for.
-    weight_versions: at the end of each choice, which weights sampled it.
+    logprobs, prompt_logprobs: maximum alternatives for each token, None for no logprobs.
+    token_ids, tokens_as_ids: return_token_ids, return_tokens_as_token_ids.
+    include_usage: end a stream with usage.
+    continuous_usage: add usage to every chunk.
+    service_tier: report the default tier.
+    weight_versions: add to the end of each choice which weights sampled it.
     """
 
     profile: Profile = Profile.OPENAI
@@ -38,7 +41,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
 
 
 class ResponseId(Struct, frozen=True):
-    """The id that a client chose for its answer (vLLM's `request_id`), if it did."""
+    """The response id that the client requested (vLLM's `request_id`), if any."""
 
     prefix: str
     requested: str | None
@@ -48,9 +51,10 @@ class ResponseId(Struct, frozen=True):
 
 
 class ChunkEnvelope:
-    """One answer's frame. kinds: the `object` of a chunk and of the whole answer.
+    """The envelope of one answer.
 
-    before: what stands before the choices of a chunk.
+    kinds: the `object` of a chunk and of the full response.
+    chunk_prefix: the bytes before the choices of a chunk.
     """
 
     __slots__ = ("_header", "_kinds", "_options", "_usage_field", "chunk_prefix")
@@ -63,16 +67,20 @@ class ChunkEnvelope:
 
     @property
     def chunk_suffix(self) -> bytes:
-        """What stands behind the choices of a chunk without further fields."""
+        """The bytes after the choices of a chunk without further fields."""
         return b"]%s}\n\n" % self._usage_field
 
     def render_chunk(self, choices: bytes, usage: Usage | None = None, extra: bytes = b"") -> bytes:
-        """A server-sent event. usage: if this chunk has it. extra: further fields, each after a comma."""
+        """Render a server-sent event.
+
+        usage: the usage of this chunk, if any.
+        extra: further fields, each after a comma.
+        """
         usage_field = self._usage_field if usage is None else b',"usage":' + logprobs.render_usage(usage)
         return b"%s%s]%s%s}\n\n" % (self.chunk_prefix, choices, usage_field, extra)
 
     def render_usage_chunk(self, usage: Usage) -> bytes:
-        """The chunk with usage and no choices, where it was asked for."""
+        """The chunk with usage and no choices, if requested."""
         return self.render_chunk(b"", usage) if self._options.include_usage else b""
 
     def render_object(self, choices: bytes, usage: Usage, extra: bytes = b"") -> bytes:
@@ -80,12 +88,12 @@ class ChunkEnvelope:
         return b'%s%s],"usage":%s%s}' % (head, choices, logprobs.render_usage(usage), extra)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """The last event of a stream that failed. No [DONE] follows: some clients take that for success."""
+        """The last event of a failed stream. No [DONE] follows, because some clients take that for success."""
         return b"data: %s\n\n" % render_openai_error(error, self._options.profile)
 
 
 class ChunkWriter:
-    """What the writers of chunks have in common: how a stream ends, waits and fails."""
+    """The shared base of chunk writers: the end, keepalive and error of a stream."""
 
     __slots__ = ("_envelope",)
 
@@ -118,7 +126,7 @@ def _render_head(header: Header, options: RenderOptions, kind: bytes) -> bytes:
 
 
 class UsageCounter:
-    """Usage so far, for chunks that each carry it."""
+    """The usage so far, for streams with usage in every chunk."""
 
     __slots__ = ("_cached", "_completion", "_prompt")
 
@@ -134,10 +142,9 @@ class UsageCounter:
 
 
 def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
-    """A finish reason without tools.
+    """A finish reason without tool calls.
 
-    OpenAI has no word for an answer that was ended from outside. It is `length` there: cut off, and never to be
-    taken for complete, as `stop` would be.
+    OpenAI has no reason for an aborted answer. It is reported as `length`, since `stop` would mark it as complete.
     """
     if reason is FinishReason.ABORT and profile is Profile.OPENAI:
         return b'"length"'
@@ -145,17 +152,17 @@ def render_finish_reason(reason: FinishReason, profile: Profile) -> bytes:
 
 
 def render_kv_transfer(params: str | None, profile: Profile) -> bytes:
-    """vLLM's field of a whole answer: its profile always has it, OpenAI's where there is something to say."""
+    """vLLM's `kv_transfer_params` of a full response: always in its profile, in OpenAI's only if set."""
     if params is None:
         return b',"kv_transfer_params":null' if profile is Profile.VLLM else b""
     return encode_field("kv_transfer_params", params)
 
 
 def render_weight_versions(spans: tuple[WeightSpan, ...] | None) -> bytes:
-    """vLLM's field of a choice that has ended: which tokens were sampled by which weights; null where nobody knows."""
+    """vLLM's field of a finished choice: which tokens were sampled by which weights; null if unknown."""
     return b',"weight_versions":%s' % escape_line_breaks(msgspec.json.encode(spans))
 
 
 def render_stop_reason(stop: str | int | None) -> bytes:
-    """vLLM's: the matched stop string or token id."""
+    """vLLM's `stop_reason`: the matched stop string or token id."""
     return encode_string(stop) if isinstance(stop, str) else encode_int(stop)

@@ -10,14 +10,14 @@ from .base import Profile
 from .json_encoding import escape_line_breaks, replace_surrogates
 
 MAX_MESSAGE = 2_000
-"""Characters of a message on the wire; what a client sent is never echoed at length."""
+"""Maximum characters of a message on the wire, so that a client's input is never echoed at length."""
 
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
 }
-# The names of vLLM's exception classes and, for what its framework answers, the reason phrase of the status.
+# The names of vLLM's exception classes; for errors of its web framework, the reason phrase of the status.
 _VLLM_TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
@@ -46,9 +46,9 @@ class _OpenAIErrorEnvelope(Struct, frozen=True):
 
 
 def render_openai_error(error: DragomanError, profile: Profile) -> bytes:
-    """The JSON body of an answer with status `error.status`, or the payload of a stream's last event.
+    """The JSON body of an error response, or the payload of a stream's last event.
 
-    All four keys are always there. OpenAI's profile: `code` is a word or null; vLLM's: the status as a number.
+    All four keys are always present. `code` is a string or null in OpenAI's profile, the HTTP status in vLLM's.
     """
     message = replace_surrogates(error.message)
     if len(message) > MAX_MESSAGE:

@@ -1,6 +1,6 @@
-"""What the generating endpoints have in common: fields with their bounds, and what they mean.
+"""The fields that the generating endpoints share, with their bounds and meanings.
 
-A field of a struct here is honoured. The fields that are only tolerated or refused are rows of `support`.
+The fields of a struct here are supported. Fields that are only accepted or rejected are rows of `shared_parameters`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from .base import Profile, ReaderOptions
 from .body import abbreviate, check_one_of, invalid_value, missing_parameter, read_json_object
 
 INT32 = 2**31 - 1
+# The limit of OpenAI's `top_logprobs`, and the default of vLLM's `max_logprobs`.
 MAX_LOGPROBS = 20
 MAX_CHOICES = 4_096
-"""Most choices of one call, over all of its prompts."""
+"""Maximum choices of one call, over all of its prompts."""
 
 Count = Annotated[int, Meta(ge=0, le=INT32)]
 AtLeastOne = Annotated[int, Meta(ge=1, le=INT32)]
 CountOrUnlimited = Annotated[int, Meta(ge=-1, le=INT32)]
-"""-1 is "the rest" or "off", as vLLM's clients say it."""
+"""-1 is "the rest" or "off", as in vLLM."""
 TokenId = Count
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MAX_MESSAGES = 100_000
-"""In a conversation: Anthropic's bound."""
+"""Maximum messages of a conversation: Anthropic's limit."""
 ShortText = Annotated[str, Meta(max_length=1_024)]
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,128}\Z")]
 Logprobs = Annotated[int, Meta(ge=-1, le=MAX_LOGPROBS)]
@@ -41,7 +42,7 @@ class StreamOptions(Struct, frozen=True):
 
 
 class StructuredOutputs(Struct, frozen=True):
-    """vLLM's `structured_outputs`: exactly one of the first six."""
+    """vLLM's `structured_outputs`: exactly one of these fields may be set."""
 
     json: Raw = Raw()
     regex: str | None = None
@@ -59,7 +60,7 @@ class JsonSchemaFormat(Struct, frozen=True):
 
 
 class ResponseFormat(Struct, frozen=True):
-    """`schema` beside `json_object` is what llama.cpp's and Together's clients send."""
+    """`response_format`. llama.cpp's and Together's clients send `schema` beside `json_object`."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -67,9 +68,9 @@ class ResponseFormat(Struct, frozen=True):
 
 
 class DecodingFields(Struct, frozen=True, kw_only=True):
-    """How the tokens of an answer are chosen and where it ends, as every generating dialect takes it: most are vLLM's.
+    """Sampling and stop parameters of all generating dialects; most are vLLM's.
 
-    None: the client said nothing, or null.
+    None: the client sent null or nothing.
     """
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -120,7 +121,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
         )
 
     def build_limits(self, max_tokens: int | None, stop: tuple[str, ...]) -> GenerationLimits:
-        """max_tokens, stop: what the dialect's own fields came to."""
+        """max_tokens, stop: the values resolved from the dialect's own fields."""
         min_tokens = self.min_tokens or 0
         if max_tokens is not None and min_tokens > max_tokens:
             raise invalid_value("min_tokens", f"it must not be greater than max_tokens={max_tokens}")
@@ -144,7 +145,7 @@ class DecodingFields(Struct, frozen=True, kw_only=True):
 
 
 class GenerationFields(DecodingFields, frozen=True, kw_only=True):
-    """The fields that Chat Completions and Completions share. None: the client said nothing, or null."""
+    """The fields that Chat Completions and Completions share. None: the client sent null or nothing."""
 
     model: str | None = None
     stream: bool | None = None
@@ -161,7 +162,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
     return_weight_versions: bool | None = None
 
     def read_limits(self, options: ReaderOptions, max_tokens: int | None) -> GenerationLimits:
-        """max_tokens: what the dialect's own fields came to."""
+        """max_tokens: the value resolved from the dialect's own fields."""
         return self.build_limits(max_tokens, read_stop_strings(self.stop, options.max_stop))
 
     def read_choice_count(self, options: ReaderOptions, prompts: int = 1) -> int:
@@ -192,7 +193,7 @@ class GenerationFields(DecodingFields, frozen=True, kw_only=True):
         return include_usage, include_usage and bool(options.continuous_usage_stats)
 
     def read_prompt_logprobs(self) -> int | None:
-        """Alternatives a prompt token shall carry in `prompt_logprobs`."""
+        """Alternatives for each prompt token in `prompt_logprobs`; None for no logprobs."""
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("'prompt_logprobs' are not available when 'stream' is enabled.", param="prompt_logprobs")
         return check_logprobs(self.prompt_logprobs, "prompt_logprobs")
@@ -244,7 +245,7 @@ def check_service_tier(tier: str | None, warnings: list[str]) -> None:
 
 
 def get_max_logprobs(profile: Profile) -> int:
-    """Completions' `logprobs`: OpenAI allows 5, vLLM 20."""
+    """The limit of Completions' `logprobs`: 5 in OpenAI, 20 in vLLM."""
     return 5 if profile is Profile.OPENAI else MAX_LOGPROBS
 
 

@@ -1,4 +1,4 @@
-"""Strings and numbers as JSON bytes that every reader of server-sent events gets whole."""
+"""Strings and numbers as JSON bytes that are safe in server-sent events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import msgspec
 
 UNKNOWN_LOGPROB = -9999.0
-"""What OpenAI writes for a logprob that JSON cannot hold or that nobody knows."""
+"""OpenAI's value for a logprob that is unknown or that JSON cannot represent."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,14 +22,14 @@ def encode_string(text: str) -> bytes:
 
 
 def replace_surrogates(text: str) -> str:
-    """`text` with lone surrogates, which no UTF-8 can hold, replaced by a question mark."""
+    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def escape_line_breaks(data: bytes) -> bytes:
-    """JSON without the three characters beyond ASCII that some clients take for the end of a line.
+    """JSON without the three non-ASCII characters that some clients treat as line breaks.
 
-    `str.splitlines`, on which the line readers of several HTTP clients rest, splits at U+0085, U+2028 and U+2029.
+    `str.splitlines`, which the line readers of several HTTP clients use, splits at U+0085, U+2028 and U+2029.
     """
     if data.isascii():
         return data
@@ -38,7 +38,7 @@ def escape_line_breaks(data: bytes) -> bytes:
 
 
 def encode_field(name: str, text: str | None) -> bytes:
-    """`text`, which is JSON already, as one more field behind a comma; nothing where there is none."""
+    """`text`, which is already JSON, as a further field after a comma; empty if there is none."""
     if text is None:
         return b""
     return b',"%s":%s' % (name.encode(), escape_line_breaks(msgspec.json.format(text, indent=-1).encode()))
@@ -53,5 +53,5 @@ def encode_int(value: int | None) -> bytes:
 
 
 def clamp_logprob(value: float | None) -> float:
-    """A logprob that JSON can hold."""
+    """A logprob that JSON can represent."""
     return value if value is not None and math.isfinite(value) else UNKNOWN_LOGPROB

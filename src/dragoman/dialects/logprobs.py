@@ -1,4 +1,4 @@
-"""Tokens with their logprobs as OpenAI's and vLLM's older dialects write them, and token counts."""
+"""Logprobs in the formats of Chat Completions, Completions and vLLM, and token counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TokenNaming(Struct, frozen=True):
-    """How a token is called on the wire: by its text, or as `token_id:N` (vLLM)."""
+    """How a token is represented on the wire: by its text, or as `token_id:N` (vLLM)."""
 
     as_ids: bool = False
 
@@ -36,7 +36,7 @@ class _TokenLogprob(Struct, frozen=True):
 
 
 def render_chat_logprobs(tokens: Sequence[Token], top: int, naming: TokenNaming) -> bytes:
-    """The array `logprobs.content` (or `.refusal`). top: most alternatives of an entry."""
+    """The array `logprobs.content` (or `.refusal`). top: maximum alternatives of an entry."""
     get_name = naming.get_name
     return escape_line_breaks(_encode([_build_entry(token, top, get_name) for token in tokens]))
 
@@ -61,7 +61,7 @@ class _CompletionLogprobs(Struct, frozen=True):
 
 
 class LogprobRow(Struct, frozen=True):
-    """One token of Completions' `logprobs`. Nothing precedes a prompt's first token: it has no score."""
+    """One token of Completions' `logprobs`. The first token of a prompt has no logprob because nothing precedes it."""
 
     offset: int
     token: str
@@ -81,10 +81,10 @@ def render_completion_logprobs(rows: Sequence[LogprobRow]) -> bytes:
 
 
 class TextOffsets:
-    """Where each token of one choice begins in its text.
+    """The start of each token of one choice in its text.
 
-    An offset counts the characters that begin in the tokens before; it depends on the tokens alone, so that a stream
-    and a whole answer agree however the text was cut.
+    An offset counts the characters that begin in the tokens before. It depends on the tokens alone, so that streamed
+    and full responses agree however the text was split.
     """
 
     def __init__(self, top: int, naming: TokenNaming, special_in_text: bool, *, sampled_first: bool = False) -> None:
@@ -93,7 +93,7 @@ class TextOffsets:
         self._offset = 0
 
     def add_prompt(self, prompt: PromptTokens) -> list[LogprobRow]:
-        """The echoed prompt. Whether its control tokens are part of its text is seen from the text's length."""
+        """Rows of the echoed prompt. Its text's length shows whether its control tokens are part of it."""
         length, rows = len(prompt.text), list[LogprobRow]()
         widths = [_count_characters(token) for token in prompt.tokens]
         if sum(widths) != length:
@@ -118,8 +118,10 @@ class TextOffsets:
         return LogprobRow(offset, self._get_name(token), clamp_logprob(token.logprob), self._build_alternatives(token))
 
     def _build_alternatives(self, token: Token) -> dict[str, float]:
-        """Best first, in vLLM's profile behind the sampled token, which is always there; of two that read alike the
-        better counts."""
+        """Alternatives, best first, and the sampled token, which comes first in vLLM's profile.
+
+        Of two with the same text the higher logprob is used.
+        """
         logprobs: dict[str, float] = {}
         best = token.top[: self._top]
         for alternative in (token, *best) if self._sampled_first else (*best, token):
@@ -162,7 +164,7 @@ def render_token_ids(tokens: Sequence[Token]) -> bytes:
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Details are null where they are unknown; a zero is a zero."""
+    """Details are null if unknown, which differs from zero."""
     cached = b"null" if usage.cached is None else b'{"cached_tokens":%d}' % usage.cached
     reasoning = b"null" if usage.reasoning is None else b'{"reasoning_tokens":%d}' % usage.reasoning
     return (

@@ -1,4 +1,4 @@
-"""Where a request's media is: in a data URL, behind http(s), or uploaded before. Fetches nothing."""
+"""The source of a request's media: a data URL, an http(s) URL or an earlier upload. Fetches nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .body import invalid_value
 
 
 def read_url(url: str, param: str) -> MediaSource:
-    """A data URL is decoded; http and https stay URLs; anything else, `file:` above all, is refused."""
+    """Read a media URL: decode data URLs, keep http and https, and reject all others, such as `file:`."""
     scheme = url[:8].partition(":")[0].lower()
     if scheme == "data":
         return _read_data_url(url, param)
@@ -22,13 +22,13 @@ def read_url(url: str, param: str) -> MediaSource:
 
 
 def read_image_url(url: str, param: str) -> MediaSource:
-    """The same for an image: one that came along is looked at, as far as its first bytes tell what it is."""
+    """As read_url, and check the header of an inline image."""
     source = read_url(url, param)
     return check_image(source, param) if isinstance(source, InlineMedia) else source
 
 
 def read_base64(text: str, media_type: str | None, param: str) -> InlineMedia:
-    """Base64, or a data URL that holds some."""
+    """Decode Base64, or a data URL that contains it."""
     if text[:5].lower() == "data:":
         return _read_data_url(text, param)
     try:

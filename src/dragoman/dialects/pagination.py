@@ -1,4 +1,4 @@
-"""Lists that come in pages, as OpenAI's list endpoints have them: what was asked for, and the page. Knows no store."""
+"""Paginated lists, as in OpenAI's list endpoints: the query and the page. Knows no store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from .json_encoding import encode_string
 MAX_LIMIT = 100
 
 PageRow = tuple[str, bytes]
-"""Its id, and the whole JSON object."""
+"""(id, JSON object)."""
 
 
 class PageQuery(Struct, frozen=True):
-    """after: the id of the row behind which the page begins."""
+    """The query of one page.
+
+    limit: maximum rows.
+    descending: newest first.
+    after: id of the last row of the previous page.
+    """
 
     limit: int = 20
     descending: bool = True
@@ -27,7 +32,7 @@ class PageQuery(Struct, frozen=True):
 def read_page_query(
     query: Mapping[str, str], *, descending: bool, default: int = 20, max_limit: int = MAX_LIMIT
 ) -> PageQuery:
-    """descending, default: the order and the limit where the query names none. Raises RequestError."""
+    """descending, default: order and limit if the query has none. Raises RequestError."""
     limit = query.get("limit", str(default))
     if not (limit.isascii() and limit.isdecimal() and len(limit) <= 9 and 1 <= int(limit) <= max_limit):
         raise invalid_value("limit", f"expected an integer from 1 to {max_limit}, got {abbreviate(limit)}")
@@ -42,7 +47,7 @@ def unknown_cursor_error(cursor: str) -> RequestError:
 
 
 def render_page(rows: Sequence[PageRow], *, has_more: bool) -> bytes:
-    """The ids of an empty page are empty: their types know no null."""
+    """Render a page. The ids of an empty page are empty strings because the SDK's types do not allow null."""
     first, last = (rows[0][0], rows[-1][0]) if rows else ("", "")
     data = b",".join(row for _, row in rows)
     return b'{"object":"list","data":[%s],"first_id":%s,"last_id":%s,"has_more":%s}' % (
@@ -51,7 +56,7 @@ def render_page(rows: Sequence[PageRow], *, has_more: bool) -> bytes:
 
 
 def paginate(rows: Sequence[PageRow], query: PageQuery) -> bytes:
-    """The page of rows that are all at hand, in ascending order. Raises RequestError where `after` is none of them."""
+    """Cut a page from all rows, given in ascending order. Raises RequestError if no row has the id `after`."""
     ordered = rows[::-1] if query.descending else rows
     begin = 0
     if query.after is not None:

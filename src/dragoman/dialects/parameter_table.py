@@ -1,4 +1,4 @@
-"""Every parameter of every dialect and what becomes of it: the rules that readers obey, and the docs' table."""
+"""The support of every parameter of every dialect: the rules that readers apply, and the source of the docs' table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import Unsupported
 from .body import BodySchema, ParsedBody, read_json_value
 
 MAX_NAME, MAX_UNKNOWN = 64, 32
-"""Of the fields that nobody knows: characters of a name that are told, and how many names."""
+"""Limits on reported unknown fields: characters of a name, and number of names."""
 
 
 T = TypeVar("T", bound=Struct)
@@ -20,17 +20,20 @@ T = TypeVar("T", bound=Struct)
 
 class SupportStatus(StrEnum):
     HONOURED = "honoured"
-    """Does what its vendor says."""
+    """Works as the vendor documents it."""
     ACCEPTED = "accepted"
-    """Changes nothing by its own definition, or changes nothing here; silently fine."""
+    """Accepted silently, because it has no effect by definition or no effect here."""
     WARNED = "warned"
-    """Not done, and said so in a warning; its absence does not make the answer wrong."""
+    """Ignored with a warning; the answer is not wrong without it."""
     REFUSED = "refused"
-    """A 400 that names it, unless it asks for what happens anyway."""
+    """Rejected with a 400 that names it, unless the value requests the default behaviour."""
 
 
 class ParameterSupport(Struct, frozen=True):
-    """One row. harmless: the values, besides null, with which a refused or warned field asks for nothing."""
+    """One row.
+
+    harmless: the values, besides null, with which a rejected or warned field has no effect.
+    """
 
     name: str
     dialect: str
@@ -47,9 +50,9 @@ class ParameterTable:
         self._rows = {row.name: row for row in rows}
 
     def classify(self, fields: Mapping[str, Raw]) -> tuple[list[str], tuple[str, ...]]:
-        """Warnings, and the names that nobody knows. Raises Unsupported at a refused one.
+        """Return the warnings and the unknown names. Raises Unsupported for a rejected field.
 
-        fields: those that the dialect's struct does not know.
+        fields: those that the dialect's struct does not define.
         """
         warnings: list[str] = []
         unknown: list[str] = []
@@ -90,9 +93,9 @@ def reject(dialect: str, name: str, note: str, *harmless: object) -> tuple[Param
 def read_part(
     raw: bytes, schema: BodySchema[T], table: ParameterTable, path: str
 ) -> tuple[T, list[str], tuple[str, ...]]:
-    """An object that stands in a body under the name `at`, what it warns of, and the names that nobody knows.
+    """Decode an object nested at `path`; returns it with its warnings and unknown names.
 
-    raw: its JSON text; empty or null is an empty object. Raises as `Body` and `Rules.judge` do.
+    raw: its JSON text; empty or null is an empty object. Raises as `ParsedBody` and `ParameterTable.classify` do.
     """
     parsed = ParsedBody(b"{}" if raw in (b"", b"null") else raw)
     part = parsed.decode(schema)

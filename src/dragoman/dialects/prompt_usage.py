@@ -1,4 +1,4 @@
-"""Token counts of routes that read texts and write none."""
+"""Token counts of routes that do not generate text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from .base import Profile
 
 
 class PromptUsage(Struct, frozen=True, omit_defaults=True):
-    """completion_tokens, prompt_tokens_details: vLLM's."""
+    """The usage of a prompt.
+
+    completion_tokens, prompt_tokens_details: only in vLLM's profile.
+    """
 
     prompt_tokens: int
     total_tokens: int

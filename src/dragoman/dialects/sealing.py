@@ -1,4 +1,4 @@
-"""What only this server shall read or vouch for, as readers and writers see it. Knows no key and no cipher."""
+"""The interface for data that only this server can decrypt or sign. Knows no key and no cipher."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Protocol
 
 
 class VerificationMode(StrEnum):
-    """What becomes of a thought that comes back and is not, or no more, what this server gave to this caller.
+    """How to handle reasoning from a client that fails verification.
 
-    STRICT: the request is refused. LENIENT: the thought is left out, or replaced by its summary, and a warning says
-    so; one that nobody signed is believed. OFF: signatures are not looked at.
+    STRICT: the request is rejected.
+    LENIENT: the reasoning is left out, or replaced by its summary, with a warning; unsigned reasoning is accepted.
+    OFF: signatures are not verified.
     """
 
     STRICT = "strict"
@@ -19,24 +20,24 @@ class VerificationMode(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What is sealed for one purpose cannot be opened for another."""
+    """The purpose that a sealed text is bound to: it cannot be opened for another."""
 
     REASONING = "reasoning"
     COMPACTION = "compaction"
 
 
 class SealingKey(Protocol):
-    """A key in the hands of one caller: what was made for another one is as foreign as another server's."""
+    """The server's key bound to one caller: another caller's data is rejected like another server's."""
 
     @property
     def check(self) -> VerificationMode: ...
 
     def seal(self, purpose: Purpose, text: str) -> str:
-        """Text that only this server can read, as ASCII. Differs each time."""
+        """Encrypt and authenticate a text, as ASCII. The result differs each time."""
         ...
 
     def unseal(self, purpose: Purpose, sealed: str) -> str | None:
-        """None for what is damaged, foreign, or sealed for another caller or purpose."""
+        """Decrypt; None if damaged, or sealed by another server or for another caller or purpose."""
         ...
 
     def sign(self, thought: str) -> str: ...

@@ -1,4 +1,4 @@
-"""What becomes of the parameters that the generating dialects have in common: those of `fields`, and vLLM's others."""
+"""The support of the parameters that the generating dialects share: those of `fields`, and further ones of vLLM."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHARED_HONOURED = (
 
 
 def build_shared_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """Fields of both endpoints that the struct does not have."""
+    """Fields of both endpoints that are not in the struct."""
     return (
         *accept(dialect, "user", "safety_identifier", note="identifies the end user; has no effect"),
         *accept(dialect, "session_id", note="a hint for routers"),

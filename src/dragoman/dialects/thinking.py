@@ -1,4 +1,4 @@
-"""What a client tells the chat template about thinking, in whatever dialect."""
+"""The switch for thinking in a client's `chat_template_kwargs`, for all dialects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from msgspec import Raw
 from .body import read_json_value
 
 THINKING_KWARGS = ("enable_thinking", "thinking")
-"""The names under which templates know it."""
+"""The kwargs that templates use to switch thinking on or off."""
 
 
 def read_thinking_switch(kwargs: Raw) -> bool | None:
-    """What `chat_template_kwargs` says of it; None where it says nothing."""
+    """The value of the switch in `chat_template_kwargs`; None if not set."""
     value = read_json_value(kwargs, "chat_template_kwargs")
     values = cast(dict[str, object], value) if isinstance(value, dict) else {}
     for name in THINKING_KWARGS:

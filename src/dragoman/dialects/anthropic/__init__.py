@@ -20,6 +20,6 @@ __all__ = [
 
 
 def render_count_tokens(tokens: int, original: int | None = None) -> bytes:
-    """original: what it was before the conversation was edited, where that is to be told."""
+    """original: the count before context edits, if the response must report it."""
     context_management = b"" if original is None else b',"context_management":{"original_input_tokens":%d}' % original
     return b'{"input_tokens":%d%s}' % (tokens, context_management)

@@ -1,4 +1,4 @@
-"""Anthropic's message batches: what creates them, their object, and the lines of their results. Runs nothing."""
+"""Anthropic's message batches: parses their creation, renders their objects and results. Runs nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 class MessageBatchCounts(Struct, frozen=True):
-    """All are processing until all have ended."""
+    """The counts of a batch. All requests count as processing until the whole batch has ended."""
 
     processing: int = 0
     succeeded: int = 0
@@ -28,7 +28,10 @@ class MessageBatchCounts(Struct, frozen=True):
 
 
 class MessageBatch(Struct, frozen=True, kw_only=True):
-    """Times are RFC 3339. results_url: without a host, as every client resolves it against the address it knows."""
+    """A message batch. Times are RFC 3339.
+
+    results_url: without a host, since clients resolve it against the address that they used.
+    """
 
     id: str
     type: str = "message_batch"
@@ -43,7 +46,10 @@ class MessageBatch(Struct, frozen=True, kw_only=True):
 
 
 class MessageBatchRequest(Struct, frozen=True):
-    """params: a Messages body."""
+    """One request of a batch.
+
+    params: a Messages body.
+    """
 
     custom_id: str
     params: bytes
@@ -88,7 +94,7 @@ def read_message_batch(data: bytes) -> tuple[tuple[MessageBatchRequest, ...], tu
 
 
 def _check_params(params: Raw, path: str) -> None:
-    """Only what can be told without running it; the rest is a result of its own."""
+    """Check what is known before execution; other errors become the result of the request."""
     try:
         parsed = _params_decoder.decode(params)
     except msgspec.ValidationError:
@@ -122,7 +128,7 @@ _result_decoder = msgspec.json.Decoder(_Result)
 
 
 def encode_result(custom_id: str, status: int, body: bytes) -> bytes:
-    """body: a message, or the error envelope."""
+    """Encode a result line. body: a message, or the error envelope."""
     result = _Succeeded(Raw(body)) if status < 400 else _Errored(Raw(body))
     return msgspec.json.encode(_Result(custom_id, result)) + b"\n"
 
@@ -132,7 +138,7 @@ def encode_missing_result(custom_id: str, *, canceled: bool) -> bytes:
 
 
 def count_result(counts: MessageBatchCounts, line: bytes) -> MessageBatchCounts:
-    """One more result."""
+    """Count one more result."""
     match _result_decoder.decode(line).result:
         case _Succeeded():
             return msgspec.structs.replace(counts, succeeded=counts.succeeded + 1)
@@ -153,7 +159,11 @@ def render_deleted_batch(id: str) -> bytes:
 
 
 class CursorQuery(Struct, frozen=True):
-    """limit; after, before: ids. Newest first."""
+    """The query of a list, newest first.
+
+    limit: maximum rows.
+    after, before: ids of the neighbouring rows.
+    """
 
     limit: int
     after: str | None
@@ -161,7 +171,7 @@ class CursorQuery(Struct, frozen=True):
 
 
 def read_cursor_query(limit: str | None, after: str | None, before: str | None) -> CursorQuery:
-    """Raises RequestError."""
+    """Parse the query. Raises RequestError."""
     text = "20" if limit is None else limit
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 1000):
         raise invalid_value("limit", f"expected an integer from 1 to 1000, got {abbreviate(text)}")

@@ -1,6 +1,6 @@
-"""The tools that Anthropic defines and the client runs, as functions with the inputs that its documentation gives them.
+"""The tools that Anthropic defines and the client runs, as functions with the inputs from Anthropic's documentation.
 
-A Claude knows them by heart; any other model has to be told.
+Claude models are trained on these tools and need no schema; any other model does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POINT: Schema = {"type": "array", "items": {"type": "integer"}, "minItems": 2, 
 
 
 def build_client_tool(tool: AnthropicWireTool) -> FunctionTool | None:
-    """None where the type is none of these."""
+    """Build the function; None if the type is not one of these tools."""
     match = _TYPE_PATTERN.fullmatch(tool.type or "")
     if match is None:
         return None
@@ -85,7 +85,7 @@ _MEMORY = (
 
 
 def _build_editor(tool: AnthropicWireTool) -> FunctionTool:
-    """Later versions took a command away and gave a parameter a name of its own."""
+    """Build the editor tool. Later versions removed a command and renamed a parameter."""
     kind = tool.type or ""
     with_undo = kind < "text_editor_20250429"
     insert_field = "new_str" if kind < "text_editor_20250728" else "insert_text"

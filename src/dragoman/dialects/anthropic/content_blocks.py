@@ -1,4 +1,4 @@
-"""Content blocks to the core's parts: text, media, documents, thoughts, tool calls and what they came to."""
+"""Translates content blocks to the core's parts: text, media, documents, thinking, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .wire import BlockSource, WireContentBlock
 
 T = TypeVar("T")
 VisiblePart = Text | Image | File
-"""What a tool's result or a document can hold."""
+"""A part that a tool's result or a document may contain."""
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 VISIBLE_TYPES = ("text", "image", "document", "search_result")
@@ -36,11 +36,11 @@ HOSTED_RESULTS = (
 )
 THINKING_TYPES = ("thinking", "redacted_thinking")
 IGNORED_TYPES = ("fallback", "mcp_tool_listing")
-"""What says nothing to a model."""
+"""Blocks without content for a model."""
 TOOL_CHANGES = ("tool_addition", "tool_removal")
-"""These speak of tools, not to the model; see `tools`."""
+"""Blocks that add or remove tools and are not part of the prompt; see `tools`."""
 BILLING_HEADER = "x-anthropic-billing-header:"
-"""Claude Code's first block of `system`. It differs in every request and would spoil every cached prefix."""
+"""Claude Code's first block of `system`. It differs in every request and would defeat the prefix cache."""
 
 _BY_ROLE = {
     "user": (*VISIBLE_TYPES, "tool_result", "compaction"),
@@ -52,9 +52,9 @@ _BY_ROLE = {
 def read_content(
     content: str | list[WireContentBlock] | None, role: str, path: str, thinking_reader: ThinkingBlockReader
 ) -> Iterator[Part]:
-    """A message's parts in order. Raises RequestError with the path of the offending field.
+    """Parse a message's parts, in order. Raises RequestError with the path of the offending field.
 
-    A hosted tool's result stands among the assistant's own blocks.
+    A hosted tool's result is among the assistant's own blocks.
     """
     if content is None:
         raise missing_parameter(path)
@@ -68,7 +68,7 @@ def read_content(
 
 
 def read_system(system: str | list[WireContentBlock] | None, *, drop_nonces: bool) -> Iterator[Text]:
-    """drop_nonces: leave out what an agent puts there anew with every request."""
+    """drop_nonces: omit the blocks that an agent changes with every request."""
     if isinstance(system, str):
         if system:
             yield Text(system)
@@ -135,7 +135,7 @@ def _read_image(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
 
 
 def _read_document(block: WireContentBlock, path: str) -> Iterator[VisiblePart]:
-    """Its title and context go before it, since a text has no other place for them."""
+    """Read a document. Its title and context precede its text, since plain text has no metadata."""
     source, param = _require_source(block, path), f"{path}.source"
     kind = check_one_of(source.type, ("text", "base64", "content", "url", "file"), f"{param}.type")
     for text in (block.title, block.context):
@@ -193,7 +193,7 @@ def _read_reference(source: BlockSource, kind: str, param: str) -> CoreSource:
 
 
 def _read_call(block: WireContentBlock, path: str) -> ToolCall:
-    """Arguments that were no JSON, and went out under a key that says so, are again what the model wrote."""
+    """Read a call. Invalid arguments, which were sent out under INVALID_JSON_KEY, are restored unchanged."""
     id, name = _require(block.id, f"{path}.id"), _require(block.name, f"{path}.name")
     arguments = read_json_object(block.input, f"{path}.input")
     if arguments is None:
@@ -219,7 +219,7 @@ def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], p
         return
     for i, block in enumerate(content):
         if check_one_of(block.type, kinds, f"{path}[{i}].type") == "tool_reference":
-            # All declared tools are in the prompt anyway.
+            # Tool references are skipped, because all declared tools are in the prompt anyway.
             yield Text(_require(block.tool_name, f"{path}[{i}].tool_name"))
         else:
             yield from _read_visible(block, f"{path}[{i}]")
@@ -228,7 +228,7 @@ def _read_inner(content: str | list[WireContentBlock], kinds: tuple[str, ...], p
 def _read_hosted_result(
     content: str | list[WireContentBlock] | dict[str, Any] | None, path: str
 ) -> Iterator[VisiblePart]:
-    """What another server's tool found, as far as it can be read."""
+    """The result of a tool that another server ran, as far as it is readable."""
     if isinstance(content, dict):
         yield Text(msgspec.json.encode(_drop_encrypted(content)).decode())
         return

@@ -1,4 +1,4 @@
-"""`context_management`: what of a conversation may be cleared, and how an answer tells what was."""
+"""`context_management`: parses context edits, and renders the applied ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_TRIGGER_TOKENS, DEFAULT_KEEP_USES, DEFAULT_KEEP_TURNS = 100_000, 3, 1
 
 
 def read_edits(management: ContextManagement | None, warnings: list[str]) -> tuple[Edit, ...]:
-    """warnings: of the edits that are not made are added. Raises RequestError."""
+    """Parse the edits. Appends to `warnings` for unsupported ones. Raises RequestError."""
     edits: list[Edit] = []
     for i, edit in enumerate(management.edits or () if management else ()):
         path = f"context_management.edits[{i}]"
@@ -51,7 +51,7 @@ def _read_tool_results_edit(edit: WireEdit, path: str) -> ClearToolResults:
 
 
 def _read_thinking_edit(edit: WireEdit, path: str) -> tuple[ClearReasoning, ...]:
-    """What past thinking a model sees is its template's business where all is kept."""
+    """Parse a thinking edit. `keep: all` is a no-op: the template decides which past thinking is included."""
     other_fields = (edit.trigger, edit.clear_at_least, edit.exclude_tools, edit.clear_tool_inputs)
     if any(field is not None for field in other_fields):
         raise invalid_value(path, f"{CLEAR_THINKING} has `keep` and nothing else")
@@ -82,7 +82,7 @@ def _read_threshold(threshold: EditThreshold, units: Sequence[str], path: str) -
 
 
 def render_applied_edits(edits: Sequence[AppliedEdit]) -> bytes:
-    """The `context_management` of an answer."""
+    """The `context_management` of a response."""
     return b'{"applied_edits":[%s]}' % b",".join(map(_render_edit, edits))
 
 

@@ -1,6 +1,6 @@
-"""Anthropic's error envelope, and the statuses where it differs from the core's. Knows no HTTP beyond that.
+"""Anthropic's error envelope, and the statuses that differ from the core's. Knows no other HTTP.
 
-The envelope has no place for a field's name: the message begins with it, in the words of Anthropic's own validator.
+The envelope has no field for a parameter's name: the message starts with it, worded like Anthropic's own validator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import MAX_MESSAGE
 from ..json_encoding import escape_line_breaks, replace_surrogates
 
 OVERLOADED_STATUS = 529
-"""Anthropic's own status for what is 503 elsewhere."""
+"""Anthropic's status instead of 503."""
 
 _TYPES = {
     401: "authentication_error",
@@ -30,7 +30,7 @@ _TYPES = {
     504: "timeout_error",
     OVERLOADED_STATUS: "overloaded_error",
 }
-# What fields of the core are called here, where the error comes from behind the reader.
+# This dialect's names of core fields, for errors that are raised after parsing.
 _PARAM_NAMES = {
     "thinking_token_budget": "thinking.budget_tokens",
     "response_format": "output_config.format",
@@ -42,14 +42,14 @@ _INVALID = re.compile(r"Invalid (?:type|value) for '[^']*': (.*)", re.DOTALL)
 
 
 class ThreadUnsupportedDetails(Struct, frozen=True):
-    """What makes the official SDK send the whole conversation again, without `thread`."""
+    """The details that make the official SDK resend the whole conversation without `thread`."""
 
     error_code: str = "thread_unsupported_request"
     unsupported: tuple[str, ...] = ("thread",)
 
 
 class ThreadUnsupported(Unsupported):
-    """A conversation that the server shall remember. Ignoring that would lose all earlier turns in silence."""
+    """The server cannot store threads. Ignoring `thread` would silently drop all earlier turns."""
 
     details = ThreadUnsupportedDetails()
 
@@ -58,13 +58,13 @@ class ThreadUnsupported(Unsupported):
 
 
 class ThreadNotFoundDetails(Struct, frozen=True):
-    """What makes the official SDK send the whole conversation again, as a new thread."""
+    """The details that make the official SDK resend the whole conversation as a new thread."""
 
     error_code: str = "thread_not_found"
 
 
 class ThreadNotFound(NotFound):
-    """The answer that is to be continued is not there, or one before it is gone."""
+    """The answer to continue, or one before it, does not exist any more."""
 
     details = ThreadNotFoundDetails()
 
@@ -85,7 +85,7 @@ class _AnthropicErrorEnvelope(Struct, frozen=True, kw_only=True):
 
 
 def render_anthropic_error(error: DragomanError, request_id: str | None = None) -> bytes:
-    """The JSON body of an answer with status `anthropic_status(error)`, or the payload of an `error` event."""
+    """The JSON body of a response with status `map_anthropic_status(error)`, or the payload of an `error` event."""
     message = replace_surrogates(_build_message(error))
     if len(message) > MAX_MESSAGE:
         message = message[:MAX_MESSAGE] + "..."
@@ -105,7 +105,7 @@ def _find_type(status: int) -> str:
 
 def _build_message(error: DragomanError) -> str:
     if isinstance(error, ContextTooLong):
-        # The wording that Claude Code, LangChain and LiteLLM look for. At least one token of the answer has to fit too.
+        # Claude Code, LangChain and LiteLLM match on this wording. At least one output token has to fit too.
         return f"prompt is too long: {error.prompt} tokens > {min(error.limit, error.prompt - 1)} maximum"
     if error.param is None:
         return error.message
@@ -117,5 +117,5 @@ def _build_message(error: DragomanError) -> str:
 
 
 def _translate_path(param: str) -> str:
-    """`messages[0].content` is `messages.0.content` here."""
+    """Translate `messages[0].content` to `messages.0.content`."""
     return _INDEX.sub(r".\1", _PARAM_NAMES.get(param, param))

@@ -1,4 +1,4 @@
-"""Anthropic's files: their object, what an upload asks for, their list (anthropic SDK 2.x, types/file_metadata.py)."""
+"""Anthropic's files: metadata, upload parameters and lists (anthropic SDK 2.x, types/file_metadata.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CURSOR_PREFIX = "page_"
 
 
 class FileMetadata(Struct, frozen=True, kw_only=True):
-    """Times are RFC 3339."""
+    """The metadata of a file. Times are RFC 3339."""
 
     id: str
     type: str = "file"
@@ -37,12 +37,12 @@ class _FilePage(Struct, frozen=True):
 
 
 def is_anthropic_request(headers: Mapping[str, str]) -> bool:
-    """Whether a request to a path that OpenAI has too is Anthropic's: all clients of theirs name their version."""
+    """Whether a request to a path that OpenAI has too is Anthropic's: all its clients send `anthropic-version`."""
     return "anthropic-version" in headers
 
 
 def read_expiry_seconds(text: str | None) -> int | None:
-    """Raises RequestError unless it is a number of seconds between an hour and 90 days."""
+    """Parse the expiry; from one hour to 90 days. Raises RequestError."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS):
@@ -54,7 +54,7 @@ def read_expiry_seconds(text: str | None) -> int | None:
 
 
 def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
-    """By a cursor, as the SDK asks today, or by ids, as it did. Raises RequestError."""
+    """Parse the query: a cursor, as current SDKs send it, or ids, as older ones do. Raises RequestError."""
     page, after = query.get("page"), query.get("after_id")
     if page is not None:
         if after or query.get("before_id"):
@@ -64,7 +64,7 @@ def read_file_page_query(query: Mapping[str, str]) -> CursorQuery:
 
 
 def select_ids(ids: Sequence[str], query: Mapping[str, str]) -> tuple[str, ...]:
-    """The files that a list is to be of, each once. Raises RequestError."""
+    """The ids to list, without duplicates. Raises RequestError."""
     selected = tuple(dict.fromkeys(ids))
     if len(selected) > _MAX_IDS:
         raise invalid_value("ids", f"expected at most {_MAX_IDS}, got {len(selected)}")

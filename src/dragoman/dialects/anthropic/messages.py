@@ -1,4 +1,4 @@
-"""Messages and the system prompt to the core's turns."""
+"""Translates messages and the system prompt to the core's turns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ ROLES = ("user", "assistant", "system")
 
 
 class MessageHistory(Struct, frozen=True):
-    """prefilled: the last message is the assistant's, and the answer goes on with it."""
+    """The turns of a conversation.
+
+    is_prefilled: the last message is the assistant's, and the answer continues it.
+    """
 
     messages: tuple[Message, ...]
     is_prefilled: bool
 
     @property
     def last_speaker(self) -> Role:
-        """Whose turn the answer follows, whatever the system has remarked since."""
+        """The role of the last turn, ignoring system messages."""
         roles = (message.role for message in reversed(self.messages))
         return next((role for role in roles if role is not Role.SYSTEM), Role.SYSTEM)
 
@@ -32,17 +35,17 @@ class MessageHistory(Struct, frozen=True):
 def read_history(
     messages: Sequence[AnthropicWireMessage],
     system: str | list[WireContentBlock] | None,
-    thoughts: ThinkingBlockReader,
+    thinking_reader: ThinkingBlockReader,
     *,
     drop_nonces: bool = True,
 ) -> MessageHistory:
-    """Neighbours of one role are one turn; each tool result is a turn of its own, as in every other dialect.
+    """Parse messages. Adjacent messages of one role form one turn; each tool result is a turn, as in all dialects.
 
     drop_nonces: as in ReaderOptions. Raises RequestError with the path of the offending field.
     """
     system_parts = tuple(read_system(system, drop_nonces=drop_nonces))
     system_messages = (Message(Role.SYSTEM, system_parts),) if system_parts else ()
-    turns = tuple(_group_turns(_read_parts(messages, thoughts)))
+    turns = tuple(_group_turns(_read_parts(messages, thinking_reader)))
     if not turns:
         raise RequestError("at least one message with content is required", param="messages")
     last_turn = turns[-1]
@@ -56,14 +59,16 @@ def read_history(
 
 
 def wants_citations(messages: Sequence[AnthropicWireMessage]) -> bool:
-    """Whether a document or a search result asks to be cited. What an earlier answer cited is a list."""
+    """Whether a document or search result enables citations. In an earlier answer the field is a list of citations."""
     blocks = (block for message in messages if isinstance(message.content, list) for block in message.content)
     settings = (read_json_value(block.citations, "citations") for block in blocks)
     return any(setting == {"enabled": True} for setting in settings)
 
 
-def _read_parts(messages: Sequence[AnthropicWireMessage], thoughts: ThinkingBlockReader) -> Iterator[tuple[Role, Part]]:
-    """Every part with the role that says it, in order."""
+def _read_parts(
+    messages: Sequence[AnthropicWireMessage], thinking_reader: ThinkingBlockReader
+) -> Iterator[tuple[Role, Part]]:
+    """All parts with their roles, in order."""
     last_user = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
     for i, message in enumerate(messages):
         role = Role(check_one_of(message.role, ROLES, f"messages[{i}].role"))
@@ -71,7 +76,7 @@ def _read_parts(messages: Sequence[AnthropicWireMessage], thoughts: ThinkingBloc
             check_one_of(message.clear_at, ("next_user_message", "never"), f"messages[{i}].clear_at")
         if message.content is None and message.output_config is not None:
             continue
-        for part in read_content(message.content, message.role, f"messages[{i}].content", thoughts):
+        for part in read_content(message.content, message.role, f"messages[{i}].content", thinking_reader):
             if message.clear_at != "next_user_message" or i > last_user:
                 yield (Role.TOOL if isinstance(part, ToolResult) else role), part
 
@@ -92,6 +97,6 @@ def _group_turns(parts: Iterator[tuple[Role, Part]]) -> Iterator[Message]:
 
 
 def _build_turn(role: Role, parts: Sequence[Part], names: dict[str, str]) -> Message:
-    """A result is given its tool's name."""
+    """Build a turn. A tool result receives its tool's name."""
     first = parts[0]
     return Message(role, tuple(parts), names.get(first.call_id) if isinstance(first, ToolResult) else None)

@@ -1,4 +1,4 @@
-"""What becomes of every parameter of Messages and of count_tokens."""
+"""The support of every parameter of Messages and of count_tokens."""
 
 from __future__ import annotations
 

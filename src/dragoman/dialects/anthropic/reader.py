@@ -1,4 +1,4 @@
-"""A Messages body to a Call, and a count_tokens body to the conversation that is to be counted."""
+"""Parses a Messages body to a GenerationCall, and a count_tokens body to a CountCall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ _BODY, _PROMPT_FIELDS = BodySchema(MessagesBody), BodySchema(MessagesPromptField
 
 
 class CountCall(Struct, frozen=True):
-    """What is to be counted. tells_edits: the answer says what it was before edits. warnings, unknown: as in `Call`."""
+    """The conversation of a count_tokens request.
+
+    reports_edits: the response includes the count before context edits.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     conversation: Conversation
@@ -42,7 +46,7 @@ class CountCall(Struct, frozen=True):
 
 
 def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Raises RequestError, and nothing else."""
+    """Parse a Messages body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     body = parsed.decode(_BODY)
@@ -61,7 +65,7 @@ def read_messages(data: bytes, options: ReaderOptions) -> GenerationCall:
 
 
 def read_count_tokens(data: bytes, options: ReaderOptions) -> CountCall:
-    """Raises RequestError, and nothing else."""
+    """Parse a count_tokens body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     prompting = parsed.decode(_PROMPT_FIELDS)
     warnings, unknown = COUNT_TOKENS.classify(parsed.find_other_fields(_PROMPT_FIELDS.names))
@@ -98,7 +102,7 @@ def _read_conversation(body: MessagesPromptFields, options: ReaderOptions, warni
 
 
 def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> ReasoningOptions:
-    """The template's own switch, where it was set, says more exactly what is wanted."""
+    """The template's own switch, if set, takes precedence because it is more specific."""
     enabled, budget = None, None
     if (thinking := body.thinking) is not None:
         kinds = ("enabled", "adaptive", "disabled", "between_tools")
@@ -117,7 +121,7 @@ def _read_reasoning(body: MessagesPromptFields, history: MessageHistory) -> Reas
 
 
 def _read_effort(body: MessagesPromptFields) -> str | None:
-    """The last that was said: messages of the system can change it on the way."""
+    """The last effort in the conversation: system messages can change it between turns."""
     configs = [(body.output_config, "output_config")]
     configs += [(message.output_config, f"messages[{i}].output_config") for i, message in enumerate(body.messages)]
     efforts = [
@@ -139,7 +143,7 @@ def _omits_thinking(body: MessagesPromptFields) -> bool:
 def _build_render_options(
     max_tokens: int | None, body: MessagesPromptFields, sealing_key: SealingKey | None
 ) -> MessagesRenderOptions:
-    """A thought that is withheld is sealed in its signature, so that the model has it again in the next turn."""
+    """Omitted thinking is sealed in its signature, so that it can be restored in the next turn."""
     omits_thinking, reports_edits = _omits_thinking(body), body.context_management is not None
     if sealing_key is None:
         return MessagesRenderOptions(max_tokens, omits_thinking, reports_edits=reports_edits)

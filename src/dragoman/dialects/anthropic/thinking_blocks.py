@@ -1,4 +1,4 @@
-"""Thoughts that a client sends back: shown ones with a signature, withheld ones that are sealed in it."""
+"""Thinking that a client sends back: visible with a signature, or omitted and sealed in the signature."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .wire import WireContentBlock
 
 
 class ThinkingBlockReader:
-    """Reads the thoughts of one request. warnings: those of the ones that are left out are added."""
+    """Reads the thinking blocks of one request. Appends to `warnings` for those that are left out."""
 
     def __init__(self, sealing_key: SealingKey | None, warnings: list[str]) -> None:
         self._sealing_key, self._warnings = sealing_key, warnings
 
     def read(self, block: WireContentBlock, path: str) -> Iterator[Reasoning]:
-        """What a `thinking` or `redacted_thinking` block holds. Raises RequestError where doubt is a refusal."""
+        """Read a `thinking` or `redacted_thinking` block. Raises RequestError in strict mode if verification fails."""
         field, sealed = ("data", block.data) if block.type == "redacted_thinking" else ("signature", block.signature)
         thinking = block.thinking or self._unseal(sealed)
         if thinking is not None and (not block.thinking or self._is_trusted(block.thinking, sealed or "")):
@@ -35,7 +35,7 @@ class ThinkingBlockReader:
         return VerificationMode.OFF if self._sealing_key is None else self._sealing_key.check
 
     def _unseal(self, sealed: str | None) -> str | None:
-        """A withheld thought; nothing to think where nothing is sealed, None where it cannot be opened."""
+        """Unseal omitted thinking; empty if nothing is sealed, None if it cannot be unsealed."""
         if not sealed:
             return ""
         return None if self._sealing_key is None else self._sealing_key.unseal(Purpose.REASONING, sealed)

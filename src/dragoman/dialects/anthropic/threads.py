@@ -1,6 +1,7 @@
-"""Message threads: a body that names an earlier answer becomes the body of the whole conversation. Knows no store.
+"""Message threads: expands a body that continues an earlier answer to the body of the whole conversation.
 
-So a turn of a thread and the same conversation sent whole are read by the same reader and give the same prompt.
+A turn of a thread and the same conversation sent as a whole use the same reader and give the same prompt. This module
+knows no store.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _FIRST_TURN_FIELDS = ("system", "tools")
 
 
 class StoredTurn(Struct, frozen=True):
-    """What is kept of one turn: what it added. system, tools: of the turn that began the thread."""
+    """The stored form of one turn: the messages that it added.
+
+    system, tools: only of the first turn of the thread.
+    """
 
     messages: list[Raw]
     system: Raw = _NULL
@@ -43,7 +47,12 @@ class StoredTurn(Struct, frozen=True):
 
 
 class ThreadRequest(Struct, frozen=True):
-    """A body of a thread. previous: the id of the answer that it continues; None begins one. own: what it adds."""
+    """A request in a thread.
+
+    previous_id: id of the answer that it continues; None starts a thread.
+    turn: the messages that it adds.
+    fields: all fields of the body.
+    """
 
     previous_id: str | None
     turn: StoredTurn
@@ -56,9 +65,9 @@ class _AnswerBody(Struct, frozen=True):
 
 
 def read_thread(data: bytes) -> ThreadRequest | None:
-    """None for a body that is in no thread. Raises RequestError."""
+    """Parse a body in a thread; None for any other. Raises RequestError."""
     if _THREAD_KEY not in data:
-        # Most bodies: they are read once.
+        # Fast path: most bodies are in no thread, and need not be parsed twice.
         return None
     body = ParsedBody(data)
     thread_body = body.decode(_THREAD_BODY)
@@ -80,7 +89,7 @@ def read_thread(data: bytes) -> ThreadRequest | None:
 
 
 def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn]) -> bytes:
-    """The same request without a memory. earlier: the turns that it continues, the first one first."""
+    """Build the equivalent stateless body. earlier_turns: the turns that it continues, oldest first."""
     fields = {name: bytes(raw) for name, raw in request.fields.items() if name != "thread"}
     if earlier_turns:
         first_turn_fields = (("system", earlier_turns[0].system), ("tools", earlier_turns[0].tools))
@@ -91,7 +100,7 @@ def build_full_body(request: ThreadRequest, earlier_turns: Sequence[StoredTurn])
 
 
 def encode_turn_with_answer(request: ThreadRequest, message: bytes) -> tuple[str, bytes]:
-    """The answer's id, and what is kept. message: the whole answer."""
+    """The answer's id, and the encoded turn. message: the full answer."""
     answer = msgspec.json.decode(message, type=_AnswerBody)
     content = b"[%s]" % b",".join(map(bytes, answer.content))
     answer_messages = [Raw(b'{"role":"assistant","content":%s}' % content)] if answer.content else []
@@ -100,7 +109,7 @@ def encode_turn_with_answer(request: ThreadRequest, message: bytes) -> tuple[str
 
 
 def read_turn(data: bytes) -> StoredTurn:
-    """What was kept."""
+    """Decode a stored turn."""
     return msgspec.json.decode(data, type=StoredTurn)
 
 
@@ -109,6 +118,6 @@ def _is_absent(raw: Raw | None) -> bool:
 
 
 def check_size(body: bytes, limit: int) -> None:
-    """Raises RequestError for a conversation that could not have been sent whole either."""
+    """Reject a conversation that would exceed the body limit if sent as a whole. Raises RequestError."""
     if len(body) > limit:
         raise RequestError(f"The whole conversation has {len(body)} bytes; {limit} are allowed.", param="thread")

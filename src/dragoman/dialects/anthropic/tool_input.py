@@ -1,8 +1,8 @@
-"""A call's arguments as the `input` of a tool_use block. Knows no events.
+"""Streams a call's arguments as the `input` of a tool_use block. Knows no events.
 
-The official SDKs parse all that has come of an input after every piece of it, and raise in the middle of the stream
-when that cannot become JSON. So what goes out is at every moment the beginning of a JSON object, whatever the model
-wrote: an input that is not valid JSON ends as an object that says so.
+The official SDKs parse the partial input after every delta, and raise in the middle of the stream if it cannot become
+JSON. The output is therefore always a prefix of a JSON object, whatever the model wrote: an input that is not valid
+JSON ends as an object with INVALID_JSON_KEY.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Callable
 from ..json_encoding import encode_string
 
 INVALID_JSON_KEY = "INVALID_JSON"
-"""The key under which Anthropic's documentation wants arguments that are no JSON."""
+"""The key for arguments that are invalid JSON, from Anthropic's documentation."""
 MAX_DEPTH = 100
 MAX_SCALAR = 1_000
-"""Characters. Beyond these two the parsers of some clients give up."""
+"""Maximum characters of a scalar. Some clients' parsers fail beyond this and MAX_DEPTH."""
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING = re.compile(r'[^"\\\x00-\x1f]+')
@@ -29,27 +29,27 @@ _REPLACEMENT = r"\ufffd"
 
 
 class ToolInputStreamer:
-    """Takes the arguments in any pieces.
+    """Incremental JSON validator; accepts the arguments in any chunks.
 
-    A string goes out as it comes, anything else when it is complete, a key only together with its value, and the last
-    bracket at the end. Strings that some parsers refuse are mended: a backslash that escapes nothing is doubled,
-    control characters are escaped, half a surrogate pair becomes U+FFFD.
+    Strings are sent as they arrive, scalars when complete, keys only together with their values, and the last bracket
+    at the end. Strings that some parsers reject are repaired: a backslash that escapes nothing is doubled, control
+    characters are escaped, and a lone surrogate becomes U+FFFD.
     """
 
     def __init__(self) -> None:
         self._raw: list[str] = []
         self._undecided = ""
         self._pending: list[str] = []
-        """Read, and not to be sent before a value follows."""
+        """Parsed text that must not be sent before a value follows."""
         self._sent: list[str] = []
         self._complete_count = 0
-        """How many of `_sent` there were when no string was open."""
+        """Length of `_sent` when no string was open."""
         self._closers: list[str] = []
         self._state: Callable[[ToolInputStreamer, str, int], int] = ToolInputStreamer._read_root
         self._is_broken = False
 
     def feed(self, text: str) -> str:
-        """What of it may be sent; possibly nothing."""
+        """Add text, and return what can be sent now; possibly nothing."""
         self._raw.append(text)
         if self._is_broken:
             return ""
@@ -63,7 +63,7 @@ class ToolInputStreamer:
         return "".join(self._sent[sent_count:])
 
     def end(self, *, is_cut_off: bool) -> str:
-        """What is still to be sent. cut: the answer was cut off here, so that what is missing is nobody's mistake."""
+        """End the input and return the rest. is_cut_off: the answer was truncated; incomplete JSON is no error."""
         if self._state is ToolInputStreamer._read_end and not self._is_broken:
             return self._send(is_complete=True)
         raw = "".join(self._raw)
@@ -73,11 +73,11 @@ class ToolInputStreamer:
 
     @property
     def value(self) -> str:
-        """The object, as an SDK has it: where it was cut off without the string, number or word that was cut."""
+        """The object as an SDK parses it. A truncated string, number or literal at the end is left out."""
         return "".join(self._sent[: self._complete_count]) + "".join(reversed(self._closers)) or "{}"
 
     def _close_as_invalid(self, raw: str) -> str:
-        """Close what is open, and add what the model wrote, all of it."""
+        """Close everything that is open, and add the model's whole output under INVALID_JSON_KEY."""
         quote = '"' if len(self._sent) > self._complete_count else ""
         comma = "," if len(self._sent) > 1 else ""
         opening = "" if self._sent else "{"
@@ -87,7 +87,7 @@ class ToolInputStreamer:
         return self._send(is_complete=True)
 
     def _send(self, *, is_complete: bool) -> str:
-        """Everything held. whole: no string is open behind it."""
+        """Send everything pending. is_complete: no string is open after it."""
         text = "".join(self._pending)
         self._pending.clear()
         self._sent.append(text)
@@ -99,7 +99,7 @@ class ToolInputStreamer:
         self._is_broken = True
         return 0
 
-    # What may come next. Each returns how many characters it took: none where it needs more of them or broke.
+    # State functions. Each returns how many characters it consumed; 0 if it needs more input or marked it broken.
 
     def _skip_blanks(self, text: str, position: int) -> int:
         match = _BLANKS.match(text, position)
@@ -183,7 +183,7 @@ class ToolInputStreamer:
         return 1
 
     def _close(self, closer: str) -> int:
-        """The last bracket stays held: something that may not follow could follow."""
+        """Close a bracket. The last one stays pending, because invalid text could still follow."""
         self._closers.pop()
         self._pending.append(closer)
         if self._closers:
@@ -240,7 +240,7 @@ class ToolInputStreamer:
         return self._emit(escape + low, 12) if len(low) == 6 else 0
 
     def _emit(self, piece: str, size: int) -> int:
-        """A piece of a string. A key's waits for the value."""
+        """Emit a piece of a string. A key's piece stays pending until its value."""
         self._pending.append(piece)
         if self._state is ToolInputStreamer._read_in_string:
             self._send(is_complete=False)

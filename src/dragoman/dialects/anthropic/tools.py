@@ -1,7 +1,7 @@
-"""Tools, the changes of them within a conversation, and tool choice, to the core's.
+"""Translates tools, tool changes within a conversation, and tool choice to the core's.
 
-`defer_loading` is not read: a deferred tool is in the prompt as any other. Whoever would search for it is another
-server, and a prompt whose tools stay the same keeps its cached prefix.
+`defer_loading` is ignored: a deferred tool is in the prompt like any other. The search for deferred tools is a hosted
+tool, and a prompt with constant tools keeps its cached prefix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class AnthropicToolRegistry:
-    """The tools that may be called, by name, in the order in which they were declared."""
+    """The callable tools by name, in declaration order."""
 
     def __init__(self, tools: Sequence[AnthropicWireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
@@ -34,7 +34,7 @@ class AnthropicToolRegistry:
         return tuple(self._tools.values())
 
     def apply_changes(self, messages: Sequence[AnthropicWireMessage]) -> None:
-        """Do what the system's messages say of tools. The prompt shows those that there are in the end."""
+        """Apply the tool changes in system messages. The prompt contains the final set of tools."""
         for i, message in enumerate(messages):
             if message.role != "system" or not isinstance(message.content, list):
                 continue
@@ -91,7 +91,7 @@ class AnthropicToolRegistry:
 
 
 def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
-    """None for a tool that another server would run: those have a type, and no schema."""
+    """Read a custom tool; None for a hosted tool, which has a type and no schema."""
     schema = read_json_object(tool.input_schema, f"{path}.input_schema")
     if schema is None and tool.type not in (None, "custom"):
         return None
@@ -105,7 +105,7 @@ def _read_custom(tool: AnthropicWireTool, path: str) -> FunctionTool | None:
 
 
 def _build_description(tool: AnthropicWireTool) -> str | None:
-    """With the examples, which templates have no place for."""
+    """The description with the input examples, for which templates have no field."""
     if not tool.input_examples:
         return tool.description
     examples = "\n".join(bytes(example).decode() for example in tool.input_examples)

@@ -1,6 +1,7 @@
-"""A Messages body as it comes: shapes and bounds alone. `blocks`, `messages`, `tools` and `reader` know what it means.
+"""The structs of a Messages body: shapes and bounds only; `content_blocks`, `messages`, `tools` and `reader` interpret
+them.
 
-`cache_control` may stand anywhere and is nowhere read: caching is automatic.
+`cache_control` may occur anywhere and is ignored: caching is automatic.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..fields import MAX_MESSAGES, AtLeastOne, CountOrUnlimited, DecodingFields
 
 
 class BlockSource(Struct, frozen=True):
-    """Where an image or a document is; `type` says which of the other fields is meant."""
+    """The source of an image or a document; `type` selects the fields that apply."""
 
     type: str
     media_type: str | None = None
@@ -24,7 +25,7 @@ class BlockSource(Struct, frozen=True):
 
 
 class WireContentBlock(Struct, frozen=True):
-    """One block of a message's content; `type` says which of the other fields is meant."""
+    """One block of a message's content; `type` selects the fields that apply."""
 
     type: str
     text: str | None = None
@@ -47,7 +48,7 @@ class WireContentBlock(Struct, frozen=True):
 
 
 class ToolChange(Struct, frozen=True):
-    """What a `tool_addition` or `tool_removal` is about: a reference by name, or a definition."""
+    """The tool of a `tool_addition` or `tool_removal`: a reference by name, or a definition."""
 
     type: str
     name: str | None = None
@@ -89,7 +90,10 @@ class OutputConfig(Struct, frozen=True):
 
 
 class AnthropicWireMessage(Struct, frozen=True):
-    """clear_at, output_config: only messages of the system have them."""
+    """A message of any role.
+
+    clear_at, output_config: only in system messages.
+    """
 
     role: str
     content: str | list[WireContentBlock] | None = None
@@ -98,7 +102,10 @@ class AnthropicWireMessage(Struct, frozen=True):
 
 
 class EditThreshold(Struct, frozen=True):
-    """type: what is counted."""
+    """A number with its unit.
+
+    type: the unit that is counted.
+    """
 
     type: str
     value: Annotated[int, Meta(ge=0)] | None = None
@@ -118,7 +125,7 @@ class ContextManagement(Struct, frozen=True):
 
 
 class MessagesPromptFields(Struct, frozen=True, kw_only=True):
-    """What makes the prompt; count_tokens takes these too."""
+    """The fields that define the prompt; count_tokens accepts them too."""
 
     model: str | None = None
     messages: Annotated[list[AnthropicWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -139,7 +146,7 @@ class MessagesMetadata(Struct, frozen=True):
 
 
 class MessagesBody(DecodingFields, frozen=True, kw_only=True):
-    """The rest of a Messages body, beside `Prompting`."""
+    """The fields of a Messages body besides `MessagesPromptFields`."""
 
     max_tokens: CountOrUnlimited
     stream: bool | None = None

@@ -1,9 +1,9 @@
-"""Anthropic Messages on the wire: the events of a stream and the whole object, out of the same pieces.
+"""Renders Anthropic Messages: the events of a stream and the full object, from the same pieces.
 
     message_start  (content_block_start content_block_delta* content_block_stop)*  message_delta  message_stop
 
-One block is open at a time: text, a thought with its signature at the end, or a call with its input. Text that is
-empty opens no block. Knows neither HTTP nor where events come from.
+One block is open at a time: text, thinking with its signature at the end, or a tool call with its input. Empty text
+opens no block. Knows neither HTTP nor where events come from.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 def no_signature(_: str) -> str:
-    """The signature where nobody signs."""
+    """The signature on a server without a key."""
     return ""
 
 
 class MessagesRenderOptions(Struct, frozen=True):
-    """What the client asked to see.
+    """The response options of Messages.
 
-    max_tokens: what it set, None for the rest of the context; an answer that had to end with fewer has filled the
-    context. omit_thinking: thoughts show their signature alone. sign: makes the signature of a whole thought.
-    tells_edits: say what was cleared of the conversation.
+    max_tokens: the client's limit, None for the rest of the context; an answer that ended by length with fewer tokens
+    has filled the context.
+    omit_thinking: render thinking blocks with their signature only.
+    sign: returns the signature of complete thinking.
+    reports_edits: report the applied context edits.
     """
 
     max_tokens: int | None = 0
@@ -102,7 +104,7 @@ class _ThinkingBlock:
 
 
 class _ToolUseBlock:
-    """The first delta of an input is empty, as Anthropic sends it."""
+    """A tool_use block. The first delta of its input is empty, as Anthropic sends it."""
 
     def __init__(self, index: int, id: str, name: str) -> None:
         self.start = b'{"type":"tool_use","id":%s,"name":%s,"input":{}}' % (encode_string(id), encode_string(name))
@@ -125,7 +127,7 @@ _Block = _TextBlock | _ThinkingBlock | _ToolUseBlock
 
 
 class MessagesWriter:
-    """One answer, streamed or whole. There is one choice."""
+    """Renders one answer, streamed or full. There is one choice."""
 
     def __init__(self, header: Header, options: MessagesRenderOptions = DEFAULT_OPTIONS) -> None:
         self._options = options
@@ -152,7 +154,7 @@ class MessagesWriter:
 
     def feed(self, event: Event) -> bytes:
         if self._open_text is not None and type(event) is TextDelta:
-            # The path of nearly every token: its text escaped, one concatenation.
+            # The hot path, taken for nearly every token: one escape, one concatenation.
             return self._open_text.add(event.text) if event.text else b""
         if isinstance(event, Started | PromptTokens | ChoiceFinished | Finished):
             return self._render_frame(event)
@@ -236,13 +238,13 @@ class MessagesWriter:
         return close_events + self._start_block(_ThinkingBlock(self._block_index, self._options), text)
 
     def _start_block(self, block: _Block, text: str) -> bytes:
-        """Open a block; none is. text: the first of it."""
+        """Open a block, when none is open. text: its first text."""
         self._open_block = block
         payload = b'{"type":"content_block_start","index":%d,"content_block":%s}' % (self._block_index, block.start)
         return _render_event(b"content_block_start", payload) + block.add(text)
 
     def _close_block(self, *, is_cut_off: bool) -> bytes:
-        """cut: the answer was cut off within this block."""
+        """is_cut_off: the answer was truncated within this block."""
         block, self._open_block, self._open_text = self._open_block, None, None
         if block is None:
             return b""
@@ -251,7 +253,7 @@ class MessagesWriter:
         return (block.end(is_cut_off=is_cut_off) if isinstance(block, _ToolUseBlock) else block.end()) + stop
 
     def _render_content(self, parts: list[ReplyPart], choice: Choice) -> Iterator[bytes]:
-        """The blocks of the whole. Text and refusals that follow one another are one."""
+        """The blocks of the full object. Adjacent text and refusals form one block."""
         text: list[str] = []
         for i, part in enumerate(parts):
             if not isinstance(part, Reasoning | ToolCall):
@@ -288,7 +290,7 @@ class MessagesWriter:
     def _map_stop_reason(
         self, reason: FinishReason, stop_sequence: str | None, has_calls: bool, has_refusal: bool, usage: Usage
     ) -> bytes:
-        """What was ended from outside was cut off: never to be taken for complete, and no other word says so."""
+        """An aborted answer is reported as `max_tokens`, the only reason that marks an answer as truncated."""
         match reason:
             case FinishReason.CONTENT_FILTER:
                 return b"refusal"
@@ -315,7 +317,7 @@ def _render_text_block(pieces: list[str]) -> bytes:
 
 
 def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
-    """The input is what the stream's pieces come to, not what the model may have meant."""
+    """Render a complete call, with the same input that the deltas of a stream add up to."""
     input = ToolInputStreamer()
     input.feed(call.arguments)
     input.end(is_cut_off=is_cut_off)
@@ -328,7 +330,7 @@ def _render_call_block(call: ToolCall, is_cut_off: bool) -> bytes:
 
 
 def _render_usage(usage: Usage) -> bytes:
-    """Prompt tokens that came out of the cache are counted apart. A zero is a zero, unknown is null or absent."""
+    """Cached prompt tokens are counted separately. A zero is a zero; unknown is null or absent."""
     counts = b'"input_tokens":%d,"cache_creation_input_tokens":0,"cache_read_input_tokens":%s,"output_tokens":%d' % (
         usage.prompt - (usage.cached or 0), encode_int(usage.cached), usage.completion,
     )  # fmt: skip
@@ -338,7 +340,7 @@ def _render_usage(usage: Usage) -> bytes:
 
 
 def _render_event(name: bytes, payload: bytes) -> bytes:
-    """The line with the name is not a luxury: the official SDKs drop an event without it."""
+    """The `event:` line is required: the official SDKs drop an event without it."""
     return b"event: %s\ndata: %s\n\n" % (name, payload)
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's files and batches: their objects, what creates them, and the lines of their files. Pure; runs nothing."""
+"""OpenAI's files and batches: request bodies, objects, and the lines of batch files. Pure; runs nothing."""
 
 from .lines import BatchLine, InvalidBatchLine, encode_result_line, encode_unexecuted_line, read_answer, read_line
 from .objects import (

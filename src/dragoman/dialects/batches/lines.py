@@ -1,4 +1,4 @@
-"""The lines of a batch's files: one request each on the way in, one result each on the way out."""
+"""The lines of batch files: one request in each line of the input, one result in each line of the output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..body import abbreviate
 
 
 class InvalidBatchLine(Exception):
-    """A line that is no request. code: as in the errors of a batch."""
+    """An invalid line. code: as in a batch's errors."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class InvalidBatchLine(Exception):
 
 
 class BatchLine(Struct, frozen=True):
-    """A request. body: that of the endpoint, as it was written."""
+    """One request of a batch. body: the endpoint's request body, unchanged."""
 
     custom_id: str
     body: bytes
@@ -43,7 +43,7 @@ MAX_CUSTOM_ID = 512
 
 
 def read_line(data: bytes, endpoint: str) -> BatchLine:
-    """Raises BadLine."""
+    """Parse one line. Raises InvalidBatchLine."""
     try:
         line = _line_decoder.decode(data)
         request = _request_decoder.decode(line.body)
@@ -85,17 +85,17 @@ class _Result(Struct, frozen=True):
 
 
 def encode_result_line(id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
-    """A request that was answered, well or badly."""
+    """Encode the result of an executed request, of any status."""
     return msgspec.json.encode(_Result(id, custom_id, _Response(status, request_id, Raw(body)), None)) + b"\n"
 
 
 def read_answer(line: bytes) -> bytes:
-    """The body of a request that was answered."""
+    """The response body of an executed request."""
     response = msgspec.json.decode(line, type=_Result).response
     assert response is not None, "only completed lines have a response"
     return bytes(response.body)
 
 
 def encode_unexecuted_line(id: str, custom_id: str, code: str, message: str) -> bytes:
-    """A request that got no answer."""
+    """Encode the result of a request that was not executed."""
     return msgspec.json.encode(_Result(id, custom_id, None, _Error(code, message))) + b"\n"

@@ -1,4 +1,4 @@
-"""The objects `file` and `batch` as OpenAI has them (openai SDK 3.x, types/file_object.py and types/batch.py)."""
+"""OpenAI's `file` and `batch` objects (openai SDK 3.x, types/file_object.py and types/batch.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ BatchStatus = Literal[
 
 
 class FileObject(Struct, frozen=True, kw_only=True):
-    """bytes: its size. expires_at, created_at: Unix seconds. mime_type: as it was uploaded by Anthropic's API, which
-    tells it.
+    """A file.
+
+    bytes: its size.
+    created_at, expires_at: Unix seconds.
+    mime_type: for files uploaded through Anthropic's API, which returns it.
     """
 
     id: str
@@ -30,7 +33,10 @@ class FileObject(Struct, frozen=True, kw_only=True):
 
 
 class BatchError(Struct, frozen=True, kw_only=True):
-    """line: of the input file, from 1."""
+    """An error in a batch's input.
+
+    line: line number in the input file, from 1.
+    """
 
     code: str
     message: str
@@ -84,7 +90,11 @@ class ExpiresAfter(Struct, frozen=True):
 
 
 class BatchObject(Struct, frozen=True, kw_only=True):
-    """All times are Unix seconds. model: of the first request. output_expires_after: of the files that it makes."""
+    """A batch. All times are Unix seconds.
+
+    model: of the first request.
+    output_expires_after: expiry of the files that the batch creates.
+    """
 
     id: str
     completion_window: str
@@ -127,7 +137,7 @@ class _Details(Struct, frozen=True):
 
 
 class _AnyUsage(Struct, frozen=True):
-    """Of any endpoint: Responses counts input and output, the others prompt and completion."""
+    """The usage of any endpoint: Responses counts input and output, the others prompt and completion."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -147,7 +157,7 @@ _answer_decoder = msgspec.json.Decoder(_AnswerFields)
 
 
 def read_usage(answer: bytes) -> BatchUsage:
-    """What an answer of any endpoint has used."""
+    """The usage in an answer of any endpoint."""
     usage = _answer_decoder.decode(answer).usage or _AnyUsage()
     input_tokens = usage.input_tokens or usage.prompt_tokens or 0
     output_tokens = usage.output_tokens or usage.completion_tokens or 0

@@ -1,4 +1,4 @@
-"""What creates files and batches."""
+"""Parses the requests that create files and batches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCHEMA = BodySchema(_BatchBody)
 
 
 def read_batch_request(data: bytes, endpoints: Collection[str]) -> BatchRequest:
-    """endpoints: those that this server has. Raises RequestError."""
+    """Parse a batch creation. endpoints: those that this server supports. Raises RequestError."""
     body = ParsedBody(data)
     batch_body = body.decode(_SCHEMA)
     for name in ("input_file_id", "endpoint", "completion_window"):
@@ -61,14 +61,14 @@ def read_batch_request(data: bytes, endpoints: Collection[str]) -> BatchRequest:
 
 
 def read_purpose(purpose: str | None) -> str:
-    """Raises RequestError."""
+    """Parse a file's purpose. Raises RequestError."""
     if purpose is None:
         raise missing_parameter("purpose")
     return check_one_of(purpose, PURPOSES, "purpose")
 
 
 def read_expiry_seconds(text: str, param: str = "expires_after") -> int:
-    """Raises RequestError unless it is a number of seconds between an hour and 30 days."""
+    """Parse the expiry; from one hour to 30 days. Raises RequestError."""
     if not text.isdecimal() or not _MIN_EXPIRY_SECONDS <= int(text[:12]) <= _MAX_EXPIRY_SECONDS:
         raise invalid_value(
             f"{param}.seconds", f"expected from {_MIN_EXPIRY_SECONDS} to {_MAX_EXPIRY_SECONDS}, got {abbreviate(text)}"

@@ -1,4 +1,4 @@
-"""The fields of a chat message on the wire, as JSON bytes: what chunks and whole messages are made of."""
+"""The fields of a chat message on the wire as JSON bytes, shared by chunks and full messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..json_encoding import encode_string
 
 
 def render_reasoning(names: tuple[str, ...], text: bytes) -> bytes:
-    """text: as JSON. One thought under each of the names that clients read."""
+    """Render reasoning under each of the names that clients read. text: as JSON."""
     return b",".join(b'"%s":%s' % (name.encode(), text) for name in names)
 
 
 def render_call_start(event: ToolCallStart, index: int) -> bytes:
-    """A delta that opens a call: the only one with its id, type and name."""
+    """The delta that starts a call: the only one with its id, type and name."""
     kind, field = (b"custom", b"input") if event.custom else (b"function", b"arguments")
     return b'"tool_calls":[{"index":%d,"id":%s,"type":"%s","%s":{"name":%s,"%s":""}}]' % (
         index, encode_string(event.id), kind, kind, encode_string(event.name), field,
@@ -36,14 +36,14 @@ def render_legacy_arguments(text: str) -> bytes:
 
 
 def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, legacy: bool) -> bytes:
-    """The whole message. Where there is only reasoning, a refusal or calls, the content is null."""
-    text, thought, refusal, calls = (
+    """The full message. Its content is null if it has only reasoning, a refusal or calls."""
+    text, reasoning, refusal, calls = (
         choice.join_text(),
         choice.join_reasoning(),
         choice.join_refusal(),
         choice.list_calls(),
     )
-    is_empty = not text and (thought or refusal or calls)
+    is_empty = not text and (reasoning or refusal or calls)
     fields = [
         b'"role":"assistant"',
         b'"content":' + (b"null" if is_empty else encode_string(text)),
@@ -57,8 +57,8 @@ def render_message(choice: Choice, names: tuple[str, ...], profile: Profile, leg
         fields.append(b'"function_call":null')
     if calls and not legacy:
         fields.append(b'"tool_calls":[%s]' % b",".join(map(_render_call, calls)))
-    if names and (thought or profile is Profile.VLLM):
-        fields.append(render_reasoning(names, encode_string(thought) if thought else b"null"))
+    if names and (reasoning or profile is Profile.VLLM):
+        fields.append(render_reasoning(names, encode_string(reasoning) if reasoning else b"null"))
     return b"{%s}" % b",".join(fields)
 
 

@@ -1,4 +1,4 @@
-"""Chat's messages to the core's: content parts, media, replayed reasoning, tool calls and their results."""
+"""Translates Chat's messages to the core's: content parts, media, replayed reasoning, tool calls and their results."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ PARTS = (*TEXT_PARTS, "refusal", "thinking", "image_url", "input_audio", "audio_
 
 
 def read_messages(messages: Sequence[ChatWireMessage]) -> tuple[Message, ...]:
-    """Raises RequestError with the path of the offending field."""
+    """Parse messages. Raises RequestError with the path of the offending field."""
     reader = _MessageReader()
     return tuple(reader.read(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
 class _MessageReader:
-    """What earlier messages said of calls, so that a result can be given its tool's name."""
+    """Reads messages in order, and tracks calls so that a result can be given its tool's name."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -83,7 +83,7 @@ class _MessageReader:
             yield part
 
     def _read_legacy_call(self, call: FunctionCallBody, path: str) -> ToolCall:
-        """Legacy calls have no ids: a made-up one ties the next result of that function to it."""
+        """Read a legacy call. It has no id: a generated one links the next result of that function to it."""
         id = f"call_legacy_{len(self._names)}"
         self._names[id] = call.name
         self._open_legacy.setdefault(call.name, deque()).append(id)
@@ -107,7 +107,7 @@ class _MessageReader:
 
 
 def _get_text(part: Part) -> str:
-    """A tool's refusal or thought is, to the model, what the tool said."""
+    """A refusal or reasoning part of a tool's message, which the model sees as the tool's text."""
     return part.text if isinstance(part, Refusal | Reasoning) else ""
 
 
@@ -194,7 +194,7 @@ def _read_tool_call(call: ChatToolCall, path: str) -> ToolCall:
 
 
 def _read_arguments(raw: Raw, param: str) -> str:
-    """A model's bad JSON is replayed as it was: it is never the client's fault."""
+    """A call's arguments as text. Invalid JSON from a model is replayed unchanged: it is not the client's error."""
     text = bytes(raw).strip()
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)

@@ -1,4 +1,4 @@
-"""A Chat Completions body to a Call."""
+"""Parses a Chat Completions body to a ChatCall."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BODY, _PROMPT_FIELDS = BodySchema(ChatBody), BodySchema(ChatPromptFields)
 def read_chat(
     data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 ) -> GenerationCall:
-    """The call alone; see `read_chat_call`."""
+    """Read only the call; see `read_chat_call`."""
     return read_chat_call(data, options, reasoning_fields=reasoning_fields).call
 
 
 def read_chat_call(
     data: bytes, options: ReaderOptions, *, reasoning_fields: tuple[str, ...] = REASONING_FIELDS
 ) -> ChatCall:
-    """reasoning_fields: the names under which reasoning goes out. Raises RequestError, and nothing else."""
+    """reasoning_fields: the field names of reasoning in the response. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     require_messages(parsed.fields)
     body, prompting = parsed.decode(_BODY), parsed.decode(_PROMPT_FIELDS)
@@ -60,7 +60,7 @@ def read_chat_call(
 
 
 def _read_stored_fields(body: ChatBody, fields: dict[str, Raw]) -> StoredChatFields:
-    """`messages` has been read before, so it is a list."""
+    """Keep `messages` as raw JSON. It was decoded before, so it is a list."""
     return StoredChatFields(
         msgspec.json.decode(fields["messages"], type=tuple[Raw, ...]), encode_metadata(body.metadata)
     )
@@ -79,7 +79,7 @@ def require_messages(fields: dict[str, Raw]) -> None:
 
 
 def read_prompt_fields(body: ChatPromptFields, tools: tuple[Tool, ...]) -> Conversation:
-    """Messages and what the template is told: the part that /tokenize shares."""
+    """Read the messages and template options: the part that /tokenize shares."""
     messages = read_messages(body.messages)
     template = TemplateOptions(
         kwargs=read_json_object(body.chat_template_kwargs, "chat_template_kwargs"),
@@ -110,7 +110,7 @@ def _read_conversation(body: ChatBody, prompting: ChatPromptFields, warnings: li
 
 
 def _read_reasoning(body: ChatBody, switch: bool | None) -> ReasoningOptions:
-    """The template's own switch, where it was set, says more exactly than an effort what is wanted."""
+    """The template's own switch, if set, takes precedence over the effort because it is more specific."""
     effort = body.reasoning_effort
     if effort is not None:
         check_one_of(effort, EFFORTS, "reasoning_effort")

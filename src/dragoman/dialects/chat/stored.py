@@ -1,4 +1,4 @@
-"""Stored chat completions: what is kept of one, and how it is told again. Knows no store."""
+"""Stored chat completions: the stored format and its rendering. Knows no store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..pagination import PageRow
 
 
 class ChatCall(Struct, frozen=True):
-    """A call, and what else is kept of it when it was asked to be; None where it was not.
+    """A call and the request fields to store with it.
 
-    messages: those of the prompt, as they came. metadata: as JSON.
+    stored_fields: None if the client did not set `store`.
     """
 
     call: GenerationCall
@@ -30,7 +30,13 @@ class StoredChatFields(Struct, frozen=True):
 
 
 class StoredChat(Struct, frozen=True):
-    """The body of a stored completion. whole: the object, without its metadata. model: its name in that."""
+    """The body of a stored completion.
+
+    whole: the response object without its metadata.
+    messages: the request's messages as raw JSON.
+    metadata: as JSON.
+    model: the model's name in `whole`.
+    """
 
     whole: Raw
     messages: tuple[Raw, ...]
@@ -44,7 +50,7 @@ class StoredChat(Struct, frozen=True):
         return b'%s,"metadata":%s}' % (bytes(self.whole)[:-1], bytes(self.metadata))
 
     def matches(self, metadata: Mapping[str, str]) -> bool:
-        """Whether it has all of these."""
+        """Whether the stored metadata contains all of these."""
         stored_metadata = msgspec.json.decode(self.metadata, type=dict[str, str])
         return all(stored_metadata.get(key) == value for key, value in metadata.items())
 
@@ -64,7 +70,7 @@ _UPDATE = BodySchema(_Update)
 
 
 def read_update(data: bytes) -> Raw:
-    """The metadata; null clears it. Raises RequestError."""
+    """The new metadata; null clears it. Raises RequestError."""
     parsed = ParsedBody(data)
     body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:
@@ -86,7 +92,7 @@ class _Part(Struct, frozen=True):
 
 
 def _render_message(id: str, raw: Raw) -> PageRow:
-    """A list of parts is told as such, and its text as the content, which is a string in a stored message."""
+    """Render a message. A list of parts becomes `content_parts`, and its text the content, which is a string here."""
     fields = msgspec.json.decode(raw, type=dict[str, Raw])
     content = bytes(fields.get("content", Raw(b"null"))).strip()
     parts = Raw(b"null")

@@ -1,4 +1,4 @@
-"""Chat's tools and tool choice, with the legacy `functions` and `function_call`, to the core's."""
+"""Translates Chat's tools and tool choice, with the legacy `functions` and `function_call`, to the core's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_CHOICE = ToolChoice()
 
 
 def read_tools(tools: Sequence[ChatWireTool], warnings: list[str]) -> tuple[Tool, ...]:
-    """Function and custom tools. Hosted ones, which nothing here can run, are left out with a warning."""
+    """Read function and custom tools. Hosted tools, which this server cannot run, are left out with a warning."""
     read: list[Tool] = []
     for i, tool in enumerate(tools):
         path = f"tools[{i}]"

@@ -1,4 +1,4 @@
-"""A Chat Completions body as it comes: shapes and bounds alone. `messages`, `tools` and `reader` know what it means."""
+"""The structs of a Chat Completions body: shapes and bounds only; `messages`, `tools` and `reader` interpret them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FileData(Struct, frozen=True):
 
 
 class ChatContentPart(Struct, frozen=True):
-    """One part of a message's content; `type` says which of the other fields is meant."""
+    """One part of a message's content; `type` selects the fields that apply."""
 
     type: str
     text: str | None = None
@@ -43,7 +43,10 @@ class ChatContentPart(Struct, frozen=True):
 
 
 class FunctionCallBody(Struct, frozen=True):
-    """arguments: a string as OpenAI has it; some local clients replay the object itself."""
+    """A function call in a message.
+
+    arguments: a string, as in OpenAI's API; some local clients replay the object itself.
+    """
 
     name: str
     arguments: Raw = Raw()
@@ -55,7 +58,7 @@ class CustomCallBody(Struct, frozen=True):
 
 
 class ChatToolCall(Struct, frozen=True):
-    """`type` is left out by some clients; then the field that is there decides."""
+    """A tool call. Some clients omit `type`; then the field that is present decides."""
 
     id: str
     type: str | None = None
@@ -64,7 +67,7 @@ class ChatToolCall(Struct, frozen=True):
 
 
 class ChatWireMessage(Struct, frozen=True):
-    """Any role's message. What does not belong to the role is ignored, as OpenAI does."""
+    """A message of any role. Fields that do not belong to the role are ignored, as in OpenAI's API."""
 
     role: str
     content: str | list[ChatContentPart | str] | None = None
@@ -90,7 +93,7 @@ class GrammarDefinition(Struct, frozen=True):
 
 
 class CustomFormat(Struct, frozen=True):
-    """Chat nests the grammar, Responses does not; both come."""
+    """A custom tool's format. Chat nests the grammar, Responses does not; clients send both."""
 
     type: str
     grammar: GrammarDefinition | None = None
@@ -133,7 +136,7 @@ class ChatWireToolChoice(Struct, frozen=True):
 
 
 class ChatPromptFields(Struct, frozen=True, kw_only=True):
-    """What makes the prompt; /tokenize takes these too."""
+    """The fields that define the prompt; /tokenize accepts them too."""
 
     messages: Annotated[list[ChatWireMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
     tools: list[ChatWireTool] | None = None
@@ -145,7 +148,7 @@ class ChatPromptFields(Struct, frozen=True, kw_only=True):
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):
-    """The rest of a chat body, beside `Prompting`."""
+    """The fields of a chat body besides `ChatPromptFields`."""
 
     max_completion_tokens: CountOrUnlimited | None = None
     logprobs: bool | None = None

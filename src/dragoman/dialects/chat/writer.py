@@ -1,8 +1,7 @@
-"""Chat Completions on the wire: the chunks of a stream and the whole object, out of the same pieces.
+"""Renders Chat Completions: the chunks of a stream and the full object, from the same pieces.
 
     each choice:  role  (content | reasoning | refusal | tool deltas)*  finish
     the stream:   all roles in index order, then the choices interleaved, [usage], [DONE] or an error
-
 Knows neither HTTP nor where events come from.
 """
 
@@ -44,17 +43,19 @@ from ..logprobs import TokenNaming, render_chat_logprobs, render_prompt_logprobs
 from . import message_fields
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
-"""Clients read one or the other; sending both doubled the text in none of them."""
+"""Clients read one or the other. No client that was tested showed the text twice when both were sent."""
 
 KINDS = (b"chat.completion.chunk", b"chat.completion")
 CONTENT = b'"content":'
 
 
 class ChatRenderOptions(RenderOptions, frozen=True, kw_only=True):
-    """What the client asked to see.
+    """The response options of Chat Completions.
 
-    reasoning_fields: the names of the reasoning; none hides it. named_choice: `tool_choice` named one function,
-    which OpenAI lets finish as `stop`. legacy_functions: a call is a `function_call`, of which there is at most one.
+    prompt_text: add the prompt's text.
+    reasoning_fields: the field names of reasoning; empty hides it.
+    is_named_choice: `tool_choice` named one function, for which OpenAI's finish reason is `stop`.
+    legacy_functions: render a call as `function_call`; there is at most one.
     """
 
     prompt_text: bool = False
@@ -67,10 +68,11 @@ DEFAULT_OPTIONS = ChatRenderOptions()
 
 
 class _ChoiceState:
-    """One choice of a stream: the calls so far, and the tokens that no chunk has carried yet.
+    """The state of one streamed choice.
 
-    held: all of them. scored: those that `logprobs` lists, and whether they are of a refusal. content: the tokens of
-    the text that is being written, and whether that is a refusal.
+    pending_tokens: tokens that no chunk has carried yet.
+    scored: those that `logprobs` lists, each with whether it is part of a refusal.
+    content: the tokens of the text being written, with whether it is a refusal.
     """
 
     __slots__ = ("calls", "content", "is_custom", "pending_tokens", "scored")
@@ -83,7 +85,7 @@ class _ChoiceState:
         self.content: tuple[bool, ContentTokens] | None = None
 
     def score(self, text: str | None, tokens: Sequence[Token], *, refusal: bool) -> None:
-        """text: what the tokens released of the content, or of a refusal; None where it is neither."""
+        """text: the content or refusal text that the tokens released; None if they released neither."""
         if self.content is not None and (text is None or self.content[0] is not refusal):
             kind, content = self.content
             self.scored.extend((kind, token) for token in content.close())
@@ -94,7 +96,7 @@ class _ChoiceState:
 
 
 class ChatWriter(ChunkWriter):
-    """One answer, streamed or whole."""
+    """Renders one answer, streamed or full."""
 
     __slots__ = (
         "_awaits_prompt",
@@ -104,8 +106,8 @@ class ChatWriter(ChunkWriter):
         "_chunk_starts",
         "_counter",
         "_envelope",
+        "_has_delta",
         "_is_plain",
-        "_is_said",
         "_is_vllm",
         "_options",
         "_wants_prompt",
@@ -121,7 +123,7 @@ class ChatWriter(ChunkWriter):
         self._is_plain = not (self._wants_prompt or self._wants_tokens or options.continuous_usage)
         self._awaits_prompt = False
         self._choice_count = 0
-        self._is_said = bytearray()  # of each choice: whether a delta has told anything
+        self._has_delta = bytearray()  # per choice: whether a delta has been sent
         self._choices: dict[int, _ChoiceState] = {}
         self._chunk_starts: tuple[bytes, ...] = ()
         self._chunk_end = b""
@@ -129,11 +131,11 @@ class ChatWriter(ChunkWriter):
 
     def feed(self, event: Event) -> bytes:
         if self._is_plain and type(event) is TextDelta:
-            # The path of nearly every token: one lookup, its text escaped, one concatenation.
+            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
             prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
             if not event.text:
                 return b""
-            self._is_said[event.choice] = 1
+            self._has_delta[event.choice] = 1
             return b"".join((prefix, start, CONTENT, encode_string(event.text), self._chunk_end))
         if self._awaits_prompt:
             prompt = event if isinstance(event, PromptTokens) else None
@@ -159,7 +161,7 @@ class ChatWriter(ChunkWriter):
             case ReasoningDelta(choice, text, tokens):
                 self._score(choice, None, tokens)
                 if text:
-                    self._is_said[choice] = 1  # also where it is hidden
+                    self._has_delta[choice] = 1  # also if it is hidden
                 fields = text and message_fields.render_reasoning(self._options.reasoning_fields, encode_string(text))
                 return self._render_delta(choice, fields, tokens)
             case RefusalDelta(choice, text, tokens):
@@ -182,7 +184,7 @@ class ChatWriter(ChunkWriter):
 
     def _start(self, event: Started) -> bytes:
         self._choice_count = event.choices
-        self._is_said = bytearray(event.choices)
+        self._has_delta = bytearray(event.choices)
         self._chunk_starts = tuple([b'{"index":%d,"delta":{' % i for i in range(event.choices)])
         self._chunk_end = b'},"logprobs":null,"finish_reason":null%s}%s' % (
             self._render_token_ids(()),
@@ -194,9 +196,9 @@ class ChatWriter(ChunkWriter):
         return b"" if self._awaits_prompt else self._render_roles(None)
 
     def _render_roles(self, prompt: PromptTokens | None) -> bytes:
-        """All roles, in index order and before anything else: the official SDK appends choices as they arrive.
+        """All roles, in index order and before anything else, because the official SDK appends choices as they arrive.
 
-        In OpenAI's profile without a content, so that an answer of calls alone folds to the null that the whole has.
+        Without a content in OpenAI's profile, so that an answer of calls alone folds to the null of the full response.
         """
         self._awaits_prompt = False
         extra = self._render_prompt_fields(prompt)
@@ -207,7 +209,7 @@ class ChatWriter(ChunkWriter):
         return b"".join(self._envelope.render_chunk(choice, self._get_usage(), extra) for choice in choices)
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """Made when there is something to remember: of most choices there never is."""
+        """The state is created lazily: most choices never need one."""
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState()
@@ -230,11 +232,11 @@ class ChatWriter(ChunkWriter):
         return message_fields.render_call_arguments(event.arguments, state.calls - 1, state.is_custom)
 
     def _render_delta(self, choice: int, field: bytes | str, tokens: Sequence[Token]) -> bytes:
-        """field: the one that the delta has; where there is none, the tokens wait for the next chunk."""
+        """field: the delta's only field; if empty, the tokens are buffered for the next chunk."""
         self._buffer_tokens(choice, tokens)
         if not isinstance(field, bytes) or not field:
             return b""
-        self._is_said[choice] = 1
+        self._has_delta[choice] = 1
         if self._is_plain:
             return b"".join((self._envelope.chunk_prefix, self._chunk_starts[choice], field, self._chunk_end))
         return self._render_chunk(choice, b"{%s}" % field, b"null")
@@ -246,9 +248,9 @@ class ChatWriter(ChunkWriter):
             event
         )
         transfer = encode_field("kv_transfer_params", event.kv_transfer_params)
-        # An answer without anything has a content, which is empty, streamed as in the whole.
-        is_told = self._is_vllm or self._is_said[event.choice]
-        empty = b"" if is_told else self._render_chunk(event.choice, b'{"content":""}', b"null")
+        # An empty answer has an empty content, in a stream as in the full response.
+        has_content = self._is_vllm or self._has_delta[event.choice]
+        empty = b"" if has_content else self._render_chunk(event.choice, b'{"content":""}', b"null")
         return empty + self._render_chunk(event.choice, b"{}", reason + self._render_stop(event.stop), transfer)
 
     def _buffer_tokens(self, choice: int, tokens: Sequence[Token]) -> None:
@@ -258,14 +260,14 @@ class ChatWriter(ChunkWriter):
             self._get_state(choice).pending_tokens.extend(tokens)
 
     def _score(self, choice: int, text: str | None, tokens: Sequence[Token], *, refusal: bool = False) -> None:
-        """Which tokens `logprobs` lists: in vLLM's profile all of them, as there, else those of the content."""
+        """Collect the tokens that `logprobs` lists: all of them in vLLM's profile, else those of the content."""
         if self._options.logprobs is None:
             return
-        said = self._get_state(choice)
+        state = self._get_state(choice)
         if self._is_vllm:
-            said.scored.extend((refusal, token) for token in tokens)
+            state.scored.extend((refusal, token) for token in tokens)
         else:
-            said.score(text, tokens, refusal=refusal)
+            state.score(text, tokens, refusal=refusal)
 
     def _render_chunk(self, choice: int, delta: bytes, reason: bytes, extra: bytes = b"") -> bytes:
         """extra: further fields of the chunk, each after a comma."""
@@ -303,7 +305,7 @@ class ChatWriter(ChunkWriter):
         ]
 
     def _render_reason(self, reason: FinishReason, has_calls: bool) -> bytes:
-        """A call that was cut off is no call: length goes before. What was forced by name just stops."""
+        """A truncated call is incomplete, so `length` takes precedence. A call forced by name finishes with `stop`."""
         if reason is not FinishReason.STOP or not has_calls or self._options.is_named_choice:
             return render_finish_reason(reason, self._options.profile)
         return b'"function_call"' if self._options.legacy_functions else b'"tool_calls"'
@@ -315,7 +317,7 @@ class ChatWriter(ChunkWriter):
         return b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
 
     def _render_logprobs(self, tokens: Sequence[tuple[bool, Token]], is_complete: bool = False) -> bytes:
-        """Refusals have a list of their own. Streamed lists that are empty are null, so that they add nothing."""
+        """Refusals have a list of their own. Empty streamed lists are null, so that clients append nothing."""
         top = self._options.logprobs
         if top is None:
             return b"null"
@@ -333,7 +335,7 @@ class ChatWriter(ChunkWriter):
         return b',"token_ids":null' if self._is_vllm else b""
 
     def _render_prompt_fields(self, prompt: PromptTokens | None) -> bytes:
-        """What the first chunks and the whole object say of the prompt."""
+        """The fields of the prompt in the first chunks and in the full object."""
         options, extra = self._options, b""
         if options.token_ids or self._is_vllm:
             ids = render_token_ids(prompt.tokens) if options.token_ids and prompt is not None else b"null"

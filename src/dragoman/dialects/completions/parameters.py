@@ -1,4 +1,4 @@
-"""What becomes of every parameter of Completions."""
+"""The support of every parameter of Completions."""
 
 from __future__ import annotations
 

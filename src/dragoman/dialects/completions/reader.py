@@ -1,4 +1,4 @@
-"""A Completions body to a Call: one request a prompt."""
+"""Parses a Completions body to a GenerationCall with one request for each prompt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from .writer import CompletionsRenderOptions, CompletionsWriter
 
 ID_PREFIX = "cmpl-"
 MAX_PROMPTS = 2_048
+# The default of OpenAI's API and of vLLM.
 DEFAULT_MAX_TOKENS = 16
 
 _SCHEMA = BodySchema(CompletionsBody)
 
 
 def read_completions(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Raises RequestError, and nothing else."""
+    """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     _require_prompt(parsed.fields)
     body = parsed.decode(_SCHEMA)
@@ -88,7 +89,7 @@ def _build_requests(body: CompletionsBody, options: ReaderOptions) -> tuple[Gene
 
 
 def read_prompts(prompt: str | list[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], ...]:
-    """One a prompt: its text or its token ids."""
+    """One entry for each prompt: its text or its token ids."""
     if prompt is None:
         raise missing_parameter("prompt")
     if isinstance(prompt, str):
@@ -117,7 +118,7 @@ def _read_prompt(prompt: str | int | list[int], param: str) -> str | tuple[int, 
 
 
 def _read_max_tokens(body: CompletionsBody) -> int | None:
-    """0 makes sense only where something else than new tokens was asked for."""
+    """The token limit. 0 is valid only if the request asks for something besides new tokens."""
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
         raise invalid_value(
@@ -145,7 +146,7 @@ def _read_logprobs(body: CompletionsBody, options: ReaderOptions) -> int | None:
 
 
 def _read_prompt_logprobs(body: CompletionsBody, logprobs: int | None) -> int | None:
-    """An echoed prompt has logprobs as the answer has."""
+    """An echoed prompt has as many alternatives as the answer."""
     counts = [count for count in (body.read_prompt_logprobs(), logprobs if body.echo else None) if count is not None]
     return max(counts) if counts else None
 

@@ -1,4 +1,4 @@
-"""A Completions body as it comes: shapes and bounds alone."""
+"""The struct of a Completions body: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..fields import GenerationFields, Logprobs, TokenId
 
 
 class CompletionsBody(GenerationFields, frozen=True, kw_only=True):
-    """prompt: a text, texts, one prompt's token ids, or several prompts' token ids."""
+    """A Completions body.
+
+    prompt: a text, texts, one prompt's token ids, or several prompts' token ids.
+    """
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None

@@ -1,10 +1,10 @@
-"""Completions on the wire: the chunks of a stream and the whole object, out of the same pieces.
+"""Renders Completions: the chunks of a stream and the full object, from the same pieces.
 
     each choice:  [echo]  text*  finish
     the stream:   the choices interleaved, [usage], [DONE] or an error
 
-A completion has one text. Reasoning and tool calls, which only an engine of events could tell apart from it, have
-no place in it; their tokens are counted and listed like all others.
+A completion has one text. Reasoning and tool calls, which only an `Engine` can separate from it, are left out; their
+tokens are counted and listed like all others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ KINDS = (b"text_completion", b"text_completion")
 
 
 class CompletionsRenderOptions(RenderOptions, frozen=True, kw_only=True):
-    """What the client asked to see. special_tokens_in_text: control tokens are part of the text, and of its offsets."""
+    """The response options of Completions.
+
+    echo: return the prompt too.
+    special_tokens_in_text: control tokens are part of the text and of its offsets.
+    """
 
     echo: bool = False
     special_tokens_in_text: bool = False
@@ -55,9 +59,11 @@ DEFAULT_OPTIONS = CompletionsRenderOptions()
 
 
 class _ChoiceState:
-    """One choice of a stream: its offsets, and what no chunk has carried yet.
+    """The state of one streamed choice.
 
-    held: its tokens. scored: those of them that `logprobs` lists.
+    offsets: the start of each token in the text.
+    pending_tokens: tokens that no chunk has carried yet.
+    scored: those of them that `logprobs` lists.
     """
 
     __slots__ = ("content", "offsets", "pending_tokens", "prompt", "scored")
@@ -71,7 +77,7 @@ class _ChoiceState:
 
 
 class CompletionsWriter(ChunkWriter):
-    """One answer, streamed or whole."""
+    """Renders one answer, streamed or full."""
 
     __slots__ = (
         "_choices",
@@ -99,7 +105,7 @@ class CompletionsWriter(ChunkWriter):
 
     def feed(self, event: Event) -> bytes:  # noqa: PLR0911 - a table
         if self._is_plain and type(event) is TextDelta:
-            # The path of nearly every token: one lookup, its text escaped, one concatenation.
+            # The hot path, taken for nearly every token: one lookup, one escape, one concatenation.
             prefix, start = self._envelope.chunk_prefix, self._chunk_starts[event.choice]
             return b"".join((prefix, start, encode_string(event.text), self._chunk_end)) if event.text else b""
         match event:
@@ -135,7 +141,7 @@ class CompletionsWriter(ChunkWriter):
         return b""
 
     def _get_state(self, choice: int) -> _ChoiceState:
-        """Made when there is something to remember: of most choices there never is."""
+        """The state is created lazily: most choices never need one."""
         state = self._choices.get(choice)
         if state is None:
             state = self._choices[choice] = _ChoiceState(self._create_offsets())
@@ -148,7 +154,7 @@ class CompletionsWriter(ChunkWriter):
         return self._render_chunk(event.choice, "", reason, event.stop, transfer)
 
     def _echo_prompt(self, event: PromptTokens) -> bytes:
-        """An echo is the first chunk of each of this prompt's choices; ids alone go with the first one there is."""
+        """Echo the prompt in the first chunk of each of its choices. Ids without echo are in the next chunk."""
         choices = range(event.prompt * self._choices_per_prompt, (event.prompt + 1) * self._choices_per_prompt)
         for choice in choices:
             self._get_state(choice).prompt = event
@@ -159,24 +165,24 @@ class CompletionsWriter(ChunkWriter):
     def _buffer_tokens(
         self, choice: int, tokens: Sequence[Token], text: str | None = None, *, ended: bool = False
     ) -> None:
-        """text: what the tokens released; None where it is no part of the completion."""
+        """text: the text that the tokens released; None if it is not part of the completion."""
         if self._counter is not None:
             self._counter.add(tokens)
         if not self._wants_tokens:
             return
-        said = self._get_state(choice)
-        said.pending_tokens.extend(tokens)
+        state = self._get_state(choice)
+        state.pending_tokens.extend(tokens)
         if self._is_vllm:
-            said.scored.extend(tokens)
+            state.scored.extend(tokens)
         elif text is not None:
-            said.scored.extend(said.content.feed(text, tokens))
+            state.scored.extend(state.content.feed(text, tokens))
         elif ended:
-            said.scored.extend(said.content.close())
+            state.scored.extend(state.content.close())
 
     def _render_chunk(
         self, choice: int, text: str, reason: bytes = b"null", stop: str | int | None = None, extra: bytes = b""
     ) -> bytes:
-        """Everything held so far goes with this text; where there is no text, it waits for the next chunk.
+        """Render everything pending with this text. Without text it is buffered for the next chunk.
 
         extra: further fields of the chunk, each after a comma.
         """
@@ -202,7 +208,7 @@ class CompletionsWriter(ChunkWriter):
         )  # fmt: skip
 
     def _scored(self, choice: Choice) -> Sequence[Token]:
-        """The tokens that `logprobs` lists: in vLLM's profile all of them, as there, else those of the text."""
+        """The tokens that `logprobs` lists: all of them in vLLM's profile, else those of the text."""
         if self._is_vllm:
             return choice.tokens
         texts = [part for part in choice.parts if isinstance(part, Text | Refusal)]
@@ -223,7 +229,7 @@ class CompletionsWriter(ChunkWriter):
         return render_completion_logprobs(prompt_rows + offsets.add_tokens(tokens))
 
     def _render_extensions(self, prompt: PromptTokens | None, tokens: Sequence[Token], stop: str | int | None) -> bytes:
-        """vLLM's fields of a choice: always there in its profile, in OpenAI's only where they were asked for."""
+        """vLLM's fields of a choice: always present in its profile, in OpenAI's only if requested."""
         extra = b',"stop_reason":' + render_stop_reason(stop) if self._is_vllm else b""
         if self._options.token_ids:
             extra += b',"token_ids":' + render_token_ids(tokens)

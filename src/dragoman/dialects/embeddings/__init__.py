@@ -1,4 +1,4 @@
-"""OpenAI's embeddings with vLLM's fields: what was asked, and the answer. The vectors are made elsewhere."""
+"""OpenAI's embeddings with vLLM's fields: request parsing and response rendering. Computes no vectors."""
 
 from .reader import EmbedCall, read_embeddings
 from .writer import render_embeddings

@@ -1,4 +1,4 @@
-"""What becomes of every parameter of embeddings."""
+"""The support of every parameter of embeddings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HONOURED = (
 
 
 def build_text_input_rows(dialect: str) -> tuple[ParameterSupport, ...]:
-    """Of the fields that every route has that reads texts."""
+    """The rows of fields that all routes with text input share."""
     return (
         *(row for name, note in _SHARED for row in honour(dialect, name, note=note)),
         *accept(dialect, "request_id", note="the server generates the id"),

@@ -1,4 +1,4 @@
-"""A body of /v1/embeddings to what was asked."""
+"""Parses a body of /v1/embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from .wire import MAX_INPUTS, EmbeddingsBody, InputList, TextInputFields
 
 
 class EmbedCall(Struct, frozen=True):
-    """normalize: None is the model's own way. base64: the form of the vectors. warnings, unknown: as in `Call`."""
+    """A parsed embeddings request.
+
+    normalize: None is the model's default.
+    base64: encode vectors as base64.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     texts: TextInputs
@@ -31,7 +36,7 @@ _BODY = BodySchema(EmbeddingsBody)
 
 
 def read_embeddings(data: bytes, options: ReaderOptions) -> EmbedCall:
-    """Raises RequestError."""
+    """Parse a body. Raises RequestError."""
     parsed = ParsedBody(data)
     warnings, unknown = EMBEDDINGS.classify(parsed.find_other_fields(_BODY.names))
     if "input" not in parsed.fields:
@@ -57,7 +62,7 @@ def build_text_inputs(
 
 
 def _read_inputs(input: str | InputList) -> tuple[str | tuple[int, ...], ...]:
-    """Raises RequestError for too many, for empty ones, and for texts and ids in one list."""
+    """Read the inputs. Raises RequestError for too many or empty ones, and for a mixture of texts and ids."""
     if isinstance(input, str):
         return (_require_input(input, "input"),)
     kinds = {type(entry) for entry in input}

@@ -1,4 +1,4 @@
-"""An embeddings body as it comes: shapes and bounds alone."""
+"""The structs of an embeddings body: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Meta, Struct
 from ..fields import AtLeastOne, CountOrUnlimited, TokenId
 
 MAX_INPUTS = 2048
-"""OpenAI's own bound."""
+"""OpenAI's limit."""
 
 InputList = Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
 
 
 class TextInputFields(Struct, frozen=True, kw_only=True):
-    """How a text becomes tokens, for every route that reads texts. None: the client said nothing, or null."""
+    """The tokenization fields of all routes with text input. None: the client sent null or nothing."""
 
     model: str | None = None
     user: str | None = None
@@ -24,7 +24,10 @@ class TextInputFields(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsBody(TextInputFields, frozen=True, kw_only=True):
-    """input: a text, texts, one text's token ids, or several texts' token ids."""
+    """An embeddings body.
+
+    input: a text, texts, one text's token ids, or several texts' token ids.
+    """
 
     input: str | InputList
     dimensions: AtLeastOne | None = None

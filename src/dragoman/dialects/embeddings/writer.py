@@ -1,4 +1,4 @@
-"""The answer of /v1/embeddings, in OpenAI's form and in vLLM's."""
+"""Renders the response of /v1/embeddings in OpenAI's and vLLM's formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..prompt_usage import PromptUsage, build_prompt_usage
 
 
 class _Embedding(Struct, frozen=True):
-    """embedding: numbers, or base64 of the little-endian float32 that they are."""
+    """One vector.
+
+    embedding: numbers, or base64 of little-endian float32.
+    """
 
     index: int
     object: str
@@ -22,7 +25,10 @@ class _Embedding(Struct, frozen=True):
 
 
 class _EmbeddingsBody(Struct, frozen=True, omit_defaults=True):
-    """id, created: vLLM's."""
+    """The response body.
+
+    id, created: only in vLLM's profile.
+    """
 
     object: str
     data: list[_Embedding]
@@ -33,7 +39,7 @@ class _EmbeddingsBody(Struct, frozen=True, omit_defaults=True):
 
 
 def render_embeddings(embeddings: Embeddings, header: Header, profile: Profile, *, as_base64: bool) -> bytes:
-    """A number that is written out is the float32 exactly: read as a double it rounds to the same bits."""
+    """Render vectors. Each number is the exact float32: parsed as a double it rounds to the same bits."""
     encode = _encode_base64 if as_base64 else _unpack_floats
     data = [_Embedding(index, "embedding", encode(vector)) for index, vector in enumerate(embeddings.vectors)]
     answer = _EmbeddingsBody("list", data, header.model, build_prompt_usage(embeddings.prompt_tokens, profile))

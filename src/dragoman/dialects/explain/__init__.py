@@ -1,4 +1,4 @@
-"""What became of a prompt: the answer of the `explain` routes, which are this server's own."""
+"""The response of the `explain` routes, an extension of this server: how a prompt was rendered and cached."""
 
 from .writer import PromptDifference, PromptExplanation, render_explanation
 

@@ -1,4 +1,4 @@
-"""The answer of an `explain` route. Knows no engine: all there is to say is an argument."""
+"""Renders the response of an `explain` route. Knows no engine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from ..json_encoding import replace_surrogates
 
 
 class PromptDifference(Struct, frozen=True):
-    """Against an earlier prompt. at: the first token that differs; None where this prompt goes on from that one.
+    """The first difference from an earlier prompt.
 
-    before: the end of what they share. previous, now: the text from there, some tokens long.
+    at: index of the first differing token; None if this prompt continues the earlier one.
+    before: the end of the common text.
+    previous, now: some tokens of text from there.
     """
 
     previous_tokens: int
@@ -23,8 +25,10 @@ class PromptDifference(Struct, frozen=True):
 
 
 class PromptExplanation(Struct, frozen=True):
-    """cached_tokens: that need not be computed now; None where the engine does not tell. difference: None where no
-    earlier prompt is known.
+    """How a prompt was rendered and cached.
+
+    cached_tokens: tokens in the prefix cache now; None if unknown.
+    difference: None if no earlier prompt is known.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""A body of /inference/v1/generate to a Call."""
+"""Parses a body of /inference/v1/generate to a GenerationCall."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .writer import GenerateRenderOptions, GenerateWriter
 
 ID_PREFIX = "gen-"
 DEFAULT_MAX_TOKENS = 16
-"""vLLM's SamplingParams have it."""
+"""The default of vLLM's SamplingParams."""
 
 _BODY, _PARAMS = BodySchema(GenerateBody), BodySchema(VllmSamplingParams)
 
 
 def read_generate(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Raises RequestError, and nothing else."""
+    """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     if "token_ids" not in parsed.fields:
         raise missing_parameter("token_ids")

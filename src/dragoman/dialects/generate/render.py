@@ -1,6 +1,6 @@
-"""A prompt as it would be sent to an engine: vLLM's answer to /v1/chat/completions/render.
+"""Renders a chat to a request for token generation: vLLM's response to /v1/chat/completions/render.
 
-It is a body for /inference/v1/generate: sent there, it is answered with the tokens that the chat would be made of.
+It is a body for /inference/v1/generate, which returns the same tokens as the chat would.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class _GenerateBody(Struct, frozen=True):
 
 
 def render_generate_body(request_id: str, request: GenerateRequest, token_request: TokenRequest) -> bytes:
-    """asked: by the client. made: of it, for the first choice. What the server added on its own is not told."""
+    """Render the body.
+
+    request: the client's request.
+    token_request: the engine's request for its first choice. Parameters that the server added are left out.
+    """
     transfer = dict(token_request.extras).get("kv_transfer_params", "null")
     limits = request.limits
     params: dict[str, Any] = {

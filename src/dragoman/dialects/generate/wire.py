@@ -1,4 +1,4 @@
-"""A body of /inference/v1/generate as it comes: shapes and bounds alone."""
+"""The structs of a body of /inference/v1/generate: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, Int64, Logpro
 
 
 class VllmSamplingParams(DecodingFields, frozen=True, kw_only=True):
-    """vLLM's own object of that name, as far as it means something on the wire."""
+    """vLLM's SamplingParams, without the fields that have no meaning on the wire."""
 
     n: AtLeastOne | None = None
     max_tokens: CountOrUnlimited | None = None

@@ -1,6 +1,6 @@
-"""/inference/v1/generate on the wire: the tokens of a stream and the whole object, out of the same pieces.
+"""Renders /inference/v1/generate: the tokens of a stream and the full object, from the same pieces.
 
-The text that the tokens would be is nowhere in it.
+The response contains no text, only token ids.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from ..logprobs import render_prompt_logprobs, render_token_ids, render_usage
 
 
 class GenerateRenderOptions(Struct, frozen=True, kw_only=True):
-    """What the client asked to see. logprobs, prompt_logprobs: most alternatives a token, None for none at all."""
+    """The response options of /inference/v1/generate.
+
+    logprobs, prompt_logprobs: maximum alternatives for each token, None for no logprobs.
+    include_usage: end a stream with usage.
+    """
 
     profile: Profile = Profile.OPENAI
     logprobs: int | None = None
@@ -43,7 +47,11 @@ DEFAULT_OPTIONS = GenerateRenderOptions()
 
 
 class _TopLogprob(Struct, frozen=True):
-    """token: for those who read ids out of a chat's logprobs; token_id: for those who read vLLM's own."""
+    """An alternative.
+
+    token: as in chat logprobs with token ids.
+    token_id: as in vLLM's own format.
+    """
 
     token: str
     token_id: int
@@ -62,7 +70,7 @@ class _TokenLogprob(Struct, frozen=True):
 
 
 class GenerateWriter:
-    """One answer, streamed or whole."""
+    """Renders one answer, streamed or full."""
 
     def __init__(self, header: Header, options: GenerateRenderOptions = DEFAULT_OPTIONS) -> None:
         self._options = options

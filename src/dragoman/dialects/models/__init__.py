@@ -1,4 +1,4 @@
-"""The list of models, in one shape that both vendors' SDKs read strictly, and vLLM's."""
+"""The list of models, in one format that satisfies the strict parsers of both vendors' SDKs, and vLLM's."""
 
 from .card import ModelCard, render_model, render_model_list
 

@@ -1,4 +1,4 @@
-"""A model as /v1/models shows it. Knows no engine: what there is to say of one is an argument."""
+"""Renders a model for /v1/models. Knows no engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from ..base import Profile
 
 
 class ModelCard(Struct, frozen=True):
-    """id: may contain slashes. created: Unix seconds. root: what an alias or an adapter stands on.
+    """A model in the list.
 
-    max_model_len: tokens of prompt and answer together; None where unknown. state: loaded, unloaded, ... aliases: its
-    other names. abilities: what clients may ask of it; None where that is not known yet.
+    id: may contain slashes.
+    created: Unix seconds.
+    root: the model behind an alias or an adapter.
+    max_model_len: tokens of prompt and answer together; None if unknown.
+    state: loaded, unloaded, ...
+    aliases: its other names.
+    capabilities: features that clients may use; None if not known yet.
     """
 
     id: str
@@ -31,7 +36,7 @@ class ModelCard(Struct, frozen=True):
 
 
 class _DragomanFields(Struct, frozen=True):
-    """What no other server's list has, in a field of its own: clients that check fields strictly pass over one."""
+    """This server's own fields, in an object of their own so that the top level has only one non-standard field."""
 
     state: str
     aliases: tuple[str, ...]
@@ -39,7 +44,7 @@ class _DragomanFields(Struct, frozen=True):
 
 
 class _Permission(Struct, frozen=True):
-    """Clients of old versions of OpenAI's API look for it; vLLM still sends it."""
+    """A field of old versions of OpenAI's API, which some clients need and vLLM still sends."""
 
     id: str
     created: int
@@ -56,7 +61,7 @@ class _Permission(Struct, frozen=True):
 
 
 class _Model(Struct, frozen=True, omit_defaults=True):
-    """OpenAI's fields, then Anthropic's, then vLLM's."""
+    """One model with OpenAI's fields, then Anthropic's, then vLLM's."""
 
     id: str
     object: str
@@ -84,14 +89,14 @@ class _ModelList(Struct, frozen=True):
 
 
 def render_model_list(cards: Sequence[ModelCard], profile: Profile) -> bytes:
-    """The answer to GET /v1/models."""
+    """The response to GET /v1/models."""
     models = [_build_model(card, profile) for card in cards]
     first, last = (models[0].id, models[-1].id) if models else (None, None)
     return msgspec.json.encode(_ModelList("list", models, False, first, last))
 
 
 def render_model(card: ModelCard, profile: Profile) -> bytes:
-    """The answer to GET /v1/models/{id}."""
+    """The response to GET /v1/models/{id}."""
     return msgspec.json.encode(_build_model(card, profile))
 
 

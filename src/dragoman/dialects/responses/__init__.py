@@ -1,4 +1,4 @@
-"""OpenAI Responses, which is Open Responses too, with vLLM's extensions. Keeps no state: see `ResponsesCall`."""
+"""OpenAI Responses (and Open Responses), with vLLM's extensions. Stateless: see `ResponsesCall`."""
 
 from .call import ResponsesCall
 from .echo import Echo

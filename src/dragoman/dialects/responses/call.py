@@ -1,4 +1,4 @@
-"""What a reader made of a Responses body, and the seam to whoever keeps state: a store, conversations, a key."""
+"""A parsed Responses body, and the interface to the code that has state: stores, conversations, keys."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from .writer import ResponsesWriter
 
 
 class ResponsesCall(Struct, frozen=True, kw_only=True):
-    """call: one request with one choice, as if there were no other items than those of the body.
+    """A parsed Responses body.
 
-    input: those items in normal form. echo: what the response object says back. previous_response_id,
-    conversation: whose items come before these. store: whether to keep the response; None is unsaid, which means yes.
-    view, id, read: for `over` and `echoing`.
+    call: one request with one choice, built from the items of the body alone.
+    input: those items, normalized.
+    echo: the request fields that the response object repeats.
+    render_options, id: for `create_writer` and `with_echo`.
+    read_items: parses items to messages, for `with_items`.
+    previous_response_id, conversation: whose items precede these.
+    store: whether to store the response; None is unset, which means yes.
+    background: run in the background.
     """
 
     call: GenerationCall
@@ -38,9 +43,9 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
     background: bool = False
 
     def with_items(self, items: Sequence[bytes]) -> ResponsesCall:
-        """The same call with these items in place of its own: earlier turns, what references stand for, its own rows.
+        """The same call with its items replaced: earlier turns, resolved references, its own items.
 
-        items: each a whole JSON object, in order. The instructions stay before them. Raises RequestError.
+        items: each a complete JSON object, in order. The instructions stay before them. Raises RequestError.
         """
         request = self.call.requests[0]
         assert isinstance(request.prompt, Conversation)
@@ -49,7 +54,7 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
     def with_sampled_turns(self, sampled_turns: tuple[tuple[int, ...], ...]) -> ResponsesCall:
-        """The same call, whose conversation spells again what was said as it was sampled."""
+        """The same call, whose conversation encodes earlier output to the ids that were sampled."""
         request = self.call.requests[0]
         assert isinstance(request.prompt, Conversation)
         requests = (
@@ -60,12 +65,12 @@ class ResponsesCall(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, call=msgspec.structs.replace(self.call, requests=requests))
 
     def with_echo(self, echo: Echo) -> ResponsesCall:
-        """The same call, whose response says this back."""
+        """The same call with another echo."""
         writer = build_writer_factory(self.id, self.render_options, echo)
         return msgspec.structs.replace(self, echo=echo, call=msgspec.structs.replace(self.call, writer=writer))
 
     def create_compacted_writer(self, header: Header, items: Sequence[bytes]) -> CompactResponseWriter:
-        """For a call that was read to compact. items: all that it is about, in normal form."""
+        """Create the writer of a call that was read with `compact`. items: all items to compact, normalized."""
         assert self.render_options.seal_compaction is not None
         return CompactResponseWriter(
             self.id.apply_to(header),

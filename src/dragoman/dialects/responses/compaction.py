@@ -1,6 +1,6 @@
-"""The item that a summary becomes, and the writers of the two answers that have one.
+"""The compaction item, and the writers of the two responses that have one.
 
-The summary is sealed: only this server reads it again, for the same caller. See `summary`.
+The summary is sealed: only this server can decrypt it, for the same caller. See `summary_prompt`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Seal = Callable[[str], str]
 
 
 class CompactionWriter(ResponsesWriter):
-    """A response whose one item is the compaction. What is said goes into it; what was thought does not."""
+    """A response whose only item is the compaction. Its summary is the text of the answer, without reasoning."""
 
     def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal) -> None:
         super().__init__(header, options, echo)
@@ -62,7 +62,7 @@ class CompactionWriter(ResponsesWriter):
 
 
 class CompactResponseWriter(CompactionWriter):
-    """The answer of /v1/responses/compact, which is always whole: what users said, and the compaction."""
+    """The response of /v1/responses/compact, which is never streamed: the user's messages and the compaction."""
 
     def __init__(
         self, header: Header, options: ResponsesRenderOptions, echo: Echo, seal: Seal, user_items: Sequence[bytes]
@@ -83,6 +83,6 @@ class _ItemKind(Struct):
 
 
 def select_user_messages(items: Sequence[bytes]) -> list[bytes]:
-    """Of items in normal form."""
+    """Select the user messages from normalized items."""
     kinds = ((item, msgspec.json.decode(item, type=_ItemKind)) for item in items)
     return [item for item, kind in kinds if kind.type == "message" and kind.role == "user"]

@@ -1,4 +1,4 @@
-"""Conversations: their bodies, and what is answered. What a conversation holds are items as in Responses."""
+"""Request and response bodies of conversations. A conversation contains items as in Responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .wire import WireItem
 
 CONVERSATION_PREFIX = "conv_"
 MAX_ITEMS = 20
-"""Of one request."""
+"""Maximum items of one request."""
 
 Items = Annotated[list[WireItem], Meta(max_length=MAX_ITEMS)]
 
@@ -39,7 +39,11 @@ _CREATION, _ADDITION, _UPDATE = BodySchema(_CreateBody), BodySchema(_AddBody), B
 
 
 class ConversationItems(Struct, frozen=True):
-    """metadata: as JSON. unknown: names of fields that nobody knows."""
+    """The items and metadata of a request body.
+
+    metadata: as JSON.
+    unknown: names of unknown fields.
+    """
 
     items: tuple[NormalizedItem, ...]
     metadata: bytes = b"{}"
@@ -47,7 +51,7 @@ class ConversationItems(Struct, frozen=True):
 
 
 def read_create_body(data: bytes) -> ConversationItems:
-    """An empty body is a conversation without anything. Raises RequestError, and nothing else."""
+    """Parse a creation; an empty body creates an empty conversation. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data or b"{}")
     body = parsed.decode(_CREATION)
     unknown = tuple(parsed.find_other_fields(_CREATION.names))
@@ -63,7 +67,7 @@ def read_add_body(data: bytes) -> ConversationItems:
 
 
 def read_update_body(data: bytes) -> bytes:
-    """The metadata, as JSON; null clears it."""
+    """The new metadata as JSON; null clears it."""
     parsed = ParsedBody(data)
     body = parsed.decode(_UPDATE)
     if "metadata" not in parsed.fields:
@@ -77,7 +81,7 @@ def encode_metadata(metadata: dict[str, str] | None) -> bytes:
 
 
 def get_id_prefix(item: NormalizedItem) -> str:
-    """What the id of an item begins with that came without one."""
+    """The id prefix of an item that came without an id."""
     return ID_PREFIXES.get(item.type, "item") + "_"
 
 

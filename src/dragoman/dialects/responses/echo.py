@@ -1,4 +1,4 @@
-"""What the response object says back of its request: the keys that are the same from the first event to the last."""
+"""The request fields that the response object repeats, identical in all events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from ..json_encoding import encode_string, encode_string_or_null
 
 
 class Echo(Struct, frozen=True, kw_only=True):
-    """store, background, previous_response_id, conversation: what really holds, which the server decides.
+    """The repeated fields.
 
-    rest: all other keys as JSON, without the braces.
+    store, background, previous_response_id, conversation: the effective values, which the server decides.
+    rest: all other fields as JSON, without the braces.
     """
 
     rest: bytes
@@ -20,7 +21,7 @@ class Echo(Struct, frozen=True, kw_only=True):
     conversation: str | None = None
 
     def render(self) -> bytes:
-        """As JSON, without the braces."""
+        """Render the fields as JSON, without the braces."""
         conversation = (
             b"" if self.conversation is None else b',"conversation":{"id":%s}' % encode_string(self.conversation)
         )

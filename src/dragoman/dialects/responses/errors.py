@@ -1,5 +1,5 @@
-"""Errors of Responses: OpenAI's envelope with the names that fields have here, events, and what a response says of
-its failure. Knows no HTTP.
+"""Errors of Responses: OpenAI's envelope with this dialect's field names, error events, and the `error` of a failed
+response. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..base import Profile
 from ..errors import render_openai_error
 from ..json_encoding import encode_string, encode_string_or_null
 
-# What fields of the core are called here, where the error comes from behind the reader.
+# This dialect's names of core fields, for errors that are raised after parsing.
 _PARAM_NAMES = (
     (re.compile(r"messages\b"), "input"),
     (re.compile(r"max_tokens\b"), "max_output_tokens"),
@@ -26,7 +26,7 @@ _PARAM_NAMES = (
 
 
 def render_responses_error(error: DragomanError, profile: Profile = Profile.OPENAI) -> bytes:
-    """The JSON body of an answer with status `error.status`."""
+    """The JSON body of an error response with status `error.status`."""
     if error.param is None or (param := _rename_param(error.param)) == error.param:
         return render_openai_error(error, profile)
     message = error.message.replace(error.param, param)
@@ -51,7 +51,7 @@ def render_error_fields(error: DragomanError) -> bytes:
 
 
 def render_failure(error: DragomanError) -> bytes:
-    """The `error` of a response that failed."""
+    """The `error` of a failed response."""
     message = msgspec.json.decode(
         render_responses_error(error).removeprefix(b'{"error":')[:-1], type=_FlatError
     ).message
@@ -59,7 +59,7 @@ def render_failure(error: DragomanError) -> bytes:
 
 
 def _find_failure_code(error: DragomanError) -> bytes:
-    """OpenAI's codes of a failed response. The one for a full context is not in their list, but agents know it."""
+    """OpenAI's codes of a failed response. The code of a full context is not in OpenAI's list, but agents know it."""
     if isinstance(error, RateLimited):
         return b"rate_limit_exceeded"
     if isinstance(error, ContextTooLong):

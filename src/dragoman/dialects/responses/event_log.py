@@ -1,6 +1,6 @@
-"""The events of a response as bytes, one behind the other: how they are counted, cut and ended.
+"""The events of a response, concatenated as bytes: reads, splits and ends the log.
 
-They are those that `ResponsesWriter` makes: whole, numbered from 0, and without the `[DONE]` behind them.
+The events are those of `ResponsesWriter`: complete, numbered from 0, and without the final `[DONE]`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def split_events(log: bytes) -> Iterator[bytes]:
 
 
 def read_sequence_number(event: bytes) -> int:
-    """Its `sequence_number`; of several events, that of the first."""
+    """The `sequence_number` of the first event."""
     return int(_match_head(event)[2])
 
 
 def skip_through(log: bytes, last: int) -> bytes:
-    """The events that are numbered higher."""
+    """The events with higher sequence numbers."""
     if not log or read_sequence_number(log) > last:
         return log
     return b"".join(event for event in split_events(log) if read_sequence_number(event) > last)
@@ -40,7 +40,7 @@ def get_last_event(log: bytes) -> bytes:
 
 
 def has_ended(log: bytes) -> bool:
-    """Whether its last event is a response's last one."""
+    """Whether the last event is a terminal one."""
     return bool(log) and _match_head(get_last_event(log))[1] in _TERMINAL_EVENTS
 
 
@@ -49,7 +49,7 @@ class _DoneEvent(Struct, frozen=True):
 
 
 def list_done_items(log: bytes) -> Iterator[bytes]:
-    """The items that became done."""
+    """The items of all `output_item.done` events."""
     for event in split_events(log):
         if _match_head(event)[1] == b"response.output_item.done":
             yield bytes(msgspec.json.decode(event[event.index(b"\ndata: ") + 7 :], type=_DoneEvent).item)

@@ -1,7 +1,7 @@
-"""The input's items in normal form: what `/input_items` lists and a store keeps.
+"""Normalized input items, as `/input_items` lists them and a store saves them.
 
-Every item has its type and a status, a message's content is a list of parts, parts have all the keys that the
-official types require. Ids are those of the client where it gave some; the others derive from the response's.
+Every item has its type and a status, a message's content is a list of parts, and parts have all the keys that the
+official types require. Ids are the client's if it sent any; the others derive from the response's id.
 """
 
 from __future__ import annotations
@@ -28,25 +28,29 @@ ID_PREFIXES = {
     "custom_tool_call_output": "ctco",
     "compaction": "cmp",
 }
-"""What the ids of items begin with, those of an answer too."""
+"""Id prefixes of items, in input and output."""
 _GENERATED_ID = re.compile(r"[a-z]+_([A-Za-z0-9]+)_(?:in)?\d+", re.ASCII)
-"""An id that `rows` or a writer made."""
+"""An id that `assign_ids` or a writer generated."""
 
 
 class NormalizedItem(Struct, frozen=True):
-    """One item. id: None where the client gave none. rest: its other fields as JSON, without the braces."""
+    """One normalized item.
+
+    id: None if the client sent none.
+    rest: its other fields as JSON, without the braces.
+    """
 
     type: str
     id: str | None
     rest: bytes
 
     def render(self, id: str) -> bytes:
-        """The whole JSON object."""
+        """The complete JSON object."""
         return b'{"id":%s,%s}' % (encode_string(id), self.rest)
 
 
 def assign_ids(items: Sequence[NormalizedItem], response_id: str) -> tuple[tuple[str, bytes], ...]:
-    """(id, JSON object) of each item. An id that an earlier item has already is replaced too."""
+    """(id, JSON object) of each item. An id that an earlier item already has is replaced."""
     tail = response_id.removeprefix("resp_")
     items_by_id: dict[str, bytes] = {}
     for i, item in enumerate(items):
@@ -67,7 +71,7 @@ def read_item_id(row: bytes) -> str:
 
 
 def read_stored_item(row: bytes) -> NormalizedItem:
-    """An item as it was kept."""
+    """Parse an item of the store."""
     parsed = msgspec.json.decode(row, type=_Item)
     fields = msgspec.json.decode(row, type=dict[str, Raw])
     rest = b",".join(encode_string(name) + b":" + bytes(value) for name, value in fields.items() if name != "id")
@@ -75,13 +79,13 @@ def read_stored_item(row: bytes) -> NormalizedItem:
 
 
 def find_response_id(item: str) -> str | None:
-    """The id of the response that gave this id to an item; None where none can have."""
+    """The id of the response that generated this item id; None if no response did."""
     match = _GENERATED_ID.fullmatch(item)
     return None if match is None else f"resp_{match[1]}"
 
 
 def normalize_item(item: WireItem, raw: dict[str, Raw], path: str) -> NormalizedItem:
-    """An item that `read_items` has taken. raw: its fields as they came, where it is a hosted tool's."""
+    """Normalize an item that `read_items` has accepted. raw: its original fields, used for a hosted tool's item."""
     kind = find_item_type(item, path)
     if kind in HOSTED_TYPES:
         return NormalizedItem(kind, item.id, _render_raw(raw, path))
@@ -184,7 +188,7 @@ def _render_content_part(part: ResponsesContentPart, text_kind: str) -> bytes:
 
 
 def _render_present(**fields: str | None) -> bytes:
-    """Those that are there, each after a comma."""
+    """Render the fields that are not None, each after a comma."""
     present = ((name, value) for name, value in fields.items() if value is not None)
     return b"".join(b',"%s":%s' % (name.encode(), encode_string(value)) for name, value in present)
 

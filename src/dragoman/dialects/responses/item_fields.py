@@ -1,4 +1,4 @@
-"""The items of an answer and its usage, as JSON bytes: what events and whole objects are made of."""
+"""Output items and usage as JSON bytes, shared by events and full objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT_NAMING = TokenNaming()
 
 
 def render_logprobs(tokens: Sequence[Token], top: int | None) -> bytes:
-    """The array is always there; empty where they were not asked for."""
+    """Render the logprobs. The array is always present; empty if not requested."""
     return b"[]" if top is None or not tokens else render_chat_logprobs(tokens, top, _TEXT_NAMING)
 
 
@@ -39,7 +39,7 @@ def render_message(id: bytes, status: bytes, content: bytes) -> bytes:
 
 
 def render_reasoning(id: bytes, status: bytes, summary: bytes, content: bytes, sealed: bytes = b"") -> bytes:
-    """content: with its parts, or nothing if the item has none. sealed: the encrypted content as JSON, or nothing."""
+    """content: the parts, empty if the item has none. sealed: the encrypted content as JSON, or empty."""
     fields = b'{"id":%s,"type":"reasoning","status":"%s","summary":[%s]' % (id, status, summary)
     fields += content and b',"content":[%s]' % content
     fields += sealed and b',"encrypted_content":' + sealed
@@ -56,7 +56,7 @@ def render_call(id: bytes, status: bytes, call_id: str, name: ToolName, argument
 
 
 def render_usage(usage: Usage) -> bytes:
-    """Both documents want whole numbers everywhere: what is unknown is 0 here."""
+    """Render usage. Both API references require integers in all fields, so unknown counts are 0 here."""
     return (
         b'{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens":0},'
         b'"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":%d},"total_tokens":%d}'

@@ -1,7 +1,7 @@
-"""One output item that is being written: how it opens, grows and closes, and what it is when it is whole.
+"""The writers of one output item: its opening, delta and closing events, and its final JSON.
 
-Each kind knows its own events. An event is given as its name and its fields after `sequence_number`, the number is
-the writer's.
+Each kind renders its own events. An event is its name and its fields after `sequence_number`; ResponsesWriter adds
+the number.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ItemWriter(Protocol):
     def begin(self) -> list[EventFields]: ...
 
     def add(self, text: str, tokens: Sequence[Token]) -> EventFields | None:
-        """The delta, unless there is nothing to tell yet."""
+        """Render a delta, unless there is nothing to send yet."""
         ...
 
     def end(self) -> list[EventFields]: ...
 
     def render(self, status: bytes) -> bytes:
-        """The item with all that was added."""
+        """Render the item with everything added so far."""
         ...
 
 
@@ -51,10 +51,7 @@ class _BaseItemWriter:
 
 
 class MessageItemWriter(_BaseItemWriter):
-    """Text. Tokens that released none wait for the next delta, or for the end of the item.
-
-    delta: what stands before a delta's text.
-    """
+    """A message with text. Tokens that released no text are buffered for the next delta or the end of the item."""
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("message", index, tail)
@@ -127,7 +124,7 @@ class RefusalItemWriter(_BaseItemWriter):
 
 
 class ReasoningItemWriter(_BaseItemWriter):
-    """As a summary or as it is: the two have events of their own."""
+    """Reasoning, rendered as a summary or as raw text; the two have different events."""
 
     def __init__(self, index: int, tail: str, options: ResponsesRenderOptions) -> None:
         super().__init__("reasoning", index, tail)
@@ -191,14 +188,14 @@ class CallItemWriter(_BaseItemWriter):
 
 
 class ItemWriterFactory:
-    """Opens the items of one answer. Their ids derive from the answer's and never change."""
+    """Creates the items of one response. Their ids derive from the response's id and never change."""
 
     def __init__(self, response_id: str, options: ResponsesRenderOptions) -> None:
         self._tail, self._options = response_id.removeprefix("resp_"), options
         self._names = {name.qualified: name for name in options.tool_names}
 
     def create(self, index: int, kind: type[ReplyPart]) -> MessageItemWriter | RefusalItemWriter | ReasoningItemWriter:
-        """Anything but a call."""
+        """Create an item of any kind except a call."""
         if kind is Reasoning:
             return ReasoningItemWriter(index, self._tail, self._options)
         return (
@@ -211,7 +208,7 @@ class ItemWriterFactory:
         return CallItemWriter(index, self._tail, call_id, self._names.get(name) or ToolName(name, name, ""), custom)
 
     def create_complete(self, index: int, part: ReplyPart) -> ItemWriter:
-        """A finished part."""
+        """Create the item of a finished part."""
         if isinstance(part, ToolCall):
             writer: ItemWriter = self.create_call(index, part.id, part.name, part.custom)
             writer.add(part.arguments, ())

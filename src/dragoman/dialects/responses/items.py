@@ -1,4 +1,4 @@
-"""The input's items to the core's messages: what one answer left as several items is one turn again."""
+"""Translates input items to the core's messages: the items that one answer produced become one turn again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ READ_TYPES = (
     COMPACTION_TRIGGER,
 )
 REFERENCE_TYPES = ("item_reference",)
-"""Items that stand for others, which only a server with a memory can tell."""
+"""Items that refer to others, which only a server with a store can resolve."""
 HOSTED_TYPES = (
     "additional_tools",
     "apply_patch_call",
@@ -73,11 +73,11 @@ PART_TYPES = (*TEXT_PART_TYPES, "refusal", "input_image", "input_file", "input_a
 AUDIO_FORMATS = ("wav", "mp3", "flac", "opus", "ogg", "m4a", "aac", "webm", "pcm16")
 
 QualifyName = Callable[[str, str | None], str]
-"""A tool's name and namespace to what the model calls it."""
+"""Maps a tool's name and namespace to its name in the prompt."""
 
 
 def find_item_type(item: WireItem, path: str) -> str:
-    """An item without a type is a message, or a reference if it has no role."""
+    """The type of an item; one without a type is a message, or a reference if it has no role."""
     if item.type is not None:
         return check_one_of(item.type, (*READ_TYPES, *REFERENCE_TYPES, *HOSTED_TYPES), f"{path}.type")
     if item.role is not None:
@@ -94,9 +94,9 @@ def read_items(
     warnings: list[str],
     path: str = "input",
 ) -> tuple[Message, ...]:
-    """Items that stand for others are passed over.
+    """Parse items to messages. References are skipped.
 
-    at: the field that they came in. Raises RequestError with the path of the offending field.
+    path: field that contains the items. Raises RequestError with the path of the offending field.
     """
     turns = _TurnBuilder(qualify, sealing_key, warnings)
     for i, item in enumerate(items):
@@ -105,7 +105,10 @@ def read_items(
 
 
 class _TurnBuilder:
-    """The messages so far, and the assistant's turn that is not over. Two texts in a row were two turns."""
+    """Groups items to turns.
+
+    Consecutive text messages of the assistant are separate turns.
+    """
 
     def __init__(self, qualify: QualifyName, sealing_key: SealingKey | None, warnings: list[str]) -> None:
         self._qualify, self._sealing_key, self._warnings = qualify, sealing_key, warnings
@@ -136,7 +139,7 @@ class _TurnBuilder:
             case "item_reference" if not item.id:
                 raise missing_parameter(f"{path}.id")
             case _:
-                """A reference is for a server with a memory, and what a trigger asks for is asked at the end."""
+                """References are resolved by the server's store; a trigger is handled after the last item."""
 
     def _close_turn(self) -> None:
         if self._open_parts:
@@ -159,7 +162,7 @@ class _TurnBuilder:
         self._open_parts += parts
 
     def _add_reasoning(self, item: WireItem, path: str) -> None:
-        """What the blob holds, if it can be read, else the content, else the summary."""
+        """Add the decrypted reasoning if possible, else the content, else the summary."""
         reasoning = self._unseal(item, path)
         if reasoning is None:
             reasoning = "\n\n".join(read_texts(item.content) or read_texts(item.summary))
@@ -221,12 +224,12 @@ def _foreign_content_error(path: str) -> RequestError:
 
 
 def _refusal_to_text(part: Part) -> Part:
-    """A refusal that somebody else than the assistant repeats is text."""
+    """A refusal in another role than the assistant's is plain text."""
     return Text(part.text) if isinstance(part, Refusal) else part
 
 
 def _to_result_part(part: Part) -> Text | Image | Audio | File:
-    """A tool's refusal is, to the model, what the tool said."""
+    """A refusal in a tool's output, which the model sees as the tool's text."""
     if isinstance(part, Text | Image | Audio | File):
         return part
     return Text(part.text if isinstance(part, Refusal) else "")
@@ -259,7 +262,7 @@ def _read_part(part: ResponsesContentPart, path: str) -> Part:
 
 
 def read_texts(content: WireContent | None) -> list[str]:
-    """The texts of a reasoning item's content or summary. What is no text there says nothing."""
+    """The texts of a reasoning item's content or summary; other parts are ignored."""
     if isinstance(content, str):
         return [content] if content else []
     if not isinstance(content, list):
@@ -269,7 +272,7 @@ def read_texts(content: WireContent | None) -> list[str]:
 
 
 def read_arguments(raw: Raw, param: str) -> str:
-    """A model's bad JSON is replayed as it was. Some local clients replay the object itself."""
+    """A call's arguments as text. Invalid JSON is replayed unchanged; some local clients send an object."""
     text = bytes(raw).strip()
     if text in (b"", b"null"):
         return ""
@@ -286,7 +289,7 @@ def _require(value: T | None, param: str) -> T:
 
 
 def _read_image(part: ResponsesContentPart, path: str) -> Image:
-    """Chat's form, an object with a url, comes too."""
+    """Read an image; Chat's form, an object with a url, is accepted too."""
     url, detail = part.image_url, part.detail
     if url is not None and not isinstance(url, str):
         url, detail = url.url, url.detail or detail

@@ -1,4 +1,4 @@
-"""What becomes of every parameter of Responses."""
+"""The support of every parameter of Responses."""
 
 from __future__ import annotations
 

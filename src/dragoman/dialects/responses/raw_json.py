@@ -1,4 +1,4 @@
-"""Free-form JSON of a client as it is given back: on one line, and otherwise as it was written."""
+"""Free-form JSON of a client, echoed on one line and otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ..json_encoding import escape_line_breaks
 
 
 def minify(raw: Raw) -> bytes:
-    """null where the field was absent. `raw` must have been read before: `json_text` tells what is not valid JSON."""
+    """null if absent. `raw` must have been validated before, as by `read_json_object`."""
     text = bytes(raw).strip()
     return escape_line_breaks(msgspec.json.format(text, indent=-1)) if text else b"null"

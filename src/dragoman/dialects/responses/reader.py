@@ -1,4 +1,4 @@
-"""A Responses body to a ResponsesCall."""
+"""Parses a Responses body to a ResponsesCall."""
 
 from __future__ import annotations
 
@@ -64,13 +64,16 @@ _BODY, _ITEMS = BodySchema(ResponsesBody), BodySchema(_Items)
 def read_responses(
     data: bytes, options: ReaderOptions, *, now: Callable[[], int] | None = None, compact: bool = False
 ) -> ResponsesCall:
-    """now: Unix seconds. compact: the answer is to be a compaction, as if a trigger asked for it.
+    """Parse a body.
+
+    now: returns Unix seconds.
+    compact: the response is a compaction, as if the input ended with a trigger.
 
     Raises RequestError, and nothing else.
     """
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
-    # First of all what is refused by name: whoever sends a stored prompt sends no input.
+    # Rejected fields are checked first: a request with a stored prompt has no `input` and needs the specific error.
     warnings, unknown = RESPONSES.classify(parsed.find_other_fields(_BODY.names))
     items = _read_input(body, parsed.fields)
     _check_fields(body, warnings)
@@ -153,7 +156,7 @@ def _build_conversation(
 
 
 def _read_input(body: ResponsesBody, fields: Mapping[str, Raw]) -> list[WireItem]:
-    """The input; a string is a message of the user."""
+    """The input items; a string is a user message."""
     if isinstance(body.input, str):
         return [WireItem(type="message", role="user", content=body.input)]
     if body.input or body.previous_response_id or body.conversation:
@@ -172,7 +175,7 @@ def _normalize_items(items: Sequence[WireItem], fields: Mapping[str, Raw]) -> tu
 
 
 def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
-    """What changes nothing, or less than it says."""
+    """Check combinations of fields, and warn about those with no or limited effect."""
     if body.previous_response_id and body.conversation:
         raise invalid_value("previous_response_id", "it cannot be combined with 'conversation'")
     if body.background and body.store is False:
@@ -195,7 +198,7 @@ def _check_fields(body: ResponsesBody, warnings: list[str]) -> None:
 
 
 def _read_reasoning(body: ResponsesBody, warnings: list[str]) -> ReasoningOptions:
-    """The template's own switch, where it was set, says more exactly than an effort what is wanted."""
+    """The template's own switch, if set, takes precedence over the effort because it is more specific."""
     reasoning = body.reasoning or ReasoningConfig()
     if reasoning.effort is not None:
         check_one_of(reasoning.effort, EFFORTS, "reasoning.effort")
@@ -322,7 +325,7 @@ def _render_text(text: TextOptions) -> bytes:
 
 
 def _render_format(format: TextFormat | None) -> bytes:
-    """All keys are there, as Open Responses wants them."""
+    """All keys are present, as Open Responses requires."""
     if format is None or format.type != "json_schema":
         return b'{"type":%s}' % encode_string("text" if format is None else format.type)
     return b'{"type":"json_schema","name":%s,"description":%s,"schema":%s,"strict":%s}' % (

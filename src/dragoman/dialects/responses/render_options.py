@@ -1,4 +1,4 @@
-"""What the client asked to see, and what the server lends the writer."""
+"""The response options of a Responses request, and the functions that the writer needs from the server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from .tools import ToolName
 
 
 class ResponsesRenderOptions(Struct, frozen=True, kw_only=True):
-    """logprobs: most alternatives a token, None for no logprobs. summary: reasoning comes as a summary.
+    """The response options of Responses.
 
-    hide_reasoning: it does not come at all. names: of the tools in groups. seal: makes the encrypted content of a
-    thought, None where nobody asked for it or there is no key. now: Unix seconds, for `completed_at`. compact: makes
-    the content of a compaction, where the answer is to be one.
+    logprobs: maximum alternatives for each token, None for no logprobs.
+    as_summary: render reasoning as a summary.
+    hide_reasoning: omit reasoning.
+    tool_names: names of the tools in namespaces.
+    seal_reasoning: encrypts reasoning; None if not requested or if there is no key.
+    now: returns Unix seconds, for `completed_at`.
+    seal_compaction: encrypts the summary if the response is a compaction.
     """
 
     logprobs: int | None = None

@@ -1,24 +1,24 @@
-"""A stored response: what is kept of it, and what becomes of one that is ended from outside. Knows no store."""
+"""A stored response: the stored format, and how the server finalizes an interrupted one. Knows no store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from ...core.errors import DragomanError
 from . import event_log as logged
 from .errors import render_error_fields, render_failure
 
 RUNNING_STATUSES = frozenset({"queued", "in_progress"})
-"""The states of a response that somebody works on."""
+"""The statuses of a response that is still running."""
 CONTINUABLE_STATUSES = frozenset({"completed", "incomplete"})
-"""The states of a response whose conversation can go on."""
+"""The statuses of a response that can be continued."""
 
 
 class ResponseSummary(Struct, frozen=True):
-    """What a response object says that the server wants to know."""
+    """The fields of a response object that the server reads."""
 
     status: str
     output: tuple[Raw, ...] = ()
@@ -30,11 +30,13 @@ class ResponseSummary(Struct, frozen=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """object: as its last event carried it. input: its own items, as `/input_items` lists them.
+    """The body of a stored response.
 
-    before: items that come before those where no stored response has them. conversation, upto: the same by reference,
-    the conversation's items up to that position; None is no item. said: the ids of what was sampled, see
-    `prompts.spelling`.
+    object: the response object of its last event.
+    input: its own items, as `/input_items` lists them.
+    before: items that precede those and are in no stored response.
+    conversation, upto: the same by reference: the conversation's items up to that position; None is no item.
+    sampled_ids: the token ids of its output, see `prompts.token_replay`.
     """
 
     object: Raw
@@ -42,7 +44,8 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     before: tuple[Raw, ...] = ()
     conversation: str | None = None
     upto: int | None = None
-    said: tuple[int, ...] = ()
+    # The encoded name is that of stores written by earlier versions.
+    sampled_ids: tuple[int, ...] = field(default=(), name="said")
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
@@ -51,7 +54,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(self.object, type=ResponseSummary)
 
     def list_items(self) -> tuple[bytes, ...]:
-        """What it adds to a conversation: its input and its output."""
+        """The items that it adds to a conversation: its input and its output."""
         return (*map(bytes, self.input), *self.summarize().list_output())
 
     def with_object(self, response: bytes) -> StoredResponse:
@@ -67,8 +70,10 @@ def to_raw(items: Sequence[bytes]) -> tuple[Raw, ...]:
 
 
 class FinalizedResponse(Struct, frozen=True):
-    """How a response ended that its own writer could not end. events: the last ones, the first of them numbered
-    `number`.
+    """The end of a response that its own writer could not finish.
+
+    events: the last events.
+    first_number: the sequence number of the first of them.
     """
 
     status: str
@@ -78,9 +83,12 @@ class FinalizedResponse(Struct, frozen=True):
 
 
 def finalize(stored: StoredResponse, log: bytes, error: DragomanError | None) -> FinalizedResponse:
-    """End a response that was running. log: all its events so far. error: what ended it; None if it was cancelled.
+    """End a running response.
 
-    Its output is what was done. There is no event for being cancelled that clients know: it is an incomplete one.
+    log: all its events so far.
+    error: why it ended; None if it was cancelled.
+
+    Its output is the items that were done. Clients know no event for cancellation, so it ends with `incomplete`.
     """
     status, name = ("cancelled", b"incomplete") if error is None else ("failed", b"failed")
     fields = msgspec.json.decode(stored.object, type=dict[str, Raw])

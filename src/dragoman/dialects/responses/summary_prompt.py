@@ -1,6 +1,6 @@
-"""A conversation made shorter: what the model is asked for, and what a summary stands for where it comes back.
+"""Compaction: the prompt that requests a summary, and the messages that replace the summarized ones.
 
-It is in place of everything that the assistant and its tools said before it. What users and the system said stays.
+The summary replaces everything that the assistant and its tools wrote before. User and system messages remain.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SUMMARY_REQUEST = Message(
     ),
 )
 SUMMARY_PREFIX = "Summary of the conversation so far:\n\n"
-"""What stands before a summary where it is part of a prompt."""
+"""The text before a summary in a prompt."""
 MAX_SUMMARY_TOKENS = 4096
-"""Of a summary, unless the request says otherwise: a model that does not end would use up the whole context."""
+"""Maximum tokens of a summary, unless the request sets one: a model that does not stop would fill the whole context."""
 
 
 def build_summary_request(request: GenerateRequest) -> GenerateRequest:
-    """Free text, whatever the conversation was to end in; of as much of it as fits."""
+    """Build the request for a summary: unconstrained text about as many turns as fit the context."""
     prompt = request.prompt
     assert isinstance(prompt, Conversation)
     limits = request.limits
@@ -43,6 +43,6 @@ def build_summary_request(request: GenerateRequest) -> GenerateRequest:
 
 
 def apply_summary(summary: str, messages: Sequence[Message]) -> list[Message]:
-    """The messages that a compaction leaves of those before it. It speaks as the assistant, so that turns alternate."""
+    """Replace the messages before a compaction. The summary is an assistant message, so that turns alternate."""
     remaining = [message for message in messages if message.role not in (Role.ASSISTANT, Role.TOOL)]
     return [*remaining, Message(Role.ASSISTANT, (Text(SUMMARY_PREFIX + summary),))] if summary else remaining

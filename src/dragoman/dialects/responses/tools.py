@@ -1,7 +1,7 @@
-"""Tools, groups of them and tool choice to the core's, and back: which name and namespace a call has on the wire.
+"""Translates tools, namespaces and tool choice to the core's, and back to the name and namespace of a call on the wire.
 
-A template knows no groups: a tool of one is presented under a joined name, `crm__find`, which is unique in the
-request. Hosted tools, which nothing here can run, are left out of the prompt and of the echo.
+Chat templates have no namespaces: a tool in one has a joined name in the prompt, `crm__find`, which is unique in the
+request. Hosted tools, which this server cannot run, are left out of the prompt and of the echo.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CALLABLE_TYPES = ("function", "custom")
 
 
 class ToolName(Struct, frozen=True):
-    """How a tool of a group is called: to the model, and on the wire."""
+    """The names of a tool in a namespace: `qualified` in the prompt, `name` and `namespace` on the wire."""
 
     qualified: str
     name: str
@@ -32,14 +32,14 @@ class ToolName(Struct, frozen=True):
 
 
 class ResponsesToolRegistry:
-    """The tools that may be called. echo: they as the response object shows them, a JSON array."""
+    """The callable tools. echo: the tools as the response object repeats them, a JSON array."""
 
     def __init__(self, tools: Sequence[ResponsesWireTool], warnings: list[str]) -> None:
         self._tools: dict[str, Tool] = {}
         self._qualified_names: dict[tuple[str, str], str] = {}
         self._names_in_groups: dict[str, list[str]] = {}
         self._warnings = warnings
-        # Groups last: a joined name is made after all those that were given.
+        # Namespaces last: a joined name must not collide with any declared name.
         groups = [(i, tool) for i, tool in enumerate(tools) if tool.type == "namespace"]
         echoed = {i: self._add(tool, f"tools[{i}]") for i, tool in enumerate(tools) if tool.type != "namespace"}
         echoed |= {i: self._add_group(tool, f"tools[{i}]") for i, tool in groups}
@@ -56,9 +56,9 @@ class ResponsesToolRegistry:
         )
 
     def qualify(self, name: str, namespace: str | None) -> str:
-        """What the model calls this tool, also if it is declared no more.
+        """The name of a tool in the prompt, also if it is not declared any more.
 
-        A bare name may be that of a group's tool, if there is only one of it.
+        A bare name may refer to a tool in a namespace if it is unambiguous.
         """
         if namespace:
             return self._qualified_names.get((namespace, name), namespace + NAMESPACE_SEPARATOR + name)
@@ -68,7 +68,7 @@ class ResponsesToolRegistry:
         return candidates[0] if len(candidates) == 1 else name
 
     def _add(self, tool: ResponsesWireTool, path: str) -> bytes:
-        """The tool as it is echoed; nothing where it was left out."""
+        """Add a tool and return its echo; empty if it is left out."""
         if self._skip_uncallable(tool, path):
             return b""
         name = _check_name(tool.name, f"{path}.name")
@@ -118,7 +118,7 @@ class ResponsesToolRegistry:
         return False
 
     def read_choice(self, choice: str | ResponsesWireToolChoice | None) -> tuple[ToolChoice, bytes]:
-        """The choice, and how it is echoed."""
+        """The tool choice and its echo."""
         if choice is None:
             return ToolChoice(), b'"auto"'
         if isinstance(choice, str):
@@ -182,7 +182,7 @@ def _duplicate_error(name: str, path: str) -> RequestError:
 
 
 def _add_group_description(tool: Tool, group: ResponsesWireTool) -> Tool:
-    """The first tool of a group tells what the group is for: nothing else of the prompt can."""
+    """Prepend the namespace's description to its first tool, because the prompt has no other place for it."""
     if not group.description:
         return tool
     description = f"[{group.name}: {group.description}]\n\n{tool.description or ''}".strip()
@@ -211,7 +211,7 @@ def _read_format(format: CustomToolFormat | None, path: str) -> tuple[str | None
 
 
 def _render_tool(tool: ResponsesWireTool, name: str) -> bytes:
-    """All keys are there, as Open Responses wants them."""
+    """All keys are present, as Open Responses requires."""
     if tool.type == "custom":
         return b'{"type":"custom","name":%s,"description":%s,"format":%s}' % (
             encode_string(name), encode_string_or_null(tool.description), _render_format(tool.format),

@@ -1,6 +1,6 @@
-"""Responses on a WebSocket: what a client's frame asks for, and the frames that answers and errors become.
+"""Responses on a WebSocket: parses the client's frames, and renders events and errors as frames.
 
-An event is the same JSON as in a stream; a frame needs neither its name on a line before it nor a `[DONE]`.
+An event is the same JSON as in a stream; a frame needs neither an `event:` line nor a `[DONE]`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ _DATA_PREFIX = b"data: "
 
 
 class ClientFrame(Struct, frozen=True):
-    """generate: False prepares for what follows: the prompt is computed, and remembered under an id."""
+    """A request in a frame.
+
+    generate: False only prefills the prompt and stores it under a response id.
+    """
 
     call: ResponsesCall
     generate: bool = True
 
 
 def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -> ClientFrame | None:
-    """None for what a client merely tells. Raises RequestError."""
+    """Parse a frame; None for a notification. Raises RequestError."""
     fields = dict(ParsedBody(data).fields)
     kind = read_json_value(fields.pop("type", msgspec.Raw(b"null")), "type")
     if check_one_of(kind if isinstance(kind, str) else "", (CREATE_TYPE, PROCESSED_TYPE), "type") == PROCESSED_TYPE:
@@ -50,7 +53,7 @@ def read_frame(data: bytes, options: ReaderOptions, *, now: Callable[[], int]) -
 
 
 def _without_generation(responses_call: ResponsesCall) -> ResponsesCall:
-    """It says nothing, and nothing of it is stored."""
+    """The same call without output; nothing of it is stored."""
 
     def without_answer(request: GenerateRequest) -> GenerateRequest:
         return msgspec.structs.replace(request, limits=msgspec.structs.replace(request.limits, max_tokens=0))
@@ -62,7 +65,10 @@ def _without_generation(responses_call: ResponsesCall) -> ResponsesCall:
 
 
 def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]:
-    """The frames of whole events of a stream. warnings: for the first of them; there are no headers to tell them in."""
+    """Split complete events of a stream into frames.
+
+    warnings: added to the first frame, because a frame has no headers.
+    """
     for event in stream.split(b"\n\n"):
         start = event.find(_DATA_PREFIX)
         if start < 0 or event + b"\n\n" == DONE:
@@ -75,6 +81,6 @@ def split_frames(stream: bytes, warnings: Sequence[str] = ()) -> Iterator[bytes]
 
 
 def render_error_frame(status: int, body: bytes, retry_after: str | None = None) -> bytes:
-    """body: the JSON of the same error over HTTP."""
+    """Render an error. body: the JSON of the same error over HTTP."""
     headers = b"" if retry_after is None else b'"headers":{"retry-after":"%s"},' % retry_after.encode()
     return b'{"type":"error","status":%d,%s%s' % (status, headers, body.removeprefix(b"{"))

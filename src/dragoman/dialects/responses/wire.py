@@ -1,4 +1,4 @@
-"""A Responses body as it comes: shapes and bounds alone. `items`, `tools` and `reader` know what it means."""
+"""The structs of a Responses body: shapes and bounds only; `items`, `tools` and `reader` interpret them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 from ..fields import AtLeastOne, CountOrUnlimited, DecodingFields, JsonSchemaFormat, StreamOptions
 
 MAX_INPUT_ITEMS = 100_000
-"""Items of one input."""
+"""Maximum items of one input."""
 
 
 class ResponsesImageUrl(Struct, frozen=True):
@@ -23,7 +23,7 @@ class ResponsesInputAudio(Struct, frozen=True):
 
 
 class ResponsesContentPart(Struct, frozen=True):
-    """One part of an item's content, summary or output; `type` says which of the other fields is meant."""
+    """One part of an item's content, summary or output; `type` selects the fields that apply."""
 
     type: str | None = None
     text: str | None = None
@@ -38,7 +38,7 @@ class ResponsesContentPart(Struct, frozen=True):
 
 
 WireContent = str | list[ResponsesContentPart | str] | dict[str, Raw]
-"""The object is what some hosted tools' items have there; nothing that is read here does."""
+"""Some hosted tools' items have an object here; it is ignored."""
 
 
 class WireItem(Struct, frozen=True):
@@ -67,7 +67,7 @@ class CustomToolFormat(Struct, frozen=True):
 
 
 class ResponsesWireTool(Struct, frozen=True):
-    """A tool, or a group of them: `type` says which of the other fields is meant."""
+    """A tool or a namespace of tools; `type` selects the fields that apply."""
 
     type: str
     name: str | None = None
@@ -103,7 +103,10 @@ class TextOptions(Struct, frozen=True):
 
 
 class ReasoningConfig(Struct, frozen=True):
-    """generate_summary: the old name of `summary`."""
+    """The `reasoning` field of a request.
+
+    generate_summary: the former name of `summary`.
+    """
 
     effort: str | None = None
     summary: str | None = None
@@ -117,7 +120,7 @@ class ConversationId(Struct, frozen=True):
 
 
 class ResponsesBody(DecodingFields, frozen=True, kw_only=True):
-    """A whole body. None: the client said nothing, or null."""
+    """A whole body. None: the client sent null or nothing."""
 
     model: str | None = None
     input: str | Annotated[list[WireItem], Meta(max_length=MAX_INPUT_ITEMS)] | None = None

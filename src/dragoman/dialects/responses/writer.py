@@ -1,11 +1,11 @@
-"""Responses on the wire: the events of a stream and the whole object, out of the same pieces.
+"""Renders Responses: the events of a stream and the full object, from the same pieces.
 
     created  [queued]  in_progress+  item*  completed | incomplete | failed
-    item:  output_item.added  what it says  output_item.done
+    item:  output_item.added  content events  output_item.done
 
-One part of the answer is one item, and one item is open at a time; parts without text are none. Events are numbered
-from 0 without a gap, the repeated `in_progress` that keeps clients waiting too. The last event carries the whole
-object. Knows neither HTTP nor where events come from.
+One part of the answer is one item, and one item is open at a time; parts without text produce none. Events are
+numbered from 0 without gaps, including the repeated `in_progress` events that serve as keepalives. The last event
+contains the full object. Knows neither HTTP nor where events come from.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _TEXT_DELTA_SUFFIX = b',"logprobs":[]}\n\n'
 
 
 class ResponsesWriter:
-    """One answer, streamed or whole. There is one choice."""
+    """Renders one answer, streamed or full. There is one choice."""
 
     def __init__(self, header: Header, options: ResponsesRenderOptions, echo: Echo) -> None:
         self._options, self._item_writers = options, ItemWriterFactory(header.id, options)
@@ -70,12 +70,12 @@ class ResponsesWriter:
         self._open_kind: type[ReplyPart] | None = None
         self._open_item_writer: ItemWriter | None = None
         self._open_text: MessageItemWriter | None = None
-        # Of a text that has not begun.
+        # Tokens before the first text of an item.
         self._early_tokens: list[Token] = []
         self._items: list[bytes] = []
         self._choice_finished = ChoiceFinished(0, FinishReason.ABORT)
         self._is_running = self._has_ended = False
-        # The objects it ends with. Made once: a time is read and thoughts are sealed in making them.
+        # Terminal objects, cached because rendering one reads the clock and seals reasoning.
         self._final_object: bytes | None = None
         self._failed_object: bytes | None = None
 
@@ -85,9 +85,9 @@ class ResponsesWriter:
 
     @property
     def keepalive(self) -> bytes:
-        """Takes a sequence number each time: to be read once for each time that it is sent.
+        """Render a keepalive: a repeated `in_progress` event, or a comment after the last event.
 
-        Behind the last event there may be no other: a comment then.
+        Each read consumes a sequence number: read it once for each time that it is sent.
         """
         if self._has_ended:
             return KEEPALIVE_COMMENT
@@ -95,30 +95,30 @@ class ResponsesWriter:
 
     @property
     def has_started(self) -> bool:
-        """Whether any event was written."""
+        """Whether any event has been rendered."""
         return self._sequence > 0
 
     def render_queued_events(self) -> bytes:
-        """The first two events of a response that runs in the background."""
+        """The first two events of a background response."""
         queued_object = self.render_queued()
         return self._render_lifecycle(b"created", queued_object) + self._render_lifecycle(QUEUED, queued_object)
 
     def render_queued(self) -> bytes:
-        """The object of a response that is in the queue."""
+        """The object of a queued response."""
         return self._render_response(QUEUED, [], None)
 
     def render_in_progress(self) -> bytes:
-        """The object of a response that is being made."""
+        """The object of a running response."""
         return self._render_response(IN_PROGRESS, [], None)
 
     def render_error(self, error: DragomanError) -> bytes:
-        """Both events, since each is the only one that some clients read. An open item never becomes done."""
+        """Render both error events: some clients read only one of them. An open item never becomes done."""
         start_events = self._render_start()
         error_event = self._render_event(b"error", render_error_fields(error))
         return start_events + error_event + self._render_lifecycle(b"failed", self.render_failure(error)) + DONE
 
     def render_failure(self, error: DragomanError) -> bytes:
-        """The object that `error` ends the stream with; the same bytes each time."""
+        """The final object of a stream that failed with `error`; the same bytes each time."""
         if self._failed_object is None:
             unfinished = [] if self._open_item_writer is None else [self._open_item_writer.render(INCOMPLETE)]
             self._failed_object = self._render_response(
@@ -129,7 +129,7 @@ class ResponsesWriter:
     def feed(self, event: Event) -> bytes:
         text = self._open_text
         if text is not None and type(event) is TextDelta and event.text:
-            # The path of nearly every token: its text escaped, one concatenation.
+            # The hot path, taken for nearly every token: one escape, one concatenation.
             text.texts.append(event.text)
             opening = _TEXT_DELTA_PREFIX % self._sequence
             self._sequence += 1
@@ -139,7 +139,7 @@ class ResponsesWriter:
         return self._render_part(event)
 
     def render_full(self, reply: Reply) -> bytes:
-        """The object. Of an answer that is streamed, the very bytes that its last event will carry or has carried."""
+        """The full object. For a streamed answer, byte-identical to that in its last event."""
         choice = reply.choices[0]
         items = self._items if self.has_started else self._render_output(choice)
         return self._render_final(choice.reason, items, reply.usage, choice.kv_transfer_params)
@@ -179,7 +179,7 @@ class ResponsesWriter:
                 return self._write_delta(text, ())
 
     def _write_text(self, kind: type[ReplyPart], text: str, tokens: Sequence[Token]) -> bytes:
-        """An item is opened by the first text of its part, and closed by the next part, even by one without text."""
+        """The first text of a part opens an item; the next part closes it, even one without text."""
         close_events = b"" if kind is self._open_kind else self._close_item(COMPLETED)
         self._open_kind = kind
         if self._open_item_writer is None:
@@ -214,7 +214,7 @@ class ResponsesWriter:
         return end_events + done
 
     def _render_output(self, choice: Choice) -> list[bytes]:
-        """The items of the whole. Only the part that the answer ended in can have been cut off."""
+        """The items of the full object. Only the last part can be incomplete."""
         items: list[bytes] = []
         for i, part in enumerate(choice.parts):
             is_hidden = isinstance(part, Reasoning) and self._options.hide_reasoning
@@ -226,7 +226,7 @@ class ResponsesWriter:
     # Events.
 
     def _render_start(self) -> bytes:
-        """What says that the response is being made, if that was not yet said."""
+        """Render `created` and `in_progress` unless they have been rendered."""
         if self._is_running:
             return b""
         self._is_running = True
@@ -273,7 +273,7 @@ class ResponsesWriter:
         error: bytes = b"null",
         incomplete_details: bytes = b"null",
     ) -> bytes:
-        """All keys are always there. error, cut: as JSON."""
+        """All keys are always present. error, incomplete_details: as JSON."""
         completed = (
             encode_int(self._options.now()) if status == COMPLETED and self._options.now is not None else b"null"
         )
@@ -289,5 +289,5 @@ def _map_status(reason: FinishReason) -> bytes:
 
 
 def _map_incomplete_reason(reason: FinishReason) -> bytes:
-    """There is no word for what was ended from outside: cut off, and never to be taken for complete."""
+    """Responses has no reason for an aborted answer, which is reported as truncated: it is not complete."""
     return b"content_filter" if reason is FinishReason.CONTENT_FILTER else b"max_output_tokens"

@@ -1,4 +1,4 @@
-"""Rerank and score, as Cohere, Jina and vLLM have them: what was asked, and the answers. Knows no model."""
+"""Rerank and score, as in Cohere, Jina and vLLM: request parsing and response rendering. Knows no model."""
 
 from .reader import RerankCall, ScoreCall, read_rerank, read_score
 from .writer import render_rerank, render_scores

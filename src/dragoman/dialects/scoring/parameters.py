@@ -1,4 +1,4 @@
-"""What becomes of every parameter of rerank and of score."""
+"""The support of every parameter of rerank and score."""
 
 from __future__ import annotations
 

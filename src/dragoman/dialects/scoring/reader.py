@@ -1,4 +1,4 @@
-"""Bodies of rerank and score to what was asked."""
+"""Parses bodies of rerank and score."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from .wire import Document, DocumentList, RerankBody, ScoreBody, ScoringFields
 
 
 class RerankCall(Struct, frozen=True):
-    """top_n: None is all. warnings, unknown: as in `Call`."""
+    """A parsed rerank request.
+
+    top_n: maximum results; None is all.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     texts: TextPairs
@@ -65,7 +69,7 @@ def read_score(data: bytes, options: ReaderOptions) -> ScoreCall:
 
 
 def _read_sides(body: ScoreBody) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Raises RequestError unless exactly one pair of names is there."""
+    """Read both sides. Raises RequestError unless exactly one pair of names is used."""
     texts = {
         "text_1": body.text_1,
         "text_2": body.text_2,

@@ -1,4 +1,4 @@
-"""Bodies of rerank and score as they come: shapes and bounds alone."""
+"""The structs of rerank and score bodies: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..embeddings.wire import TextInputFields
 from ..fields import Count
 
 MAX_DOCUMENTS = 10_000
-"""Cohere's own bound."""
+"""Cohere's limit."""
 
 
 class Document(Struct, frozen=True):
-    """Cohere's and Jina's clients may send an object."""
+    """A document as an object, as some of Cohere's and Jina's clients send it."""
 
     text: str
 
@@ -23,7 +23,7 @@ DocumentList = Annotated[list[str | Document], Meta(min_length=1, max_length=MAX
 
 
 class ScoringFields(TextInputFields, frozen=True, kw_only=True):
-    """What rerank and score have in common; 0 tokens are all of them."""
+    """The fields that rerank and score share; 0 tokens is no limit."""
 
     max_tokens_per_query: Count | None = None
     max_tokens_per_doc: Count | None = None
@@ -31,7 +31,10 @@ class ScoringFields(TextInputFields, frozen=True, kw_only=True):
 
 
 class RerankBody(ScoringFields, frozen=True, kw_only=True):
-    """top_n: how many of the best; 0 is all of them."""
+    """A rerank body.
+
+    top_n: maximum results; 0 is all.
+    """
 
     query: str
     documents: DocumentList
@@ -40,7 +43,7 @@ class RerankBody(ScoringFields, frozen=True, kw_only=True):
 
 
 class ScoreBody(ScoringFields, frozen=True, kw_only=True):
-    """Two sides under one of four pairs of names."""
+    """A score body: two sides under one of four pairs of names."""
 
     text_1: str | DocumentList | None = None
     text_2: str | DocumentList | None = None

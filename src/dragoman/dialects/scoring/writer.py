@@ -1,4 +1,4 @@
-"""The answers of rerank and score: vLLM's fields, which hold Cohere's and Jina's."""
+"""Renders the responses of rerank and score: vLLM's fields, a superset of Cohere's and Jina's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class _ScoreBody(Struct, frozen=True):
 def render_rerank(
     scores: RelevanceScores, header: Header, documents: tuple[str, ...] | None, top_n: int | None
 ) -> bytes:
-    """Best first; of equals the earlier one. documents: None leaves the texts out. top_n: None is all."""
+    """Render results, best first; of equal scores the earlier document first.
+
+    documents: None omits the texts.
+    top_n: None is all.
+    """
     order = sorted(range(len(scores.scores)), key=lambda index: -scores.scores[index])[:top_n]
     results = [
         _Result(

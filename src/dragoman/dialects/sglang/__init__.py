@@ -1,4 +1,4 @@
-"""SGLang's /generate: a text or token ids in; the text, its ids and what is known of them (`meta_info`) out."""
+"""SGLang's /generate: a text or token ids in; text, token ids and metadata (`meta_info`) out."""
 
 from .reader import read_sglang
 from .writer import SglangRenderOptions, SglangWriter

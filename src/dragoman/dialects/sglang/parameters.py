@@ -1,4 +1,4 @@
-"""What becomes of every parameter of SGLang's /generate, and of its `sampling_params`."""
+"""The support of every parameter of SGLang's /generate and of its `sampling_params`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body of SGLang's /generate to a Call."""
+"""Parses a body of SGLang's /generate to a GenerationCall."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RawPrompt = str | tuple[int, ...]
 
 
 def read_sglang(data: bytes, options: ReaderOptions) -> GenerationCall:
-    """Raises RequestError, and nothing else."""
+    """Parse a body. Raises RequestError, and nothing else."""
     parsed = ParsedBody(data)
     body = parsed.decode(_BODY)
     warnings, unknown = SGLANG.classify(parsed.find_other_fields(_BODY.names))
@@ -76,7 +76,7 @@ def _read_ids(input_ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _is_batch(body: SglangBody) -> bool:
-    """An array of prompts is answered with an array, also where it has only one."""
+    """Whether the response is an array: if the prompts are one, even with a single entry."""
     return isinstance(body.text, list) or any(isinstance(ids, list) for ids in body.input_ids or ())
 
 
@@ -106,7 +106,7 @@ def _build_request(
         constraint=require_at_most_one(_read_constraints(params)),
         logprobs=top if body.return_logprob else None,
         prompt_logprobs=top if scores_prompt else None,
-        # How long each of several prompts was is told by its tokens.
+        # The lengths of several prompts are known only from their tokens.
         return_prompt=bool(body.return_prompt_token_ids) or prompt_count > 1,
         special_tokens_in_text=params.skip_special_tokens is False,
         priority=-(body.priority or 0),
@@ -115,7 +115,7 @@ def _build_request(
 
 
 def _read_logprob_start(body: SglangBody) -> int | None:
-    """The first token of the prompt whose logprob is wanted."""
+    """Index of the first prompt token whose logprob is requested; None for none."""
     start = body.logprob_start_len
     return start if body.return_logprob and start is not None and start >= 0 else None
 

@@ -1,4 +1,4 @@
-"""A body of SGLang's /generate as it comes: shapes and bounds alone, in SGLang's own words."""
+"""The structs of a body of SGLang's /generate, with SGLang's names: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..fields import AtLeastOne, Count, CountOrUnlimited, Int64, Penalty, Probab
 MAX_TOP_LOGPROBS = 20
 
 DEFAULT_MAX_NEW_TOKENS = 128
-"""SGLang's SamplingParams have it; an explicit null is the rest of the context."""
+"""The default of SGLang's SamplingParams; an explicit null is the rest of the context."""
 
 
 class SglangSamplingParams(Struct, frozen=True, kw_only=True):
-    """SGLang's own object of that name, as far as it means something on the wire."""
+    """SGLang's SamplingParams, without the fields that have no meaning on the wire."""
 
     max_new_tokens: Count | None = DEFAULT_MAX_NEW_TOKENS
     min_new_tokens: Count | None = None
@@ -40,7 +40,10 @@ class SglangSamplingParams(Struct, frozen=True, kw_only=True):
 
 
 class SglangBody(Struct, frozen=True, kw_only=True):
-    """model is ours: SGLang serves one."""
+    """A body of /generate.
+
+    model: an extension; SGLang serves one model.
+    """
 
     text: str | list[str] | None = None
     input_ids: list[TokenId | list[TokenId]] | None = None

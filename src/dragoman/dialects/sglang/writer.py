@@ -1,6 +1,6 @@
-"""SGLang's /generate on the wire: each event of a stream is the whole answer so far, the last one the whole answer.
+"""Renders SGLang's /generate: each event contains the whole answer so far, the last one the complete answer.
 
-each choice:  so far*  finished
+each choice:  partial*  finished
 the stream:   the choices interleaved, [DONE] or an error
 """
 
@@ -35,14 +35,17 @@ from ..errors import render_openai_error
 from ..json_encoding import clamp_logprob, escape_line_breaks, replace_surrogates
 
 LogprobTriple = tuple[float | None, int, str | None]
-"""SGLang's triple: logprob, token id, and the text where it was asked for."""
+"""SGLang's triple: logprob, token id, and the token's text if requested."""
 
 
 class SglangRenderOptions(Struct, frozen=True, kw_only=True):
-    """What the client asked to see.
+    """The response options of SGLang's /generate.
 
-    several: the answer is an array. logprobs: most alternatives a token; None for no logprobs. texts: of tokens, too.
-    start: the first token of the prompt that is scored; None scores none.
+    as_list: the response is an array.
+    logprobs: maximum alternatives for each token; None for no logprobs.
+    token_texts: add the tokens' texts to logprobs.
+    logprob_start: index of the first prompt token with a logprob; None for none.
+    prompt_token_ids: return the prompt's ids.
     """
 
     as_list: bool = False
@@ -71,7 +74,10 @@ class _AbortReason(Struct, frozen=True, tag_field="type", tag="abort"):
 
 
 class _Meta(Struct, frozen=True):
-    """weight_version: null before the end, as it may still change; then that of the last token."""
+    """`meta_info`.
+
+    weight_version: that of the last token; null before the end, because it may still change.
+    """
 
     id: str
     finish_reason: _StopReason | _LengthReason | _AbortReason | None
@@ -97,7 +103,7 @@ class _SglangBody(Struct, frozen=True):
 
 
 class _ChoiceState:
-    """One choice so far. end: how it ended, once it has."""
+    """The state of one choice."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -118,7 +124,7 @@ class _ChoiceState:
 
 
 class SglangWriter:
-    """One answer, streamed or whole."""
+    """Renders one answer, streamed or full."""
 
     def __init__(self, header: Header, options: SglangRenderOptions = DEFAULT_OPTIONS) -> None:
         self._header, self._options = header, options
@@ -172,7 +178,7 @@ class SglangWriter:
             case ChoiceFinished():
                 state.finish = event
             case _:
-                """A call is no part of the text, as in Completions."""
+                """A tool call is not part of the text, as in Completions."""
         answer = self._build_answer(choice)
         if self._options.as_list:
             answer = msgspec.structs.replace(answer, index=choice)
@@ -190,13 +196,13 @@ class SglangWriter:
 
     @property
     def _choices_per_prompt(self) -> int:
-        """Choices of a prompt."""
+        """Choices for each prompt."""
         return len(self._choices) // max(1, len(self._prompts))
 
     def _build_meta(self, index: int, state: _ChoiceState, prompt: PromptTokens | None) -> _Meta:
         prompt_tokens, cached = self._prompt_counts
         if len(self._prompts) > 1:
-            # Of several prompts the counts are a sum, and how many of each were cached is not told.
+            # For several prompts the counts are a sum, and the cached tokens of each are unknown.
             prompt_tokens, cached = 0 if prompt is None else len(prompt.tokens), None
         weights = None if state.finish is None else state.finish.weights
         max_top, scored_prompt = self._options.logprobs, self._select_scored_prompt(prompt)
@@ -222,7 +228,7 @@ class SglangWriter:
         return () if prompt is None or start is None else prompt.tokens[start:]
 
     def _build_triple(self, token: Token | Alternative) -> LogprobTriple:
-        """Nothing precedes a prompt's first token: it has no logprob."""
+        """Build a triple. The first token of a prompt has no logprob, because nothing precedes it."""
         value = None if token.logprob is None else clamp_logprob(token.logprob)
         return value, token.id, replace_surrogates(token.text) if self._options.token_texts else None
 

@@ -1,4 +1,4 @@
-"""TGI's /generate and /generate_stream, LightLLM's too: `inputs` and `parameters` in; a text, token by token, out."""
+"""TGI's /generate and /generate_stream, and LightLLM's: `inputs` and `parameters` in; text with tokens out."""
 
 from .errors import map_tgi_status, render_tgi_error
 from .info import render_tgi_info

@@ -1,4 +1,4 @@
-"""TGI's errors: a text and its kind, and the statuses that are its own. Knows no HTTP beyond those."""
+"""TGI's errors: a message, its type, and TGI's own statuses. Knows no other HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import MAX_MESSAGE
 from ..json_encoding import escape_line_breaks, replace_surrogates
 
 VALIDATION_STATUS, GENERATION_STATUS, OVERLOADED_STATUS = 422, 424, 429
-"""TGI's own statuses for what is 400, 500 and 503 elsewhere."""
+"""TGI's statuses instead of 400, 500 and 503."""
 
 
 _PARAM_NAMES = {
@@ -21,7 +21,7 @@ _PARAM_NAMES = {
     "response_format": "parameters.grammar",
     "max_tokens": "parameters.max_new_tokens",
 }
-"""What fields of the core are called here, where the error comes from behind the reader."""
+"""This dialect's names of core fields, for errors that are raised after parsing."""
 
 
 class _TgiError(Struct, frozen=True):
@@ -30,9 +30,9 @@ class _TgiError(Struct, frozen=True):
 
 
 def render_tgi_error(error: DragomanError) -> bytes:
-    """The JSON body of an answer with status `tgi_status`, or the payload of a stream's last event.
+    """The JSON body of a response with status `map_tgi_status`, or the payload of a stream's last event.
 
-    It has no place for a field's name: a message that does not say the whole of it begins with it.
+    It has no field for a parameter's name: a message that does not contain the name starts with it.
     """
     message = replace_surrogates(error.message)
     param = replace_surrogates(_PARAM_NAMES.get(error.param or "", error.param or ""))[:MAX_MESSAGE]

@@ -1,4 +1,4 @@
-"""TGI's /info: what is served, as far as it means something here."""
+"""Renders TGI's /info."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .wire import MAX_BEST_OF
 
 
 class _Info(Struct, frozen=True):
-    """max_total_tokens: of prompt and answer together."""
+    """The body of /info.
+
+    max_total_tokens: tokens of prompt and answer together.
+    """
 
     model_id: str
     max_total_tokens: int

@@ -1,4 +1,4 @@
-"""What becomes of every parameter of TGI's and LightLLM's /generate, and of their `parameters`."""
+"""The support of every parameter of TGI's and LightLLM's /generate and of their `parameters`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body of TGI's or LightLLM's /generate to a Call."""
+"""Parses a body of TGI's or LightLLM's /generate to a GenerationCall."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _inputs = msgspec.json.Decoder(_Inputs)
 
 
 def is_tgi_body(data: bytes) -> bool:
-    """Whether a body for a path that others have too is one of these: it has `inputs`."""
+    """Whether a body for a path that other dialects share is TGI's: it has `inputs`."""
     try:
         _inputs.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -52,7 +52,10 @@ def is_tgi_body(data: bytes) -> bool:
 def read_tgi(
     data: bytes, options: ReaderOptions, *, always_stream: bool = False, as_list: bool = False
 ) -> GenerationCall:
-    """streamed: also where the body does not ask for it. listed: a whole answer is an array of one.
+    """Parse a body.
+
+    always_stream: stream even if the body does not request it.
+    as_list: a full response is an array with one entry.
 
     Raises RequestError, and nothing else.
     """
@@ -81,7 +84,7 @@ def read_tgi(
 
 
 def _check_combinations(params: TgiParameters, options: ReaderOptions, *, stream: bool) -> None:
-    """What does not go together."""
+    """Reject invalid combinations of parameters."""
     n, best_of = params.n or 1, params.best_of or 1
     if n > options.max_n:
         raise invalid_value("n", f"expected an integer <= {options.max_n}")
@@ -109,7 +112,7 @@ def _wants_logprobs(params: TgiParameters) -> bool:
 def _build_request(model: str, body: TgiBody, params: TgiParameters, options: ReaderOptions) -> GenerateRequest:
     choices = params.n or 1
     if params.return_details is not None:
-        # LightLLM's best_of is its n: all of them are the answer.
+        # LightLLM's best_of equals its n: all candidates are returned.
         choices = max(choices, params.best_of or 1)
     skips_special_tokens = params.add_special_tokens is False or body.add_special_tokens is False
     return GenerateRequest(

@@ -1,4 +1,4 @@
-"""A body of TGI's or LightLLM's as it comes: shapes and bounds alone, in their own words."""
+"""The structs of TGI's and LightLLM's bodies, with their names: shapes and bounds only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ MAX_BEST_OF = 20
 
 
 class TgiGrammar(Struct, frozen=True):
-    """type: json, json_schema or regex."""
+    """A grammar.
+
+    type: json, json_schema or regex.
+    """
 
     type: str
     value: Raw
@@ -26,7 +29,7 @@ class TgiNamedSchema(Struct, frozen=True):
 
 
 class TgiParameters(Struct, frozen=True, kw_only=True):
-    """TGI's first, then what LightLLM alone has, or calls by another name."""
+    """TGI's parameters, then those that only LightLLM has or names differently."""
 
     max_new_tokens: AtLeastOne | None = None
     do_sample: bool | None = None
@@ -61,7 +64,10 @@ class TgiParameters(Struct, frozen=True, kw_only=True):
 
 
 class TgiBody(Struct, frozen=True, kw_only=True):
-    """model is ours: TGI and LightLLM serve one. Token ids as `inputs` are LightLLM's."""
+    """A body of /generate. Token ids as `inputs` are LightLLM's.
+
+    model: an extension; TGI and LightLLM serve one model.
+    """
 
     inputs: str | list[TokenId]
     parameters: Raw = Raw()

@@ -1,9 +1,9 @@
-"""TGI's /generate and /generate_stream on the wire, and LightLLM's of the same names.
+"""Renders TGI's /generate and /generate_stream, and LightLLM's of the same names.
 
-the stream:  an event a token; the last one has the whole text, and why it ended; nothing after it, but for an error
+the stream:  one event for each token; the last one has the full text and the finish reason; only an error may follow
 
-An event says what both say: TGI's `index`, `top_tokens` and `details`, LightLLM's counts, `finished` and
-`finish_reason`. Whole answers differ in the type of `generated_text`, so that there one form must be chosen.
+Events contain the fields of both: TGI's `index`, `top_tokens` and `details`, LightLLM's counts, `finished` and
+`finish_reason`. In full responses the type of `generated_text` differs, so that one format must be chosen.
 """
 
 from __future__ import annotations
@@ -37,12 +37,16 @@ from .errors import render_tgi_error
 
 
 class TgiRenderOptions(Struct, frozen=True, kw_only=True):
-    """What the client asked to see.
+    """The response options of TGI and LightLLM.
 
-    details: TGI's. scored: tokens have logprobs. own_form: a whole answer has LightLLM's form, with its tokens or
-    without; None is TGI's form. listed: TGI's form as an array of one. prefill: the prompt's tokens. top: most
-    alternatives a token. prefix: stands before the text. limit, stops: after so many tokens, or behind such a text,
-    none can come.
+    details: TGI's `details`.
+    logprobs: tokens have logprobs.
+    lightllm_tokens: use LightLLM's format, with or without tokens; None is TGI's format.
+    as_list: render TGI's format as an array with one entry.
+    prefill: return the prompt's tokens.
+    top_tokens: maximum alternatives for each token.
+    prefix: text before the answer.
+    max_tokens, stops: the limits after which no further token can follow.
     """
 
     details: bool = False
@@ -61,7 +65,7 @@ DEFAULT_OPTIONS = TgiRenderOptions()
 
 
 class _PrefillToken(Struct, frozen=True):
-    """A token of the prompt, of which the first has no logprob."""
+    """A token of the prompt; the first has no logprob."""
 
     id: int | None
     text: str
@@ -69,7 +73,11 @@ class _PrefillToken(Struct, frozen=True):
 
 
 class _Token(Struct, frozen=True):
-    """id: null where the engine tells none, or where an event has no token of its own. The counts are LightLLM's."""
+    """A token.
+
+    id: null if the engine reports none, or if an event has no token of its own.
+    count_output_tokens, prompt_tokens: LightLLM's.
+    """
 
     id: int | None
     text: str
@@ -111,7 +119,10 @@ class _TgiBody(Struct, frozen=True):
 
 
 class _LightllmBody(Struct, frozen=True):
-    """Of one choice all but the text are no arrays. Of several whose tokens nobody tells, their numbers are null."""
+    """LightLLM's full response.
+
+    With one choice only the text is an array. With several, counts are null if the engine reports no tokens.
+    """
 
     generated_text: list[str]
     count_output_tokens: int | list[int | None] | None
@@ -121,7 +132,11 @@ class _LightllmBody(Struct, frozen=True):
 
 
 class _PendingEvent(Struct):
-    """What an event will say. token: None for text of which no token is told. count: tokens up to here."""
+    """An event that has not been sent yet.
+
+    token: None for text without a token.
+    token_count: tokens up to here.
+    """
 
     token: Token | None
     text: str
@@ -133,9 +148,11 @@ class _PendingEvent(Struct):
 
 
 class _TokenPieces:
-    """Each token of an answer with its piece of the text, streamed as in the whole: joined they are the text.
+    """The tokens of an answer with their parts of the text, equal in streams and full responses.
 
-    A control token is told by its name, as TGI does it, and is none of the text.
+    Joined, the parts are the text.
+
+    A control token is represented by its name, as in TGI, and is not part of the text.
     """
 
     def __init__(self) -> None:
@@ -148,7 +165,7 @@ class _TokenPieces:
         return self._read(self._matcher.feed(text, tokens))
 
     def skip(self, tokens: Sequence[Token]) -> list[tuple[Token, str]]:
-        """Tokens that released no text."""
+        """Add tokens that released no text."""
         self.has_tokens = self.has_tokens or bool(tokens)
         return self._read(self._matcher.skip(tokens))
 
@@ -165,10 +182,11 @@ class _TokenPieces:
 
 
 class TgiWriter:
-    """One answer, streamed or whole. A stream has one choice.
+    """Renders one answer, streamed or full. A stream has one choice.
 
-    The last token's event also tells how it ended: it waits for that where nothing can follow it. Where the end comes
-    unforeseen and without a token, an event of its own tells it, whose token has neither id nor text.
+    The last token's event also contains the finish reason, so a token that may be the last is held back until that is
+    known. If the end comes unexpectedly and without a token, it is sent in an event of its own, whose token has neither
+    id nor text.
     """
 
     def __init__(self, options: TgiRenderOptions = DEFAULT_OPTIONS) -> None:
@@ -206,7 +224,7 @@ class TgiWriter:
             case Finished(usage):
                 return self._render_last(usage.completion)
             case _:
-                # A raw prompt's answer has one text; tokens of anything else are told, and say nothing.
+                # A raw prompt's answer has one text; tokens of other parts are listed without text.
                 return self._add("", self._pieces.skip(event.tokens))
 
     def render_full(self, reply: Reply) -> bytes:
@@ -235,7 +253,7 @@ class TgiWriter:
         return b"".join([_render_event(self._build_event(pending)) for pending in ready])
 
     def _has_reached_end(self) -> bool:
-        """The last token is here, or it seems so."""
+        """Whether the last token has arrived, or probably has."""
         limit = self._options.max_tokens
         reached_limit = limit is not None and self._count >= limit
         return self._choice_finished is not None or reached_limit or self._text_tail.endswith(self._options.stops)
@@ -307,15 +325,16 @@ class TgiWriter:
         ]
 
     def _tokens(self, choice: Choice) -> list[_Token]:
-        """With the texts that a stream tells."""
-        pieces, told = _TokenPieces(), list[tuple[Token, str]]()
+        """Build the tokens of a full response, with the same texts as in a stream."""
+        pieces, token_texts = _TokenPieces(), list[tuple[Token, str]]()
         for part in choice.parts:
-            told += (
+            token_texts += (
                 pieces.feed(part.text, part.tokens) if isinstance(part, Text | Refusal) else pieces.skip(part.tokens)
             )
-        told += pieces.skip(choice.trailing_tokens) + pieces.close()
+        token_texts += pieces.skip(choice.trailing_tokens) + pieces.close()
         return [
-            msgspec.structs.replace(self._build_token(token), text=replace_surrogates(text)) for token, text in told
+            msgspec.structs.replace(self._build_token(token), text=replace_surrogates(text))
+            for token, text in token_texts
         ]
 
     def _add_prefix(self, text: str) -> str:
@@ -326,7 +345,7 @@ class TgiWriter:
         return _Token(_get_known_id(token), replace_surrogates(token.text), logprob_value, token.special)
 
     def _build_top(self, token: Token) -> list[_Token]:
-        """Whether an alternative is a control token is not known of any but the sampled one."""
+        """Build the alternatives. Only for the sampled token is it known whether it is a control token."""
         return [
             _Token(
                 _get_known_id(alternative),
@@ -359,7 +378,7 @@ def _get_known_id(token: Token | Alternative) -> int | None:
 
 
 def _map_reason(finish: ChoiceFinished | Choice) -> str:
-    """TGI has no word for an answer that was ended from outside: it is cut off, as by a limit."""
+    """TGI has no reason for an aborted answer: it is reported as `length`, like a truncated one."""
     if finish.reason is not FinishReason.STOP:
         return "length"
     return "eos_token" if finish.stop is None else "stop_sequence"

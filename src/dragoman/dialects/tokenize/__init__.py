@@ -1,4 +1,4 @@
-"""vLLM's /tokenize and /detokenize: what was asked, and the answers. The tokenizer is elsewhere."""
+"""vLLM's /tokenize and /detokenize: request parsing and response rendering. Contains no tokenizer."""
 
 from .reader import DetokenizeCall, TokenizeCall, read_detokenize, read_tokenize
 from .writer import render_detokenize, render_tokenize

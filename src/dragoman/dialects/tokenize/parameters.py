@@ -1,4 +1,4 @@
-"""What becomes of every parameter of /tokenize and /detokenize."""
+"""The support of every parameter of /tokenize and /detokenize."""
 
 from __future__ import annotations
 

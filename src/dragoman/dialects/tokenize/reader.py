@@ -1,4 +1,4 @@
-"""Bodies of /tokenize and /detokenize to what was asked."""
+"""Parses bodies of /tokenize and /detokenize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from .parameters import DETOKENIZE, TOKENIZE
 
 
 class TokenizeCall(Struct, frozen=True):
-    """prompt: a text, or a conversation to be rendered first. warnings, unknown: as in `Call`."""
+    """A parsed /tokenize request.
+
+    prompt: a text, or a conversation that is rendered first.
+    warnings, unknown: as in `GenerationCall`.
+    """
 
     model: str
     prompt: Conversation | str

@@ -1,4 +1,4 @@
-"""The answers of /tokenize and /detokenize, as vLLM gives them."""
+"""Renders the responses of /tokenize and /detokenize in vLLM's format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _DetokenizeBody(Struct, frozen=True):
 
 
 def render_tokenize(tokens: Sequence[int], max_model_len: int, strings: Sequence[str] | None = None) -> bytes:
-    """strings: each token's text, where `return_token_strs` asked for it."""
+    """strings: each token's text, if `return_token_strs` requested it."""
     texts = None if strings is None else [replace_surrogates(text) for text in strings]
     return msgspec.json.encode(_TokenizeBody(len(tokens), max_model_len, tokens, texts))
 

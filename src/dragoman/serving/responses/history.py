@@ -111,7 +111,7 @@ async def _load_chain(store: Store, owner: str, previous: str) -> ResponseHistor
     _check_continuable(chain.records[-1])
     turns = [read_stored_response(record.body) for record in chain.records]
     preceding = await _load_preceding_items(store, owner, turns[0], previous)
-    sampled_turns = tuple(turn.said for turn in turns if turn.said)
+    sampled_turns = tuple(turn.sampled_ids for turn in turns if turn.sampled_ids)
     return ResponseHistory(
         (*preceding, *(item for turn in turns for item in turn.list_items())), previous, sampled_turns=sampled_turns
     )

@@ -96,7 +96,7 @@ class ResponseTurn:
             before=to_raw(preceding),
             conversation=self.responses_call.conversation,
             upto=history.last_position,
-            said=self._sampled_ids,
+            sampled_ids=self._sampled_ids,
         )
 
     async def _iterate_batches(self) -> EventBatches:
