@@ -70,7 +70,7 @@ KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
 """How likely a token of each kind is, by its place in this tuple, where all kinds are allowed."""
 
 
-_EXPONENT_LETTERS = ("e", "E")
+_EXPONENT_MARKERS = ("e", "E")
 """Numbers with one are soon too large for those who read them."""
 _PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
 
@@ -87,6 +87,6 @@ def _classify_token(tokenizer: Tokenizer, id: int) -> int:
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
         return DIGIT
-    if stripped in _EXPONENT_LETTERS:
+    if stripped in _EXPONENT_MARKERS:
         return ODD
     return WORD if stripped.isascii() and stripped.isalpha() else OTHER
