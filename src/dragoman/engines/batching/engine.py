@@ -355,7 +355,7 @@ def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]
 
 
 def build_rng(seed: int | None) -> Callable[[], float]:
-    """Build a random generator for one sequence. Seeding with text, since `random.Random` maps -1 and 1 to one state."""
+    """Build a random generator for one sequence. Seeded with text, since `random.Random` drops the sign of a number."""
     return random.Random(None if seed is None else str(seed)).random
 
 

@@ -20,7 +20,7 @@ class Sequence:
     cached_tokens: prompt tokens found in the cache when the sequence was first admitted.
     prompt_logprobs: computed so far; None once delivered or if not requested.
     adapter: the LoRA adapter; None for the base model.
-    weight_version: of the weights that sampled the last token.
+    version: of the weights that sampled the last token.
     """
 
     def __init__(
