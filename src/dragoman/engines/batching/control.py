@@ -76,7 +76,8 @@ class BatchingControl:
         return self._version
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Pause steps. In modes abort and wait new requests are rejected (Overloaded), as in vLLM; in keep they wait."""
+        """Pause steps. In modes abort and wait new requests are rejected (Overloaded), as in vLLM; in keep they
+        wait."""
         if await self._pause_steps(mode):
             await self._engine.run_between_steps(_clear_and_restart if clear_cache else _do_nothing)
 

@@ -43,7 +43,8 @@ class SimulatedBlockPool:
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
-        # The first block of each hash serves lookups; duplicates wait behind it. They are rare, so most hashes have no list.
+        # The first block of each hash serves lookups; duplicates wait behind it. They are rare, so most hashes have no
+        # list.
         self._block_by_hash: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
         self._hashes: list[bytes | None] = [None] * size

@@ -223,7 +223,8 @@ class SimulatorEngine:
         )
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
-        """Register the request's transfer parameters. A response names one location, so only the first choice holds its blocks."""
+        """Register the request's transfer parameters. A response names one location, so only the first choice holds its
+        blocks."""
         text, transfer = dict(request.extras).get("kv_transfer_params"), self._config.kv_transfer
         if text is None or transfer is None or rank.transfers is None or self._notifier is None:
             return
@@ -236,8 +237,8 @@ class SimulatorEngine:
             rank.transfers.register(live.sequence, params)
 
     def _build_rng(self, request: TokenRequest) -> KeyedRandom:
-        """Build the generator of a request: equal seeds and requests draw equal numbers; without a seed at a temperature above 0
-        each request draws afresh.
+        """Build the generator of a request: equal seeds and requests draw equal numbers; without a seed at a
+        temperature above 0 each request draws afresh.
         """
         sampling, config = request.sampling, self._config
         if sampling.seed is not None:
@@ -250,7 +251,8 @@ class SimulatorEngine:
         return KeyedRandom(config.seed, stream, np.array(request.prompt, np.int64).tobytes())
 
     def _find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the engine."""
+        """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the
+        engine."""
         fault = self._fault_injector.find_fault(request)
         if fault is None:
             return None
@@ -273,8 +275,8 @@ class SimulatorEngine:
         return 0.0 if self._timers is None else self._timers.now()
 
     def _get_arrival_time(self) -> float:
-        """Return the arrival time: requests added in one iteration of the event loop arrive together, as in one message to vLLM's
-        engine core.
+        """Return the arrival time: requests added in one iteration of the event loop arrive together, as in one message
+        to vLLM's engine core.
         """
         if self._tick_time is None:
             self._tick_time = self._now()

@@ -25,7 +25,8 @@ class StepOutcome(Struct, frozen=True):
     finished: those of them that got their last token.
     admitted: left the queue for a coming step.
     preempted: went back into the queue.
-    fetching: left the queue to wait for another instance; call `scheduler.complete_fetch` or `fail_fetch` when it responds.
+    fetching: left the queue to wait for another instance; call `scheduler.complete_fetch` or `fail_fetch` when it
+        responds.
     """
 
     at: float
@@ -54,7 +55,8 @@ class _InFlightStep(Struct, frozen=True):
 
 
 class EngineCore:
-    """A scheduler whose steps take time. With asynchronous scheduling the next step is scheduled while one still runs."""
+    """A scheduler whose steps take time. With asynchronous scheduling the next step is scheduled while one still
+    runs."""
 
     def __init__(self, scheduler: SimulatedScheduler, step_time: StepTime) -> None:
         self.scheduler = scheduler
@@ -82,9 +84,9 @@ class EngineCore:
     def step(self, now: float) -> StepOutcome:
         """End the oldest step if it is due by `now`, then launch new steps.
 
-        Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that do not
-        know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to the contents,
-        abort finished sequences, and call `launch`.
+        Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that
+        do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
+        the contents, abort finished sequences, and call `launch`.
         """
         outcome = self.commit(now)
         return StepOutcome(

@@ -12,8 +12,8 @@ _STRIDE = 7919
 
 
 def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
-    """Fake a logprob: the token has probability one half or more; the alternatives share the rest, so that all probabilities
-    sum to less than 1 and `top` is in order.
+    """Fake a logprob: the token has probability one half or more; the alternatives share the rest, so that all
+    probabilities sum to less than 1 and `top` is in order.
     """
     probability = 0.5 + rng.random() / 2
     logprob = math.log(probability)

@@ -31,7 +31,8 @@ class FaultInjector:
             raise RequestError(str(error), code="invalid_fault") from None
 
     def find_fault(self, request: TokenRequest) -> Fault | None:
-        """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not name."""
+        """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
+        name."""
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
             header = dict(request.extras).get("fault")
             self._last_lookup = (

@@ -101,7 +101,8 @@ def fit(
 ) -> Fit:
     """Fit coefficients under which the simulated requests take as long as the observed ones.
 
-    workload: all requests to the server, since the observed ones shared it with them; only arrivals and lengths are read.
+    workload: all requests to the server, since the observed ones shared it with them; only arrivals and lengths are
+        read.
     observed: measured times of some of them.
     config: the server's real settings.
     excluded_columns: columns of the linear system (see `windows`) that stay 0, for ablation.

@@ -66,7 +66,8 @@ class TokenContents:
 
 
 class TracedContents:
-    """Contents from a trace's hashes of blocks of `traced_block_size` tokens; tokens beyond them are unique to the request.
+    """Contents from a trace's hashes of blocks of `traced_block_size` tokens; tokens beyond them are unique to the
+    request.
 
     The engine's block size may differ from the trace's: a block that ends within (or at the end of) a traced block is
     named by the traced hash and the offset.

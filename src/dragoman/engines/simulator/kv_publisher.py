@@ -16,7 +16,8 @@ REPLAY_END = (-1).to_bytes(8, "big", signed=True)
 
 
 class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-events-config`. Each rank adds its number to the port. buffer_steps: batches available for replay."""
+    """vLLM's `--kv-events-config`. Each rank adds its number to the port. buffer_steps: batches available for
+    replay."""
 
     enable_kv_cache_events: bool = True
     publisher: str = "zmq"
@@ -89,7 +90,8 @@ class KvPublisher:
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
     async def _serve_replay(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
-        """Serve replay requests: a request's sequence number is answered with all batches from it on and an end marker."""
+        """Serve replay requests: a request's sequence number is answered with all batches from it on and an end
+        marker."""
         while True:
             frames: list[bytes] = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
@@ -102,6 +104,7 @@ class KvPublisher:
     def close(self) -> None:
         if self._replay_task is not None:
             self._replay_task.cancel()
-        # A socket created without the context's factory is not closed by the context, whose termination would block on it.
+        # A socket created without the context's factory is not closed by the context, whose termination would block on
+        # it.
         self._pub_socket.close(linger=0)
         self._context.destroy(linger=0)
