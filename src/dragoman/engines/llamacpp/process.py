@@ -80,7 +80,7 @@ class LlamaCppProcess:
     def start(self) -> None:
         """Start and wait until the model is loaded. Raises EngineError with llama.cpp's reason if loading fails."""
         self.stop()
-        # The directory is accessible to this user only; the key protects against other processes of the same user.
+        # The directory is accessible to this user only; the key is a second barrier.
         self._directory, self.key = Path(tempfile.mkdtemp(prefix="dragoman-")), secrets.token_hex(16)
         launch = msgspec.structs.replace(self._launch, socket=self.socket, key=self.key)
         child = self._child = subprocess.Popen(

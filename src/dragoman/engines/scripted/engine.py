@@ -65,7 +65,7 @@ class ScriptedEngine:
     """An engine of scripted events.
 
     requests: the most recent ones, oldest first.
-    num_calls: total number of requests.
+    num_requests: total number of requests.
     num_closed_early: number of requests closed before their end.
     num_running: number of requests in progress.
     """

@@ -48,7 +48,8 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanEr
 def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
     message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
-        # The upstream's URL and key are this server's configuration, so 401, 403 and 404 are not the client's fault.
+        # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
+        # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None

@@ -98,7 +98,7 @@ _ALL = (
     ServerKind(
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
-        # SGLang rejects a priority unless priority scheduling is enabled.
+        # vLLM rejects a priority unless it runs with the priority scheduling policy.
         _VLLM - {"priority"},
         ("vllm",),
         unlimited_max_tokens=b"null",
