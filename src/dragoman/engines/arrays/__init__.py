@@ -1,1 +1,1 @@
-"""What the models in numpy have in common: products that treat rows alike, files of weights, batches of inputs."""
+"""Shared parts of the numpy models: row-independent products, weight files, batching of inputs."""

@@ -1,7 +1,7 @@
-"""One thread that computes the inputs of many calls together, a batch at a time. Knows no model.
+"""Batching of the inputs of concurrent calls on one thread. Independent of the model.
 
-Calls take turns: each gives one input to a batch before any gives a second, so that a call with a thousand inputs
-does not keep one with a single input waiting.
+Calls are served round robin: each adds one input to a batch before any adds a second, so a call with a thousand inputs
+does not delay one with a single input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class _Call(Generic[T, R]):
-    """The inputs of one call, and what became of them."""
+    """The inputs of one call and their results."""
 
     def __init__(self, inputs: Sequence[T]) -> None:
         self.inputs = inputs
@@ -35,9 +35,12 @@ class _Call(Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """compute: as many results as inputs, in their order; called on the thread. size: an input's tokens.
+    """A worker thread that computes batches of inputs.
 
-    most: tokens of a batch, unless one input alone has more. max_waiting: calls, before Overloaded is raised.
+    compute: maps inputs to as many results, in order; called on the thread.
+    size: returns an input's tokens.
+    max_tokens: of a batch, unless a single input has more.
+    max_waiting: calls that may wait before Overloaded is raised.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Batcher(Generic[T, R]):
         self._thread.start()
 
     async def stop(self) -> None:
-        """Ends after the present batch; what is still under way fails with EngineError."""
+        """Stop after the current batch; pending calls fail with EngineError."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -82,7 +85,8 @@ class Batcher(Generic[T, R]):
         return Health(running=len(self._calls))
 
     async def run(self, inputs: Sequence[T]) -> list[R]:
-        """The results, in the order of the inputs. Raises Overloaded, EngineError. Cancelling drops what is left."""
+        """Compute the results, in the order of the inputs. Raises Overloaded, EngineError. Cancelling drops remaining
+        inputs."""
         if self._thread is None:
             raise EngineError("The engine is not running.")
         if len(self._calls) >= self._max_waiting:
@@ -110,7 +114,7 @@ class Batcher(Generic[T, R]):
                 self._compute_batch(batch)
 
     def _next_batch(self) -> list[tuple[_Call[T, R], T]]:
-        """The inputs of the next batch: one of each call in turn, until it is full."""
+        """Collect the next batch: one input of each call in turn, until it is full."""
         batch: list[tuple[_Call[T, R], T]] = []
         size = 0
         while self._calls:
@@ -129,7 +133,7 @@ class Batcher(Generic[T, R]):
         return batch
 
     def _compute_batch(self, batch: list[tuple[_Call[T, R], T]]) -> None:
-        """A batch that raises fails the calls in it, and nobody else."""
+        """Compute a batch. An exception fails only the calls in it."""
         try:
             results = self._compute([input for _, input in batch])
         except Exception:

@@ -23,7 +23,7 @@ ROWS = 8
 """Batches are padded to a multiple of this."""
 CANDIDATES = (128, 32, 8, 4, 2, 1)
 _MAX_TRIAL_WORK = 1 << 33
-"""Multiply-adds that a trial may take: for large models a smaller block has to do."""
+"""Limit of multiply-adds in a trial: large models settle for a smaller block."""
 
 
 def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
@@ -45,13 +45,13 @@ def multiply(rows: Floats, matrix: Floats, block: int) -> Floats:
 
 
 class BlockSizes:
-    """Finds out which blocks can be used. Every shape is tried once."""
+    """Block sizes for row-independent products, found by trial. Every shape is tried once."""
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], int] = {}
 
     def find_block_size(self, matrix: Floats, unit: int) -> int:
-        """The block for products with matrices of this shape and layout, of row counts that are multiples of unit."""
+        """Find the block for matrices of this shape and layout, and row counts that are multiples of unit."""
         key = (*matrix.shape, *matrix.strides, unit)
         if key not in self._sizes:
             self._sizes[key] = find_largest_block(lambda rows: rows @ matrix, matrix.shape[0], matrix.shape[1], unit)
@@ -75,10 +75,10 @@ class Linear:
 
 
 def find_largest_block(product: Callable[[Floats], Floats], inner: int, outer: int, unit: int) -> int:
-    """The largest candidate for which `product` treats all rows alike in every call that `multiply` may make.
+    """Find the largest candidate for which `product` computes all rows alike in every call that `multiply` may make.
 
-    product: rows of `inner` numbers to `outer` numbers, by some fixed matrix. It is tried on equal rows, of
-    which equal results are asked: a different order of adding shows in some of the columns.
+    product: maps rows of `inner` numbers to `outer` numbers, by a fixed matrix. It is tried on equal rows, which must
+        give equal results: a different order of summation shows in some of the columns.
     """
     row: Floats = np.random.default_rng(0).standard_normal((1, inner), np.float32)
     for block in CANDIDATES[:-1]:

@@ -1,4 +1,4 @@
-"""The last step of every embedding, the same for all engines: shorten, normalise, pack."""
+"""The last step of embeddings in all engines: truncate, normalize, encode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...core.embeddings import EmbeddingInfo, Embeddings, EmbedRequest
 
 
 def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedRequest, info: EmbeddingInfo) -> Embeddings:
-    """vectors: whole ones as the model's pooling made them, one an input of the request."""
+    """Build the embeddings. vectors: full pooled ones, one per input of the request."""
     dimensions = request.dimensions or info.dimensions
     normalize = info.normalized if request.normalize is None else request.normalize
     packed = tuple(_normalize(vector[:dimensions], normalize).astype("<f4", copy=False).tobytes() for vector in vectors)
@@ -19,7 +19,7 @@ def build_embeddings(vectors: Sequence[NDArray[np.float32]], request: EmbedReque
 
 
 def _normalize(vector: NDArray[np.float32], normalize: bool) -> NDArray[np.float32]:
-    """A vector of nothing but zeros has no direction, and stays what it is."""
+    """Normalize a vector; a zero vector has no direction and stays unchanged."""
     if not normalize:
         return vector
     # In double precision, so that the length is 1 to the last bit that float32 has.

@@ -39,7 +39,7 @@ class _OnDisk:
 
 
 class _InMemory:
-    """The contents of one."""
+    """A safetensors file in memory."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name, self.size = name, len(data)
@@ -53,7 +53,7 @@ _File = _OnDisk | _InMemory
 
 
 class Tensors:
-    """The tensors of safetensors files. Each is taken once; `close` tells what was left over."""
+    """The tensors of safetensors files. Each is taken once; `check_all_used` reports unused ones."""
 
     def __init__(self, source: Path | Sequence[bytes]) -> None:
         """source: a directory of *.safetensors, one such file, or the contents of some. Raises EngineError, OSError."""
@@ -86,22 +86,22 @@ class Tensors:
         return _to_float32(raw, entry.dtype).reshape(shape)
 
     def drop(self, name: str) -> None:
-        """Leave this tensor out on purpose."""
+        """Mark a tensor as deliberately unused."""
         self._remaining.pop(name, None)
 
     def drop_all(self, prefix: str) -> None:
-        """The same for all whose name begins so."""
+        """Mark all tensors with this prefix as deliberately unused."""
         for name in [name for name in self._remaining if name.startswith(prefix)]:
             self.drop(name)
 
     def check_all_used(self) -> None:
-        """EngineError if anything was not taken: a model with parts that we do not compute."""
+        """Raise EngineError if a tensor was not taken: the model has parts that this engine does not compute."""
         if self._remaining:
             raise EngineError(f"{self._name} contains unexpected tensors: {sorted(self._remaining)[:4]}")
 
 
 def _list_files(source: Path | Sequence[bytes]) -> tuple[list[_File], str]:
-    """And what they are called together."""
+    """List the files, and a name for them together."""
     if not isinstance(source, Path):
         return [_InMemory(f"file {number}", data) for number, data in enumerate(source, start=1)], "what was sent"
     if source.is_file():
@@ -127,7 +127,7 @@ def _read_header(file: _File) -> tuple[int, dict[str, _Entry]]:
 
 def _check_entry(file: str, name: str, entry: _Entry, size: int) -> None:
     begin, end = entry.data_offsets
-    # How wide the others are does not matter: they are never read.
+    # Other dtypes have no checked size: they are never read.
     width = _BYTES_PER_NUMBER.get(entry.dtype)
     if not (0 <= begin <= end <= size and (width is None or end - begin == prod(entry.shape) * width)):
         raise EngineError(f"{file}: {name} is not at the offset in the header")

@@ -1,7 +1,7 @@
-"""Continuous batching over any model that turns token ids into logits: the engine that others are made of.
+"""Continuous batching over any model that turns token ids into logits. The local engines build on this package.
 
-A model says how it computes a step (`Model`, `Runner`); queueing, the pool of blocks, prefix caching, sampling,
-constraints and scores are the same for all of them.
+A model implements one forward step (`Model`, `Runner`); queueing, the block pool, prefix caching, sampling,
+constraints and logprobs are shared by all of them.
 """
 
 from .adapters import AdapterRegistry

@@ -1,4 +1,4 @@
-"""Adapters (LoRA) of a model by their names: those that are loaded, and what the model made of each."""
+"""LoRA adapters of a model: a registry of the loaded ones by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from msgspec import Struct
 
 
 class LoadedAdapter(Struct, frozen=True):
-    """weights: what the model's own runner understands.
+    """A loaded adapter.
 
-    number: no other load has it, so that what one computed is never taken for another's, even under the same name.
+    weights: in the form that the model's runner expects.
+    number: unique to this load, so that cached blocks of one load never match another's, even under the same name.
     """
 
     number: int
@@ -21,7 +22,11 @@ class LoadedAdapter(Struct, frozen=True):
 
 
 class AdapterRegistry:
-    """read: makes weights of a directory, on any thread; raises RequestError for what the model cannot take."""
+    """Loaded adapters by name.
+
+    read: loads the weights from a directory, on any thread; raises RequestError for an adapter that the model does not
+        support.
+    """
 
     def __init__(self, read: Callable[[Path], object]) -> None:
         self._read = read
@@ -33,7 +38,7 @@ class AdapterRegistry:
         await asyncio.to_thread(self.load, name, path)
 
     def load(self, name: str, path: str) -> None:
-        """As `load_adapter`, on this thread."""
+        """Load an adapter synchronously, on the calling thread."""
         self._adapters[name] = LoadedAdapter(next(self._numbers), self._read(Path(path)))
 
     def unload_adapter(self, name: str) -> None:

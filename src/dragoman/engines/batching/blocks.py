@@ -1,7 +1,7 @@
-"""The pool of key-value blocks and the prefix cache over it, by vLLM's rules. Pure: it knows block numbers only.
+"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. Pure: it handles block numbers only.
 
-A full block is known by the hash of its tokens and of all before them. A block that nobody uses any more
-keeps its contents and its hash until it is needed for something else; the one unused for longest goes first.
+A full block is identified by the hash of its tokens and of all tokens before them. A free block keeps its contents
+and its hash until it is reallocated; the least recently used block is evicted first.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from hashlib import blake2b
 from ...core.vision import PromptImage
 
 BLOCK_SIZE = 16
-"""Tokens in a block of the pool."""
+"""Tokens in a block of the pool; vLLM's default block size."""
 
 NULL_BLOCK = 0
-"""Pads block tables; never allocated, so that what is read from it is zeros."""
+"""Pads block tables. Never allocated, so it always holds zeros."""
 
 
 def hash_block(parent: bytes, tokens: Sequence[int], image_key: bytes = b"") -> bytes:
-    """The name of a full block. A cryptographic hash: a collision would show one client another's prompt.
+    """Compute the hash of a full block. It is cryptographic: a collision would reveal one client's prompt to another.
 
-    shown: see `shown_in`.
+    image_key: see `encode_image_key`.
     """
     return blake2b(array("q", tokens).tobytes() + image_key, digest_size=16, key=parent).digest()
 
 
 def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> bytes:
-    """What the ids from begin to end show, beside what they are: all images have the same ids."""
+    """Encode which images the tokens from begin to end belong to: all images share the same placeholder id."""
     return b"".join(
         image.digest + (begin - image.begin).to_bytes(8, "big", signed=True)
         for image in images
@@ -38,16 +38,16 @@ def encode_image_key(images: Iterable[PromptImage], begin: int, end: int) -> byt
 
 
 def hash_root(cache_salt: str, adapter: int = 0) -> bytes:
-    """The parent of a first block: blocks are shared only among equal salts, computed by equal weights.
+    """Compute the parent hash of a first block: only requests with equal salts and equal weights share blocks.
 
-    adapter: the number of what was added to the model's own; 0 for nothing.
+    adapter: number of the LoRA adapter; 0 for none.
     """
     salt = cache_salt.encode("utf-8", "surrogatepass")
     return blake2b(salt, digest_size=16, key=adapter.to_bytes(8, "big")).digest()
 
 
 def hash_prefix(tokens: Sequence[int], cache_salt: str) -> Iterator[bytes]:
-    """The names of the blocks that can be found for a prompt: the last token is computed in any case."""
+    """Yield the hashes of a prompt's cacheable blocks. The last token is always computed: its logits are needed."""
     parent = hash_root(cache_salt)
     for begin in range(0, (len(tokens) - 1) // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE):
         parent = hash_block(parent, tokens[begin : begin + BLOCK_SIZE])
@@ -55,9 +55,9 @@ def hash_prefix(tokens: Sequence[int], cache_salt: str) -> Iterator[bytes]:
 
 
 class BlockPool:
-    """`size` blocks, of which all but NULL_BLOCK can be had.
+    """A pool of `size` blocks; all but NULL_BLOCK can be allocated.
 
-    A block is either held (by as many users as its count says) or free; a free one may still be cached.
+    A block is either held (its reference count is the number of users) or free; a free block may still be cached.
     """
 
     def __init__(self, size: int) -> None:
@@ -68,16 +68,16 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be had, cached ones included."""
+        """Number of free blocks, cached ones included."""
         return len(self._free)
 
     @property
     def size(self) -> int:
-        """Blocks that could ever be had at once."""
+        """Number of blocks that can be allocated in total."""
         return len(self._ref_counts) - 1
 
     def allocate(self, count: int) -> list[int]:
-        """Hold so many blocks, forgetting what was cached in them. There must be as many free."""
+        """Allocate blocks and evict what was cached in them. At least `count` blocks must be free."""
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
         for block in blocks:
             self._ref_counts[block] = 1
@@ -87,7 +87,7 @@ class BlockPool:
         return blocks
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """The cached blocks of the longest prefix of these hashes. They are not held yet."""
+        """Find the cached blocks of the longest prefix of these hashes. Does not acquire them."""
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_by_hash.get(block_hash)
@@ -97,25 +97,25 @@ class BlockPool:
         return blocks
 
     def find_block(self, block_hash: bytes) -> int | None:
-        """Where the block of this hash is cached."""
+        """Find the block that is cached under this hash."""
         return self._block_by_hash.get(block_hash)
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks are free: holding them takes as many from `free`."""
+        """Count how many of these blocks are free: acquiring them reduces `num_free` by that number."""
         return sum(block in self._free for block in blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Use cached blocks, together with whoever else does."""
+        """Increment the reference counts of cached blocks."""
         for block in blocks:
             if self._ref_counts[block] == 0:
                 del self._free[block]
             self._ref_counts[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Stop using the blocks of a sequence, given in its order.
+        """Decrement the reference counts of a sequence's blocks, given in sequence order.
 
-        The last ones are reused first, since a prefix is worth more than what follows it; one that was never
-        cached is reused before all others.
+        The last blocks are reused first, since a prefix has more cache hits than what follows it; blocks without
+        cached contents are reused before all others.
         """
         for block in reversed(blocks):
             self._ref_counts[block] -= 1
@@ -125,18 +125,18 @@ class BlockPool:
                     self._free.move_to_end(block, last=False)
 
     def cache(self, block: int, block_hash: bytes) -> None:
-        """Let a held, full block be found under its hash. If another has the same contents that one stays."""
+        """Register a held, full block under its hash. If another block has the same contents, that one stays."""
         if block_hash not in self._block_by_hash and block not in self._hash_by_block:
             self._block_by_hash[block_hash] = block
             self._hash_by_block[block] = block_hash
 
     def clear_cache(self) -> None:
-        """Nothing that was cached is found any more. What is held stays held."""
+        """Empty the prefix cache. Held blocks stay held."""
         self._block_by_hash.clear()
         self._hash_by_block.clear()
 
     def reset(self) -> None:
-        """As it was at the beginning: nothing held, nothing cached."""
+        """Free all blocks and empty the prefix cache."""
         self._ref_counts = [0] * len(self._ref_counts)
         self._free = OrderedDict.fromkeys(range(1, len(self._ref_counts)))
         self._block_by_hash.clear()

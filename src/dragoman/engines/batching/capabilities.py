@@ -1,4 +1,4 @@
-"""What an engine of this kind can do, whatever model it steps. Pure."""
+"""Capabilities of a batching engine, independent of the model. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _PARAMETERS = frozenset(SamplingOptions.__struct_fields__) | frozenset(Generatio
 
 
 def build_capabilities(vocab: int, *, lora: bool = False, images: bool = False) -> Capabilities:
-    """vocab: token ids. lora, images: what only some models are served with."""
+    """Build the capabilities.
+
+    vocab: number of token ids.
+    lora, images: whether the model supports adapters and image inputs.
+    """
     optional = {Feature.LORA: lora, Feature.IMAGES: images}
     return Capabilities(
         features=_FEATURES | {feature for feature, supported in optional.items() if supported},

@@ -1,6 +1,6 @@
-"""What an administrator orders of a batching engine: to rest, to sleep, to compute with other weights.
+"""Administrative control of a batching engine: pause, sleep and weight updates.
 
-All of it happens between two steps, on the thread that computes. Knows nothing of HTTP.
+All of it happens between two steps, on the worker thread. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .stepper import Stepper
 
 
 class Rejection(Struct, frozen=True):
-    """Why nothing new is taken at present."""
+    """Why new requests are rejected at present."""
 
     message: str
     code: str
@@ -34,7 +34,7 @@ NO_WEIGHTS = Rejection("The weights were discarded (sleep level 2); send new wei
 
 
 class ControlledEngine(Protocol):
-    """What of the engine is needed here."""
+    """The interface of the engine that control needs."""
 
     rejection: Rejection | None
 
@@ -53,13 +53,13 @@ class BatchingControl:
     def __init__(self, engine: ControlledEngine, model: Model) -> None:
         self._engine, self._model = engine, model
         self._pause_token: object | None = None
-        """Whose it is: a pause that waits learns from it that it has been ended meanwhile."""
+        """Identifies the current pause: a waiting pause compares it to learn whether it was ended meanwhile."""
         self._sleep_level = 0
         self._lacks_weights = False
-        """The weights were discarded."""
+        """Whether the weights were discarded."""
         self._version = INITIAL_WEIGHT_VERSION
         self.has_new_weights = False
-        """The weights are no longer those of the beginning."""
+        """Whether the weights differ from those loaded at startup."""
         self._num_updates = 0
         self._update_lock = asyncio.Lock()
 
@@ -76,7 +76,8 @@ class BatchingControl:
         return self._version
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """With abort and wait what comes meanwhile is refused (Overloaded), as in vLLM; with keep it waits."""
+        """Pause steps. In modes abort and wait new requests are rejected (Overloaded), as in vLLM; in keep they
+        wait."""
         if await self._pause_steps(mode):
             await self._engine.run_between_steps(_clear_and_restart if clear_cache else _do_nothing)
 
@@ -132,7 +133,7 @@ class BatchingControl:
             self._version = version
 
     async def _pause_steps(self, mode: PauseMode) -> bool:
-        """Steps rest when this returns; False if somebody has ended the pause before."""
+        """Pause steps; they are paused when this returns. Returns False if the pause was ended meanwhile."""
         token = self._pause_token = object()
         if mode != "keep":
             self._engine.rejection = PAUSED
@@ -146,17 +147,18 @@ class BatchingControl:
         return True
 
     def _resume_steps(self) -> None:
-        """As far as nothing else stands against it."""
+        """Resume steps unless another condition still blocks them."""
         if self._pause_token is None:
             self._engine.rejection = self._find_rejection()
             self._engine.set_paused(paused=self._sleep_level > 0 or self._lacks_weights)
 
     def _find_rejection(self) -> Rejection | None:
-        """While it sleeps requests wait to be woken with it; but weights may never come."""
+        """Find the reason to reject new requests. During sleep they queue, except after the weights were discarded:
+        new weights may never arrive."""
         return NO_WEIGHTS if self._lacks_weights and not self._sleep_level else None
 
     def _prepare_weights(self, weights: Weights) -> Callable[[], None]:
-        """Raises RequestError: whatever is wrong with them, they came with the request."""
+        """Read and check new weights. Every fault is a RequestError, since the weights come with the request."""
         try:
             match weights:
                 case WeightsOnDisk(path):
@@ -174,8 +176,8 @@ def _clear_and_restart(stepper: Stepper) -> None:
 
 
 def _keep_weights() -> None:
-    """The weights are there as they were."""
+    """Restore nothing: the weights are still in memory."""
 
 
 def _do_nothing(_: Stepper) -> None:
-    """For the order's sake: when it is done, all that was ordered before is done too."""
+    """A barrier: tasks run in order, so when it has run, all earlier tasks have run."""

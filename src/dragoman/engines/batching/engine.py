@@ -1,4 +1,4 @@
-"""The event loop's side: a TokenEngine over a Worker. Knows nothing of HTTP or text, nor what model computes."""
+"""The event loop's side of batching: a TokenEngine over a Worker. Independent of HTTP, text and the model."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ from .worker import AbortSequence, AddSequence, Pause, StepTask, Worker
 
 
 class EngineConfig(Struct, frozen=True):
-    """max_model_len: tokens of prompt and answer together. num_kv_tokens: what the pool of keys and values
-    holds; its memory is taken as it is used. max_num_waiting: how many may queue before Overloaded is raised.
-    stall_after: seconds without a step, while there is work, after which the engine is not ready. step_timeout: those
-    after which the step hangs, and the engine has failed.
+    """Limits and timeouts of a batching engine.
+
+    max_model_len: tokens of prompt and output together.
+    num_kv_tokens: capacity of the KV cache in tokens; its memory is allocated on use.
+    max_num_waiting: sequences that may queue before Overloaded is raised.
+    stall_after: seconds without a step, while there is work, after which the engine is not ready.
+    step_timeout: seconds after which a step counts as hung and the engine as failed.
     """
 
     max_model_len: int
@@ -56,7 +59,7 @@ class EngineConfig(Struct, frozen=True):
 
 
 class _ActiveSequence:
-    """A sequence that has not ended, and what it has been told."""
+    """A sequence that has not ended, and what was delivered to it."""
 
     __slots__ = ("awaits_prompt_logprobs", "deliver", "id", "is_announced", "prompt_tokens")
 
@@ -72,7 +75,7 @@ class _ActiveSequence:
             self.awaits_prompt_logprobs = False
 
     def build_final_outputs(self) -> list[TokenOutput]:
-        """What it is told when it ends from outside: an abort is no failure; scores are missing."""
+        """Build the last outputs of an aborted sequence: an abort is not a failure; prompt logprobs are missing."""
         outputs: list[TokenOutput] = [] if self.is_announced else [Scheduled(self.id, 0)]
         if self.awaits_prompt_logprobs:
             outputs.append(PromptLogprobs(self.id, (None,) * self.prompt_tokens))
@@ -82,10 +85,13 @@ class _ActiveSequence:
 class BatchingEngine:
     """Continuous batching on one thread of its own. A `core.engine.TokenEngine`.
 
-    A step that raises fails the sequences in it; the engine goes on. With prompt_logprobs the prefix cache is not
-    read. name: of the thread. adapters: those that the model can take up beside its weights; None where it cannot.
-    files: where blocks are kept beyond the pool, and beyond this process.
-    sight: what it sees with; None where it does not.
+    A step that raises fails the sequences in it; the engine goes on. A request with prompt_logprobs does not read the
+    prefix cache.
+
+    name: of the worker thread.
+    adapters: the registry of LoRA adapters; None if the model does not support them.
+    files: offloads blocks to files beyond the pool and beyond this process; None disables offloading.
+    vision_runner: prepares images; None for a text-only model.
     """
 
     def __init__(
@@ -122,9 +128,9 @@ class BatchingEngine:
         self._pending_tasks: set[asyncio.Future[None]] = set()
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.control = BatchingControl(self, model)
-        """Orders of an administrator."""
+        """Pause, sleep and weight updates."""
         self.rejection: Rejection | None = None
-        """Why nothing new is taken at present."""
+        """Why new requests are rejected at present; None while they are accepted."""
         self._capabilities = build_capabilities(
             model.vocab, lora=adapters is not None, images=vision_runner is not None
         )
@@ -143,7 +149,7 @@ class BatchingEngine:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        # Other weights than those of the files make other keys and values.
+        # The files belong to the startup weights; other weights give other keys and values.
         files = None if self.control.has_new_weights else self._files
         if files:
             await asyncio.to_thread(files.open)
@@ -158,7 +164,7 @@ class BatchingEngine:
         if worker is None:
             return
         if self._compute_stalled_seconds(worker) > self._config.step_timeout:
-            # A thread cannot be killed. If its step ever ends, nobody hears of it.
+            # Python cannot kill a thread. If the hung step ever ends, its outputs are dropped.
             worker.abandon()
         else:
             worker.stop()
@@ -187,7 +193,7 @@ class BatchingEngine:
         return Health(waiting=num_active - running, running=running)
 
     def _compute_stalled_seconds(self, worker: Worker) -> float:
-        """Seconds for which there has been work to do, and no step has ended."""
+        """Compute the seconds since the last step ended while there was work."""
         if not self._active or self._paused:
             return 0.0
         return self._clock() - max(worker.last_step_at, self._busy_since)
@@ -201,8 +207,11 @@ class BatchingEngine:
         await self.run_between_steps(lambda stepper: stepper.scheduler.clear_cache())
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add. RequestError if a token id is not of this vocabulary, ContextTooLong if the
-        prompt leaves no room for an answer."""
+        """As TokenEngine.add.
+
+        Raises: RequestError for a token id outside the vocabulary, ContextTooLong if the prompt leaves no room for
+        output tokens.
+        """
         if self._worker is None:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
@@ -232,7 +241,8 @@ class BatchingEngine:
         self._worker.submit(AddSequence(sequence))
 
     def _find_adapter(self, request: TokenRequest) -> LoadedAdapter | None:
-        """Raises Unsupported for what else a request brings, RequestError for an adapter that has just gone."""
+        """Find the request's adapter. Raises Unsupported if this engine has no adapters or does not accept images,
+        RequestError for an adapter that was just unloaded."""
         extras = dict(request.extras)
         encoded_name = extras.pop("lora", None) if self._adapters else None
         if extras:
@@ -254,7 +264,7 @@ class BatchingEngine:
             self._notify_if_idle()
 
     def abort_all(self) -> int:
-        """Whatever waits or runs ends now with what it has said; how many there were."""
+        """Abort all waiting and running sequences; they end with the output so far. Returns how many there were."""
         active = list(self._active.values())
         for sequence in active:
             self.abort(sequence.id)
@@ -263,20 +273,20 @@ class BatchingEngine:
         return len(active)
 
     async def wait_until_idle(self) -> None:
-        """Return when nothing waits or runs. Raises EngineError if the engine stops before."""
+        """Wait until no sequence waits or runs. Raises EngineError if the engine stops first."""
         while self._active:
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle_waiters.append(idle)
             await idle
 
     def set_paused(self, *, paused: bool) -> None:
-        """Whether steps rest, from the next one on."""
+        """Pause or resume steps, effective from the next step."""
         self._paused, self._busy_since = paused, self._clock()
         if self._worker is not None:
             self._worker.submit(Pause(paused))
 
     async def run_between_steps(self, work: Callable[[Stepper], None]) -> None:
-        """Have this done on the worker's thread, after all that was ordered before. Raises what it raises."""
+        """Run `work` on the worker thread, after all earlier tasks. Raises what it raises."""
         if self._worker is None:
             raise EngineError("The engine is not running.")
         loop = asyncio.get_running_loop()
@@ -296,12 +306,12 @@ class BatchingEngine:
                     waiter.set_result(None)
 
     def _post(self, outputs: list[SequenceOutput]) -> None:
-        """Called on the worker's thread."""
+        """Hand outputs to the event loop. Called on the worker thread."""
         try:
             if self._loop:
                 self._loop.call_soon_threadsafe(self._dispatch, outputs)
         except RuntimeError:
-            # The loop was closed without `stop`: there is nobody left to compute for.
+            # The loop was closed without `stop`: no receiver is left.
             if self._worker:
                 self._worker.stop()
 
@@ -319,7 +329,7 @@ class BatchingEngine:
         self._notify_if_idle()
 
     def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
-        """A receiver that raises takes nothing away from the others."""
+        """Deliver one output. A receiver that raises does not affect the others."""
         try:
             sequence.deliver(output)
         except Exception as error:
@@ -340,17 +350,17 @@ def _complete_future(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]
             done.set_exception(error)
 
     with suppress(RuntimeError):
-        # The loop was closed without `stop`: nobody waits any more.
+        # The loop was closed without `stop`: no task awaits the future.
         loop.call_soon_threadsafe(complete)
 
 
 def build_rng(seed: int | None) -> Callable[[], float]:
-    """A generator of its own for a sequence. The text of a seed tells -1 from 1, where the number would not."""
+    """Build a random generator for one sequence. Seeded with text, since `random.Random` drops the sign of a number."""
     return random.Random(None if seed is None else str(seed)).random
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    """Raises RequestError for what no engine over this vocabulary can take, ContextTooLong as `check_prompt`."""
+    """Validate a request. Raises RequestError for ids outside the vocabulary, ContextTooLong as `check_prompt`."""
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")

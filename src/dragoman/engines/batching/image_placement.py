@@ -1,4 +1,4 @@
-"""Where images are in the ids of a prompt. Pure; knows no model."""
+"""Positions of images in the token ids of a prompt. Pure; independent of the model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from ...core.vision import PreparedImage, PromptImage
 def place_images(
     prompt: Sequence[int], token: int, images: Sequence[PreparedImage], counts: Sequence[int]
 ) -> tuple[PromptImage, ...]:
-    """token: stands for images and nothing else. counts: how often, for each. As `core.vision.Vision.place`."""
+    """Find the span of every image, as `core.vision.Vision.place`.
+
+    token: the image placeholder id; it stands for nothing else.
+    counts: placeholder tokens of each image.
+    """
     positions = np.flatnonzero(np.asarray(prompt) == token).tolist()
     if len(positions) != sum(counts):
         raise RequestError("The prompt does not contain every image exactly once.", param="messages")

@@ -1,4 +1,4 @@
-"""What an operator said about an engine's size, and what becomes of it. Knows no model."""
+"""Operator limits of an engine's size, resolved over the engine's defaults. Independent of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .scheduler import SchedulerConfig
 
 
 class EngineLimits(Struct, frozen=True, kw_only=True):
-    """As in EngineConfig and SchedulerConfig; None where the engine decides."""
+    """Operator limits, named as in EngineConfig and SchedulerConfig; None selects the engine's default."""
 
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -23,9 +23,11 @@ class EngineLimits(Struct, frozen=True, kw_only=True):
     def build_config(
         self, *, max_positions: int, num_kv_tokens: int, max_num_batched_tokens: int, max_step_pairs: int = 1 << 20
     ) -> EngineConfig:
-        """These limits over an engine's own. max_positions: the longest context of the model.
+        """Apply these limits over an engine's defaults.
 
-        A batch has room for one token of every sequence at least. Raises EngineError for what cannot hold.
+        max_positions: the longest context of the model, tokens.
+
+        A batch holds at least one token of every sequence. Raises EngineError for inconsistent limits.
         """
         if self.max_model_len is not None and not 1 < self.max_model_len <= max_positions:
             raise EngineError(

@@ -1,4 +1,4 @@
-"""Log-probabilities of what the model itself thought, before anything is done to its logits. Pure."""
+"""Log-probabilities from the raw logits, before penalties, masks and temperature (vLLM's `raw_logprobs`). Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Doubles = NDArray[np.float64]
 
 
 def log_softmax(logits: Floats) -> Doubles:
-    """[n, vocab] logits to natural logarithms of probabilities; each row for itself, to the last bit."""
+    """Convert [n, vocab] logits to log-probabilities. Each row is bitwise independent of the others."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
@@ -20,7 +20,10 @@ def log_softmax(logits: Floats) -> Doubles:
 
 
 def build_logprob(row: Doubles, token: int, alternatives: int) -> TokenLogprob:
-    """row: [vocab] log-probabilities. The same number stands for a token in `logprob` and in `top`."""
+    """Build the logprob of a token with its alternatives.
+
+    row: [vocab] log-probabilities. A token has the same number in `logprob` and in `top`.
+    """
     logprob = row.item(token)
     return TokenLogprob(
         logprob=logprob, rank=int(np.count_nonzero(row > logprob)) + 1, top=_find_best(row, alternatives)
@@ -28,7 +31,7 @@ def build_logprob(row: Doubles, token: int, alternatives: int) -> TokenLogprob:
 
 
 def _find_best(row: Doubles, count: int) -> tuple[tuple[int, float], ...]:
-    """The likeliest tokens: by logprob, then by id."""
+    """Find the most likely tokens: by logprob, then by id."""
     if count <= 0:
         return ()
     if count < len(row):

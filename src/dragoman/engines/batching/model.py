@@ -1,4 +1,4 @@
-"""What the engine asks of a model. Knows nothing of how it computes."""
+"""Protocols that a model implements for the batching engine."""
 
 from __future__ import annotations
 
@@ -16,52 +16,55 @@ Floats = NDArray[np.float32]
 
 
 class StepStates(Protocol):
-    """What one step made of its chunks; good until the next step."""
+    """Hidden states of one step's chunks; valid until the next step."""
 
     def compute_last_logits(self, indices: Sequence[int]) -> Floats:
-        """[n, vocab] logits after the last token of each of these chunks, by their place in the step. A fresh array."""
+        """Compute [n, vocab] logits after the last token of each chunk, given by index in the step. A fresh array."""
         ...
 
     def compute_span_logits(self, index: int, begin: int, end: int) -> Floats:
-        """[end - begin, vocab] logits after tokens begin to end of one chunk, counted from the chunk's beginning."""
+        """Compute [end - begin, vocab] logits after tokens begin to end of one chunk, relative to the chunk's start."""
         ...
 
 
 class Runner(Protocol):
-    """A model with a pool of keys and values: blocks of BLOCK_SIZE tokens, which it writes where a sequence holds them.
+    """A model with a KV cache: blocks of BLOCK_SIZE tokens, written at the slots of each sequence.
 
     Called from one thread at a time.
     """
 
     def forward(self, chunks: Sequence[Chunk]) -> StepStates:
-        """Compute these tokens, writing their keys and values. Every block of theirs is held already; all that
-        precedes a chunk in its sequence was computed before, or is computed in this step by another chunk
-        (a prefix that is shared)."""
+        """Compute these tokens and write their keys and values. Their blocks are already allocated; all tokens before
+        a chunk were computed earlier, or are computed in this step by another chunk (a shared prefix)."""
         ...
 
     def save(self, block: int) -> bytes:
-        """What a block holds that was computed."""
+        """Serialize the contents of a computed block."""
         ...
 
     def restore(self, block: int, contents: bytes) -> None:
-        """Let a block hold what `save` gave of another, or another process of the same model."""
+        """Load a block from the output of `save`, of this process or another one with the same model."""
         ...
 
     def close(self) -> None:
-        """Give the pool's memory back. It is not used again."""
+        """Free the pool's memory. The runner is not used again."""
         ...
 
 
 class VisionRunner(Protocol):
-    """What a model sees with. Called on the thread that computes."""
+    """The vision encoder of a model. Called on the worker thread."""
 
     def prepare_images(self, images: Sequence[PromptImage]) -> None:
-        """Be ready for the images of a sequence that will run. Whatever it raises fails that sequence alone."""
+        """Prepare the images of a sequence before it runs. An exception fails only that sequence."""
         ...
 
 
 class Model(Protocol):
-    """Weights. vocab: token ids. max_positions: the longest context that it can compute, in tokens."""
+    """A loaded model.
+
+    vocab: number of token ids.
+    max_positions: the longest context that it can compute, tokens.
+    """
 
     @property
     def vocab(self) -> int: ...
@@ -70,20 +73,21 @@ class Model(Protocol):
     def max_positions(self) -> int: ...
 
     def build_runner(self, num_blocks: int) -> Runner:
-        """Over a new pool. num_blocks: including block 0, which is never given to a sequence and stays zeros.
+        """Build a runner over a new pool. num_blocks: including block 0, which is never allocated and stays zeros.
 
-        It computes with whatever weights the model has at the time.
+        The runner computes with the model's weights at the time of each step.
         """
         ...
 
     def prepare_weights(self, tensors: Tensors) -> Callable[[], None]:
-        """Read and check other weights for this model: all of its tensors by their names in the checkpoint.
+        """Read and validate new weights for this model: all of its tensors by their names in the checkpoint.
 
-        What is returned puts them in place and cannot fail; it is called between two steps. This may be called on
+        The returned function swaps them in and cannot fail; it is called between two steps. This may be called on
         another thread, while steps are computed. Raises EngineError, naming the tensor.
         """
         ...
 
     def prepare_discard(self) -> Callable[[], None] | None:
-        """What gives the weights' memory back, between two steps, until they are renewed; None where that cannot be."""
+        """Return a function that frees the weights' memory between two steps until new weights are loaded; None if
+        the model does not support that."""
         ...

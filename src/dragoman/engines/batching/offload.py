@@ -1,8 +1,8 @@
-"""Blocks of keys and values in files: prompts that were computed once need not be computed again, not even after a
-restart. Knows neither models nor scheduling.
+"""KV cache offload to files: computed prompts need not be computed again, not even after a restart. Independent of
+models and scheduling.
 
-A block is named by the hash of its tokens and of all before them, and lies in a file of that name. Two models make
-different things of the same tokens: each has a folder of its own, named by `fingerprint`.
+A file is named by the block's hash, which covers its tokens and all before them. Two models have different keys and
+values for the same tokens, so each model has its own directory, named by `compute_fingerprint`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".kv"
 _DIGEST_SIZE = 16
 _MAX_IN_FLIGHT = 256 << 20
-"""Bytes that wait to be written. What does not fit waits in the pool, and is lost if it goes from there."""
+"""Limit of bytes in flight to the writer. Further blocks wait in the pool and are lost if they are evicted there."""
 
 
 def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
-    """What decides on keys and values: the model's files, by name, size and time of change, and how it is computed."""
+    """Compute a hash of all that determines keys and values: the model's files (name, size, modification time) and the
+    settings of the computation."""
     digest = blake2b("\n".join(settings).encode(), digest_size=16)
     for file in sorted(files):
         info = file.stat()
@@ -37,10 +38,13 @@ def compute_fingerprint(files: Iterable[Path], *settings: str) -> str:
 
 
 class BlockFiles:
-    """directory: made where it is not there, for this user alone, since a prompt can be guessed from its keys.
+    """Blocks in files of one directory, with LRU eviction.
 
-    most: bytes of all files; those that were used longest ago go first. Several processes may share a directory: each
-    keeps to its own bound, and a file that another took away is only not found. Used by one thread; `contains` by any.
+    directory: created with access for this user only, since a prompt can be inferred from its keys.
+    max_bytes: limit of all files together; the least recently used are evicted first.
+
+    Several processes may share a directory: each enforces its own limit, and a file that another one deleted is a
+    cache miss. Used by one thread; `contains` by any.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
@@ -50,12 +54,12 @@ class BlockFiles:
         self._pending: OrderedDict[bytes, int] = OrderedDict()
         self._writer: ThreadPoolExecutor | None = None
         self._lock = Lock()
-        """Over the sizes, which the writer's thread changes too, and what is in flight."""
+        """Guards the file sizes, which the writer thread also changes, and the bytes in flight."""
         self._in_flight = 0
         self._generation = 0
 
     def open(self) -> None:
-        """Look at what is there. Raises OSError."""
+        """Scan the directory. Raises OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         entries = [(entry.stat(), entry) for entry in os.scandir(self._directory) if entry.name.endswith(_SUFFIX)]
         self._sizes.clear()
@@ -67,7 +71,7 @@ class BlockFiles:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="kv-writer")
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Wait for pending writes."""
         if self._writer:
             self._writer.shutdown()
 
@@ -75,9 +79,9 @@ class BlockFiles:
         return block_hash in self._sizes
 
     def load(self, hashes: Sequence[bytes]) -> list[bytes]:
-        """The contents of the longest prefix of these blocks that is here.
+        """Read the contents of the longest prefix of these blocks that is present.
 
-        What follows one that is gone, or is not as it was, is doubted too: it will be written again.
+        Blocks after a missing or corrupt one are dropped too, and are written again.
         """
         loaded: list[bytes] = []
         for block_hash in takewhile(self.contains, hashes):
@@ -90,14 +94,15 @@ class BlockFiles:
         return loaded
 
     def enqueue(self, block_hash: bytes, block: int) -> None:
-        """That block of the pool is worth a file, once it is computed: `spill` writes it."""
+        """Enqueue a block of the pool; `offload` writes it once it is computed."""
         if block_hash not in self._sizes:
             self._pending[block_hash] = block
 
     def offload(self, find: Callable[[bytes], int | None], save: Callable[[int], bytes], max_blocks: int) -> bool:
-        """Write some of what waits, at most so many blocks; True if more could be written now.
+        """Write at most `max_blocks` queued blocks. Returns whether more could be written now.
 
-        find: the block that has this name still. save: its contents.
+        find: the block that still has this hash.
+        save: serializes its contents.
         """
         while self._pending and max_blocks and self._in_flight < _MAX_IN_FLIGHT:
             block_hash, block = self._pending.popitem(last=False)
@@ -107,7 +112,7 @@ class BlockFiles:
         return bool(self._pending) and self._in_flight < _MAX_IN_FLIGHT
 
     def clear(self) -> None:
-        """Nothing of what was computed so far is found any more."""
+        """Delete all blocks that were written so far."""
         self._pending.clear()
         with self._lock:
             hashes, self._total = list(self._sizes), 0
@@ -126,7 +131,7 @@ class BlockFiles:
         path = self._build_path(block_hash)
         temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            # Whole or not at all, also for another process that looks at the same time.
+            # Write and rename, so that a concurrent reader in another process never sees a partial file.
             temporary.write_bytes(_compute_digest(block_hash, contents) + contents)
             temporary.replace(path)
         except OSError as error:
@@ -138,7 +143,7 @@ class BlockFiles:
             self._in_flight -= len(contents)
 
     def _register(self, block_hash: bytes, size: int, generation: int) -> list[bytes]:
-        """It can be found from now on. What has to go for it: itself, if all was forgotten while it was written."""
+        """Register a written block. Returns the blocks to evict for it: itself, if the cache was cleared meanwhile."""
         evicted: list[bytes] = []
         with self._lock:
             if generation != self._generation:

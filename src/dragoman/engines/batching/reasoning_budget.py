@@ -1,4 +1,4 @@
-"""Watches a sequence's reasoning and says which token must come next once its budget is used up. Pure."""
+"""Reasoning budget of a sequence: forces the end of reasoning once the budget is spent. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ...core.engine import ReasoningBudget
 
 
 class ReasoningBudgetState:
-    """The state of one sequence under a ThoughtLimit. The budget covers all thoughts of the answer together.
+    """The state of one sequence under a ReasoningBudget, which covers all reasoning of the output together.
 
-    `forced` may be refused (a grammar may not allow the token): then nothing changes, and an end that is
-    already begun is given up.
+    A grammar may not allow `forced_token`: then `reject_forced` leaves the sequence unchanged and abandons an end that
+    was already begun.
     """
 
     def __init__(self, limit: ReasoningBudget) -> None:
@@ -21,7 +21,7 @@ class ReasoningBudgetState:
 
     @property
     def forced_token(self) -> int | None:
-        """The token that has to come next."""
+        """The token that must come next; None leaves the choice to the sampler."""
         if not self._is_reasoning or not self._limit.forced_ids:
             return None
         if self._num_forced == 0 and self._used < self._limit.max_tokens:
@@ -29,12 +29,12 @@ class ReasoningBudgetState:
         return self._limit.forced_ids[self._num_forced]
 
     def reject_forced(self) -> None:
-        """The forced token cannot come."""
+        """Report that the forced token is not allowed."""
         if self._num_forced:
             self._end()
 
     def observe(self, token: int) -> None:
-        """A token was sampled, or forced."""
+        """Record a sampled or forced token."""
         forced = self.forced_token
         window = max(len(self._limit.begin_ids), len(self._limit.end_ids))
         self._recent = (*self._recent, token)[-window:] if window else ()

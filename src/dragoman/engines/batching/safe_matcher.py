@@ -1,4 +1,4 @@
-"""A request's matcher, held so that one that fails takes nobody else with it."""
+"""A wrapper around a request's grammar matcher that isolates its failures from other sequences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ log = logging.getLogger(__name__)
 
 
 class SafeMatcher:
-    """The matcher of one sequence. broken: it raised, or refused a token that its own mask allows.
+    """The matcher of one sequence.
 
-    finished: nothing may follow but the end. error: why it is broken, where that is the request's own fault.
+    broken: the matcher raised, or rejected a token that its own mask allows.
+    finished: only the end may follow.
+    error: why it is broken, if that is the request's fault.
     """
 
     def __init__(self, id: str, matcher: Matcher) -> None:
@@ -24,7 +26,7 @@ class SafeMatcher:
         self.error: RequestError | None = None
 
     def mask(self) -> bytes:
-        """As `Matcher.mask`; nothing is allowed if it is broken."""
+        """As `Matcher.mask`; a broken matcher allows nothing."""
         try:
             return self._matcher.mask()
         except RequestError as error:
@@ -45,7 +47,7 @@ class SafeMatcher:
 
 
 def is_allowed(mask: bytes | None, token: int) -> bool:
-    """Whether the mask has this token's bit."""
+    """Whether the mask allows this token."""
     if mask is None:
         return True
     return token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)

@@ -1,9 +1,8 @@
-"""Chooses the next token of every sequence of a step, in vLLM's order. Pure: chance comes from each sequence.
+"""Samples the next token of every sequence of a step, in vLLM's order. Pure: each sequence has its own generator.
 
-Masks (allowed ids, grammar, bad words, min_tokens), logit_bias, penalties, then the greedy ones take the
-best, and for the others temperature, min_p, top_k, top_p and one uniform draw through the inverse
-distribution in the order of token ids. Every operation treats each row by itself, so that a choice does not
-depend on the rows beside it.
+Masks (allowed ids, grammar, bad words, min_tokens), logit_bias, penalties; then argmax for greedy sequences, and for
+the others temperature, min_p, top_k, top_p and one uniform draw through the inverse cumulative distribution in order
+of token ids. Every operation treats each row independently, so a choice does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 NO_TOKEN = -1
-"""No token is allowed, or the model gave no number."""
+"""No token is allowed, or all logits are NaN."""
 
 
 def sample(logits: Floats, states: Sequence[SamplingState], masks: Sequence[bytes | None]) -> list[int]:
-    """The next token of each row of [n, vocab] logits, which stay as they are; NOTHING where there is none."""
+    """Sample a token for each row of [n, vocab] logits, which are not modified; NOTHING if no token is possible."""
     chosen = logits.argmax(axis=1)
     best = np.take_along_axis(logits, chosen[:, None], axis=1)[:, 0]
     chosen[~np.isfinite(best)] = NO_TOKEN
@@ -72,7 +71,7 @@ def _apply_penalties(logits: Floats, states: list[SamplingState]) -> Floats:
 
 
 def _replace_non_finite(logits: Floats) -> NDArray[np.bool_]:
-    """Make odd rows samplable, in place: NaN is impossible, +inf is certain. Returns which rows allow anything."""
+    """Replace non-finite logits in place: NaN is impossible, +inf is certain. Returns which rows allow any token."""
     best = logits.max(axis=1)
     non_finite = ~np.isfinite(best)
     if non_finite.any():
@@ -100,12 +99,12 @@ def _sample_rows(logits: Floats, states: list[SamplingState]) -> Ints:
         )
     uniform = np.array([[state.rng() if state.rng else 0.0] for state in states])
     cumulative = np.exp(logits.astype(np.float64)).cumsum(axis=1)
-    # The product is less than the total for every double below 1, so that some possible token is reached.
+    # The product is less than the total for every double below 1, so argmax always finds a possible token.
     return (cumulative > uniform * cumulative[:, -1:]).argmax(axis=1)
 
 
 def _apply_min_p(logits: Floats, min_p: list[float]) -> None:
-    """logits: relative to the best. Keeps what is at least so many times as likely as the best."""
+    """Mask tokens less likely than min_p times the best one. logits: relative to the best."""
     if any(value > 0 for value in min_p):
         with np.errstate(divide="ignore"):
             bound = np.log(np.minimum(np.array(min_p)[:, None], 1.0))
@@ -113,7 +112,7 @@ def _apply_min_p(logits: Floats, min_p: list[float]) -> None:
 
 
 def _apply_top_k_top_p(logits: Floats, top_k: list[int], top_p: list[float]) -> Floats:
-    """Keep the top_k best (and what ties with the last of them), then the fewest best that make up top_p."""
+    """Keep the top_k best tokens (and ties with the last of them), then the fewest that sum to top_p."""
     vocab = logits.shape[1]
     ranked = np.sort(logits, axis=1)[:, ::-1].copy()
     ranks = np.array([k - 1 if 0 < k < vocab else vocab - 1 for k in top_k])
@@ -123,11 +122,11 @@ def _apply_top_k_top_p(logits: Floats, top_k: list[int], top_p: list[float]) -> 
     cumulative = masses.cumsum(axis=1)
     before = cumulative - masses
     share = np.array(top_p)[:, None]
-    num_kept = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
-    num_kept[share >= 1] = vocab
-    last = np.maximum(np.take_along_axis(ranked, num_kept - 1, axis=1), bound)
+    num_top = np.maximum((before < share * cumulative[:, -1:]).sum(axis=1, keepdims=True), 1)
+    num_top[share >= 1] = vocab
+    last = np.maximum(np.take_along_axis(ranked, num_top - 1, axis=1), bound)
     better = logits > last
-    # Of those that tie with the last one only as many as fit, by id; all of them if nothing is cut by top_p.
+    # Of the ties with the last token only as many as fit stay, by id; all of them if top_p cuts nothing.
     ties = logits == last
-    fits = ties.cumsum(axis=1) <= num_kept - better.sum(axis=1, keepdims=True)
+    fits = ties.cumsum(axis=1) <= num_top - better.sum(axis=1, keepdims=True)
     return np.where(better | (ties & fits), logits, np.float32(-np.inf))

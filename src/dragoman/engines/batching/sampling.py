@@ -1,6 +1,6 @@
-"""What a request's sampling parameters mean for one sequence, step by step. Knows one row at a time.
+"""Sampling state of one sequence: its masks, token counts and random generator.
 
-`sampler` treats the rows of a step together; here is what each brings along: its masks, counts and chance.
+`sampler` processes the rows of a step together; this module handles one row at a time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ...core.engine import TokenRequest
 Floats = NDArray[np.float32]
 
 RngFactory = Callable[[int | None], Callable[[], float]]
-"""Makes a sequence's source of chance from its seed (None: afresh): uniform numbers in [0, 1)."""
+"""Builds a sequence's random generator from its seed (None: unseeded). It returns uniform numbers in [0, 1)."""
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below this are 0, as in vLLM."""
+"""Temperatures below this sample greedily (vLLM's `_SAMPLING_EPS` in vllm/v1/sample/sampler.py)."""
 
 
 class SamplingState:
-    """One sequence's part in sampling. plain: greedy with nothing to change about the logits."""
+    """Sampling parameters and state of one sequence. is_plain: greedy with unmodified logits."""
 
     def __init__(self, request: TokenRequest, vocab: int, rng_factory: RngFactory) -> None:
         self.sampling = sampling = request.sampling
@@ -34,9 +34,9 @@ class SamplingState:
             sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
         )
         self.counts = np.zeros(vocab if self.has_penalties else 0, np.int32)
-        """How often each token was sampled."""
+        """How many times each token was sampled."""
         self.appeared = np.zeros(vocab if self.has_penalties else 0, np.bool_)
-        """Which tokens stand in the prompt or were sampled."""
+        """Which tokens are in the prompt or were sampled."""
         if self.has_penalties:
             self.appeared[list(request.prompt)] = True
         self._stop_ids = np.array(sorted(id for id in request.stop_token_ids if 0 <= id < vocab), np.int64)
@@ -47,7 +47,7 @@ class SamplingState:
 
     @property
     def is_below_min_tokens(self) -> bool:
-        """A stop token may not come yet."""
+        """Whether stop tokens are still masked."""
         return len(self._output) < self._request.min_tokens and len(self._stop_ids) > 0
 
     @property
@@ -61,7 +61,7 @@ class SamplingState:
             self.appeared[token] = True
 
     def apply_masks(self, row: Floats, mask: bytes | None) -> None:
-        """Change one row of logits: what is not allowed, then the biases. mask: as `Matcher.mask` gives it."""
+        """Apply the masks and then the biases to one row of logits, in place. mask: as `Matcher.mask` returns it."""
         if self._disallowed_mask is not None:
             row[self._disallowed_mask] = -np.inf
         if mask is not None:
@@ -74,7 +74,7 @@ class SamplingState:
             np.add.at(row, self._bias_ids, self._biases.astype(np.float32))
 
     def _forbid(self, word: tuple[int, ...], row: Floats) -> None:
-        """The last id of a word may not follow its others; only what was sampled counts, as in vLLM."""
+        """Mask the last id of a bad word after its other ids; only sampled tokens count, as in vLLM."""
         start = tuple(self._output[len(self._output) - len(word) + 1 :]) if len(word) <= len(self._output) + 1 else None
         if word and start == word[:-1] and 0 <= word[-1] < len(row):
             row[word[-1]] = -np.inf
@@ -89,6 +89,6 @@ def _build_disallowed_mask(request: TokenRequest, vocab: int) -> NDArray[np.bool
 
 
 def _unpack_mask(mask: bytes, vocab: int) -> NDArray[np.bool_]:
-    # Padded here: numpy's own padding leaves memory as it was where the mask is empty.
+    # Padded here: unpackbits with a count leaves uninitialized memory if the mask is empty.
     packed = np.frombuffer(mask.ljust(-(-vocab // 8), b"\0"), np.uint8)
     return np.unpackbits(packed, count=vocab, bitorder="little").view(np.bool_)

@@ -1,8 +1,8 @@
-"""Which sequence computes how many tokens in the next step, by the rules of vLLM's V1 scheduler. Pure.
+"""The scheduler: how many tokens of which sequence the next step computes, by the rules of vLLM's V1 scheduler. Pure.
 
-Those that run come first; what is left of the step's budget goes to those that wait. Prompts are computed in
-pieces beside the others' decoding. When the pool runs out the least urgent sequence gives up its blocks and
-is computed again later (preemption by recompute). Knows nothing of models or time.
+Running sequences come first; the rest of the token budget goes to waiting ones. Prompts are computed in chunks
+alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
+is computed again later (preemption by recompute). Independent of models and time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from .sequence import Sequence
 
 
 class SchedulerConfig(Struct, frozen=True):
-    """Limits of a step: max_num_batched_tokens is at least max_num_seqs, so that all that decode do so in every
-    step. max_step_pairs: query-key pairs of prompts' pieces, so that a piece late in a long
-    prompt takes no longer than an early one, and the others' decoding does not stutter.
+    """Limits of a step.
+
+    max_num_batched_tokens: at least max_num_seqs, so that every decoding sequence takes part in every step.
+    max_step_pairs: query-key pairs of prompt chunks, so that a chunk late in a long prompt takes no longer than an
+        early one and does not delay the decoding of other sequences.
     """
 
     max_num_seqs: int = 64
@@ -31,7 +33,7 @@ class SchedulerConfig(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """Tokens begin to end of a sequence are computed in this step."""
+    """Tokens begin to end of a sequence, to be computed in this step."""
 
     sequence: Sequence
     begin: int
@@ -43,37 +45,37 @@ class Chunk(Struct, frozen=True):
 
 
 class BlockStore(Protocol):
-    """Blocks that are kept outside of the pool, by their hashes."""
+    """Blocks stored outside the pool, by hash."""
 
     def contains(self, block_hash: bytes) -> bool: ...
 
     def load(self, hashes: Tokens[bytes]) -> list[bytes]:
-        """The contents of the longest prefix of these blocks that is there."""
+        """Load the contents of the longest stored prefix of these blocks."""
         ...
 
     def enqueue(self, block_hash: bytes, block: int) -> None:
-        """What this block of the pool holds after the step may be kept."""
+        """Enqueue a block of the pool for storage after the step."""
         ...
 
     def clear(self) -> None: ...
 
 
 class BlockLoad(Struct, frozen=True):
-    """What a block of the pool has to hold before the step."""
+    """Contents to write into a block of the pool before the step."""
 
     block: int
     contents: bytes
 
 
 class _Budget:
-    """What is left of a step."""
+    """The remaining budget of a step."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._tokens = config.max_num_batched_tokens
         self._pairs = config.max_step_pairs
 
     def grant(self, sequence: Sequence, computed: int) -> int:
-        """Tokens that the sequence may compute: all that it needs, if there are as many."""
+        """Compute how many tokens the sequence may compute: all that it needs, if the budget allows."""
         count = min(sequence.num_tokens - computed, self._tokens)
         if count <= 1:
             return count
@@ -115,7 +117,7 @@ class Scheduler:
         insort(self._waiting, sequence, key=lambda waiting: waiting.rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Finished or aborted: its blocks are free at once."""
+        """Remove a finished or aborted sequence and free its blocks at once."""
         if sequence in self._running:
             self._running.remove(sequence)
             self._free(sequence)
@@ -123,24 +125,24 @@ class Scheduler:
             self._waiting.remove(sequence)
 
     def clear_cache(self) -> None:
-        """Find nothing any more of what was computed so far."""
+        """Empty the prefix cache."""
         self._pool.clear_cache()
         if self._store:
             self._store.clear()
 
     def restart_all(self) -> None:
-        """All that runs is to be computed again from its beginning, and nothing that was computed so far is found."""
+        """Recompute all running sequences from their beginning and empty the prefix cache."""
         for sequence in list(self._running):
             self._requeue(sequence)
             sequence.reset_prompt_logprobs()
         self._pool.reset()
 
     def disable_offload(self) -> None:
-        """From now on nothing is kept outside of the pool, nor found there."""
+        """Stop reading and writing the block store."""
         self._store = None
 
     def count_cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """How many tokens of a prompt would be found now. May be asked on any thread: it reads, and no more."""
+        """Count the prompt tokens that are in the cache now. May be called on any thread: it only reads."""
         if not self._config.enable_prefix_caching:
             return 0
         hashes = list(hash_prefix(prompt, cache_salt))
@@ -150,14 +152,14 @@ class Scheduler:
         return num_cached * BLOCK_SIZE
 
     def reset(self) -> list[Sequence]:
-        """After a step that failed: everything that ran is out, and nothing about the pool is trusted."""
+        """Reset after a failed step: remove and return all running sequences and clear the pool."""
         failed, self._running = self._running, []
         self._loads = []
         self._pool.reset()
         return failed
 
     def schedule(self) -> list[Chunk]:
-        """The next step. Whoever computes its last token in it samples the next one."""
+        """Schedule the next step. A sequence whose last token is computed in it samples the next one."""
         budget = _Budget(self._config)
         preempted = self.num_preemptions
         chunks = self._schedule_running(budget)
@@ -168,19 +170,19 @@ class Scheduler:
         return chunks
 
     def take_loads(self) -> list[BlockLoad]:
-        """Those of the step that was scheduled last."""
+        """Return the loads of the last scheduled step, once."""
         loads, self._loads = self._loads, []
         return loads
 
     def commit(self, chunks: list[Chunk]) -> None:
-        """The step was computed."""
+        """Advance the sequences after the step was computed."""
         for chunk in chunks:
             chunk.sequence.num_computed_tokens = chunk.end
 
     def _schedule_running(self, budget: _Budget) -> list[Chunk]:
         chunks: dict[int, Chunk] = {}
         preempted: set[int] = set()
-        # Those that decode before those with a piece of their prompt to compute: they must not have to wait.
+        # Decoding sequences go before prefilling ones, so that prompts do not increase inter-token latency.
         for sequence in sorted(self._running, key=_is_prefilling):
             if sequence.key in preempted:
                 continue
@@ -198,7 +200,7 @@ class Scheduler:
         return list(chunks.values())
 
     def _admit(self, budget: _Budget) -> list[Chunk]:
-        """Take from the queue while there is room; its head is never skipped."""
+        """Admit sequences from the queue while there is room; the head is never skipped."""
         chunks: list[Chunk] = []
         while self._waiting and len(self._running) < self._config.max_num_seqs:
             sequence = self._waiting[0]
@@ -213,8 +215,8 @@ class Scheduler:
             self._allocate(sequence, count)
             chunks.append(_build_chunk(sequence, count))
             budget.spend(chunks[-1])
-            # Already now, as vLLM does: all keys of a step are written before any is read, so that choices
-            # of one request that start together share their prompt.
+            # Cached before the step runs, as in vLLM: a step writes all keys before it reads any, so the choices of
+            # one request that start together share their prompt.
             self._cache_full_blocks(chunks[-1])
         return chunks
 
@@ -226,7 +228,7 @@ class Scheduler:
             sequence.was_admitted, sequence.cached_tokens = True, sequence.num_computed_tokens
 
     def _load_offloaded(self, sequence: Sequence, num_cached: int) -> list[int]:
-        """Blocks for what is kept outside of the pool of its beginning, after those that were found in it."""
+        """Allocate blocks for the stored prefix that follows the cached blocks, and schedule their loads."""
         if not (
             self._store and sequence.can_offload and self._config.enable_prefix_caching and sequence.can_read_cache
         ):
@@ -240,13 +242,13 @@ class Scheduler:
         return blocks
 
     def _find_cached_blocks(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of its beginning; at least the last token is left to compute."""
+        """Find the cached blocks of the sequence's prefix; at least the last token is left to compute."""
         if not (self._config.enable_prefix_caching and sequence.can_read_cache):
             return []
         return self._pool.find(sequence.compute_block_hashes((sequence.num_tokens - 1) // BLOCK_SIZE))
 
     def _allocate(self, sequence: Sequence, count: int) -> bool:
-        """Blocks for so many more tokens; False if there are not enough."""
+        """Allocate blocks for `count` more tokens. Returns False if the pool has too few."""
         missing = -(-(sequence.num_computed_tokens + count) // BLOCK_SIZE) - len(sequence.blocks)
         if missing > self._pool.num_free:
             return False
@@ -266,7 +268,7 @@ class Scheduler:
                 self._store.enqueue(hashes[index], chunk.sequence.blocks[index])
 
     def _preempt(self) -> Sequence:
-        """Put the least urgent sequence back into the queue."""
+        """Put the running sequence of lowest priority back into the queue."""
         victim = max(self._running, key=lambda running: running.rank)
         self.num_preemptions += 1
         self._requeue(victim)

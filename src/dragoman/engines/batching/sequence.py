@@ -1,4 +1,4 @@
-"""One sequence on its way through the engine: its tokens, how far they are computed, and where it ends. Pure."""
+"""The state of one sequence: its tokens, how many are computed, and its stop conditions. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from .sampling import RngFactory, SamplingState
 
 
 class Sequence:
-    """key: unique for ever, in order of arrival. tokens: the prompt, then what was sampled.
+    """A prompt and its output tokens in the engine.
 
-    blocks: of the pool, held for the first tokens. cached_tokens: prompt tokens found in the cache when the
-    sequence was first admitted. prompt_scores: what is known so far; None once it is delivered, or if it was
-    not asked for. adapter: what the model adds to its weights for this one. version: of the weights that sampled the
-    last token.
+    key: never reused, in order of arrival.
+    tokens: the prompt, then the sampled tokens.
+    blocks: of the pool, held for the first tokens.
+    cached_tokens: prompt tokens found in the cache when the sequence was first admitted.
+    prompt_logprobs: computed so far; None once delivered or if not requested.
+    adapter: the LoRA adapter; None for the base model.
+    version: of the weights that sampled the last token.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Lower runs first: priority, then arrival."""
+        """Sort key for scheduling: priority, then arrival; lower runs first."""
         return (self.request.priority, self.key)
 
     @property
@@ -62,16 +65,16 @@ class Sequence:
 
     @property
     def can_read_cache(self) -> bool:
-        """A prompt's logprobs come from computing it: as in vLLM, the cache is not read for them."""
+        """Whether the prefix cache is read. As in vLLM not with prompt_logprobs, which need the prompt computed."""
         return self.prompt_logprobs is None
 
     @property
     def can_offload(self) -> bool:
-        """Its blocks may be kept outside of the pool: an adapter's number means nothing after a restart."""
+        """Whether blocks may be stored outside the pool. Not with an adapter: its number changes with a restart."""
         return self.adapter is None
 
     def compute_block_hashes(self, count: int) -> list[bytes]:
-        """The hashes of the first `count` blocks, all of them full."""
+        """Compute the hashes of the first `count` blocks, all of them full."""
         for index in range(len(self._hashes) - 1, count):
             begin, end = index * BLOCK_SIZE, (index + 1) * BLOCK_SIZE
             image_key = encode_image_key(self.request.images, begin, end)
@@ -79,16 +82,16 @@ class Sequence:
         return self._hashes[1 : count + 1]
 
     def find_slot(self, position: int) -> int:
-        """Where the keys and values of the token at this position lie in the pool, counted in tokens."""
+        """Compute the slot of the token at this position in the pool, counted in tokens."""
         return self.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
     def reset_prompt_logprobs(self) -> None:
-        """Of the prompt, where it is not scored to its end: the rest would come from other weights."""
+        """Discard incomplete prompt logprobs: the rest would come from other weights."""
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
 
     def append(self, token: int) -> Ended | Failed | Rejected | None:
-        """Take in the next token; how the sequence ends, if it does."""
+        """Append the next token. Returns how the sequence ends, if it does."""
         self.tokens.append(token)
         self.sampling.observe(token)
         if self.reasoning_budget:
@@ -105,7 +108,7 @@ class Sequence:
         return Ended(id, FinishReason.LENGTH) if self.num_tokens >= self._max_tokens else None
 
     def build_grammar_failure(self) -> Failed | Rejected:
-        """The end of a sequence whose matcher failed."""
+        """Build the end of a sequence whose matcher failed."""
         if self.matcher and self.matcher.error is not None:
             return Rejected(self.request.id, self.matcher.error)
         return Failed(self.request.id, "The grammar of this request failed.")

@@ -1,6 +1,6 @@
-"""The engine without its thread: every call of `step` computes one step for all sequences that run.
+"""The engine without its thread: every call of `step` computes one step for all running sequences.
 
-Knows nothing of event loops, threads or clocks, so that whole conversations can be tested one step at a time.
+Independent of event loops, threads and clocks, so that tests run whole conversations one step at a time.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .sequence import Sequence
 Floats = NDArray[np.float32]
 
 _PROMPT_LOGPROBS_PER_BATCH = 128
-"""Prompt tokens whose log-probabilities over the vocabulary are held at once."""
+"""Prompt tokens per batch of logprobs: limits the memory of [tokens, vocab] doubles."""
 
 
 class SequenceOutput(Struct, frozen=True, gc=False):
-    """key: of the sequence that it is for."""
+    """An output of a sequence, identified by its key."""
 
     key: int
     output: TokenOutput
@@ -49,7 +49,7 @@ class SequenceOutput(Struct, frozen=True, gc=False):
 
 
 class Stepper:
-    """A model, its scheduler and its pool of keys and values, which holds at least one longest sequence.
+    """A model, its scheduler and its KV cache, which holds at least one sequence of maximum length.
 
     version: the name of the model's weights.
     """
@@ -70,7 +70,7 @@ class Stepper:
         self.version = version
 
     def step(self) -> list[SequenceOutput]:
-        """Compute a step; what came of it. May raise whatever a broken machine raises: then `recover`."""
+        """Compute a step and return its outputs. If it raises anything, call `recover`."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
@@ -89,38 +89,38 @@ class Stepper:
         return outputs
 
     def offload(self, max_blocks: int = 1) -> bool:
-        """Keep some of what was computed outside of the pool, at most so many blocks; True if more could be."""
+        """Write at most `max_blocks` computed blocks to the store. Returns whether more could be written."""
         if self._files is None or self._runner is None:
             return False
         return self._files.offload(self._pool.find_block, self._runner.save, max_blocks)
 
     def replace_weights(self, version: str) -> None:
-        """The model has other weights from now on. Files of keys and values belong to those of the beginning."""
+        """Note that the model has new weights. Offload ends: its files belong to the startup weights."""
         self.version, self._files = version, None
         self.scheduler.restart_all()
         self.scheduler.disable_offload()
 
     def close(self) -> None:
-        """Give the pool's memory back; the next step takes it again. What runs will be computed from its beginning."""
+        """Free the pool's memory; the next step allocates it again and recomputes running sequences."""
         self.scheduler.restart_all()
         if self._runner is not None:
             self._runner.close()
             self._runner = None
 
     def recover(self) -> list[SequenceOutput]:
-        """After a step that raised: fail what ran; what waits will run, on an empty cache."""
+        """Recover from a step that raised: fail running sequences; waiting ones will run, with an empty cache."""
         failed = self.scheduler.reset()
         return [
             SequenceOutput(s.key, Failed(s.request.id, "The engine failed while computing a step.")) for s in failed
         ]
 
     def _compute_prompt_logprobs(self, chunk: Chunk, states: StepStates, index: int) -> list[SequenceOutput]:
-        """Each token of the chunk scores the one after it, if that belongs to the prompt."""
+        """Compute the logprob of each prompt token that follows a token of the chunk."""
         sequence, scores = chunk.sequence, chunk.sequence.prompt_logprobs
         if scores is None:
             return []
         stop = min(chunk.end, sequence.num_prompt_tokens - 1)
-        # A sequence that was preempted meets some tokens for the second time.
+        # A preempted sequence computes some tokens for the second time; their logprobs are known.
         for begin in range(max(chunk.begin, len(scores) - 1), stop, _PROMPT_LOGPROBS_PER_BATCH):
             end = min(begin + _PROMPT_LOGPROBS_PER_BATCH, stop)
             rows = log_softmax(states.compute_span_logits(index, begin - chunk.begin, end - chunk.begin))
@@ -151,7 +151,7 @@ class Stepper:
             if end:
                 outputs.append(SequenceOutput(sequence.key, end))
                 ended.append(sequence)
-        # Only now: had anything raised, all of them would still run, and `recover` would fail them all.
+        # Removed last: if anything above raises, all of them still run, and `recover` fails them.
         for sequence in ended:
             self.scheduler.remove(sequence)
         return outputs
@@ -163,7 +163,7 @@ def _announce(sequence: Sequence) -> SequenceOutput:
 
 
 def _apply_reasoning_budget(sequence: Sequence, mask: bytes | None, token: int) -> int:
-    """The token that a used-up thought has to go on with, unless the grammar refuses it."""
+    """Return the token that a spent reasoning budget forces, unless the grammar rejects it; else `token`."""
     forced = sequence.reasoning_budget.forced_token if sequence.reasoning_budget else None
     if forced is None:
         return token
@@ -185,7 +185,7 @@ def _compute_logprobs(sequences: list[Sequence], logits: Floats, tokens: list[in
 
 
 def _end_without_token(sequence: Sequence, row: Floats) -> Ended | Failed | Rejected:
-    """No token can be had: the masks together leave none, or something is broken."""
+    """End a sequence without a possible token: the masks allow none, or the logits are broken."""
     if sequence.matcher and sequence.matcher.is_broken:
         return sequence.build_grammar_failure()
     if not np.isfinite(row).all():

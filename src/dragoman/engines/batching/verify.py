@@ -1,6 +1,6 @@
-"""Whether a model says the same with keys and values in pages as by itself: a model that loads must also be right.
+"""A self-check at startup: the paged KV cache must reproduce the model's own logits.
 
-Models with another state than keys and values, or with an attention that cannot be paged, are found out here.
+It rejects models with other state than keys and values, or with attention that cannot be paged.
 """
 
 from __future__ import annotations
@@ -22,20 +22,25 @@ from .sequence import Sequence
 Floats = NDArray[np.float32]
 
 CHUNK_BOUNDARIES = (0, BLOCK_SIZE + 1, 2 * BLOCK_SIZE - 1, 2 * BLOCK_SIZE)
-"""A piece over the end of a block, one within a block, and a single token."""
+"""A chunk across the end of a block, one within a block, and a single token."""
 
 
 def build_test_tokens(vocab: int) -> list[int]:
-    """The tokens that a model is tried with."""
+    """Build the test prompt."""
     return [17 * position % vocab for position in range(CHUNK_BOUNDARIES[-1])]
 
 
 def check_paging(
     model: Model, build_runner: Callable[[int], Runner], expected: Floats, *, kind: str, tolerance: float
 ) -> None:
-    """expected: [tokens, vocab] logits that the model gives for `trial` by itself. make: a runner over so many blocks.
+    """Compare paged logits with the model's own.
 
-    kind: what the model is called. tolerance: of the largest logit. Raises EngineError.
+    build_runner: builds a runner over a number of blocks.
+    expected: [tokens, vocab] logits of the model without paging, for `build_test_tokens`.
+    kind: the model's type, for the error message.
+    tolerance: relative to the largest logit.
+
+    Raises: EngineError.
     """
     try:
         actual = _compute_in_chunks(build_runner(CHUNK_BOUNDARIES[-1] // BLOCK_SIZE + 1), model.vocab)

@@ -1,6 +1,6 @@
-"""The thread that computes. It hears of work through a queue and tells of results through one callable.
+"""The worker thread. It receives commands through a queue and reports outputs through one callable.
 
-Nothing that is held during a step is needed to give it work: whoever does never waits.
+No lock is held during a step, so submitting a command never blocks.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ class AbortSequence(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Whether steps rest until further notice."""
+    """Pauses or resumes steps."""
 
     paused: bool
 
 
 class StepTask(Struct, frozen=True):
-    """To be done between two steps. done: called with what it raised, or None, on the worker's thread."""
+    """A function to run between two steps.
+
+    on_done: called on the worker thread with the exception that it raised, or None.
+    """
 
     run: Callable[[Stepper], None]
     on_done: Callable[[Exception | None], None]
@@ -50,10 +53,13 @@ Command = AddSequence | AbortSequence | Pause | StepTask
 
 
 class Worker:
-    """Steps until it is told to stop. post: called on the thread, once a step, with all that came of it.
+    """A thread that steps until it is stopped.
 
-    A step that raises fails the sequences that ran in it and nobody else: the next step begins on an empty
-    cache. name: of the thread. sight: None for a model that sees nothing.
+    A step that raises fails only the sequences that ran in it: the next step begins with an empty cache.
+
+    post: called on the worker thread, once a step, with all of its outputs.
+    name: of the thread.
+    vision_runner: None for a text-only model.
     """
 
     def __init__(
@@ -76,9 +82,9 @@ class Worker:
         self._sequences: dict[int, Sequence] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.last_step_at = clock()
-        """When a step ended last."""
+        """Monotonic time of the last step's end."""
         self.num_running = 0
-        """Sequences that were running then."""
+        """Sequences running at that time."""
 
     def start(self) -> None:
         self._thread.start()
@@ -88,21 +94,21 @@ class Worker:
         return self._thread.is_alive()
 
     def submit(self, command: Command) -> None:
-        """Obeyed before the next step. Never blocks."""
+        """Enqueue a command; it is handled before the next step. Never blocks."""
         self._commands.append(command)
         self._wake.set()
 
     def cached_tokens(self, prompt: Tokens[int], cache_salt: str) -> int:
-        """As `core.engine.PrefixCache`. May be asked on any thread."""
+        """As `core.engine.PrefixCache`. May be called on any thread."""
         return self._stepper.scheduler.count_cached_tokens(prompt, cache_salt)
 
     def stop(self) -> None:
-        """End after the present step."""
+        """Stop after the current step."""
         self._stopping = True
         self._wake.set()
 
     def abandon(self) -> None:
-        """Do nothing more, and tell nobody, whenever the present step may end."""
+        """Stop without waiting: drop the outputs of the current step whenever it ends."""
         self._abandoned = True
         self.stop()
 
@@ -123,7 +129,7 @@ class Worker:
         self._offload(_UNLIMITED)
 
     def _wait_for_work(self) -> None:
-        """Between two steps: nothing is waited for as long as there is something to do."""
+        """Handle commands between two steps; blocks only while there is no work."""
         has_more = self._offload(1)
         if not (has_more or self._can_step):
             self._wake.wait()
@@ -148,7 +154,7 @@ class Worker:
         return failures or (self._stepper.step() if self._can_step else [])
 
     def _prepare_images(self, sequence: Sequence) -> bool:
-        """Before it is scheduled: whatever is wrong with its images, nobody else's step fails of it."""
+        """Prepare the images of a sequence before it is scheduled, so that their faults fail no other sequence."""
         if self._vision_runner is None or not sequence.request.images:
             return True
         try:
@@ -177,7 +183,7 @@ class Worker:
                 self._run_task(command)
 
     def _run_task(self, task: StepTask) -> None:
-        """What it raises is told to who ordered it, and is no failure of a step."""
+        """Run a task. Its exception goes to its caller and is not a failed step."""
         try:
             task.run(self._stepper)
         except Exception as error:

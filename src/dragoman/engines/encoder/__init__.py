@@ -1,4 +1,4 @@
-"""Encoders of the BERT and RoBERTa families in numpy: they read texts, and write none."""
+"""Encoders of the BERT and RoBERTa families in numpy, for embeddings and reranking."""
 
 from .engine import BertEmbedder, BertScorer, load
 

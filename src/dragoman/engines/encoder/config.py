@@ -1,7 +1,7 @@
-"""What an encoder's directory says of itself, checked. Knows nothing of weights or requests.
+"""Reads and validates an encoder's configuration files. Independent of weights and requests.
 
-config.json is transformers'; modules.json and the files that it points to are sentence-transformers', and may be
-missing. Whatever they may say and this engine does not compute is refused here, by name.
+config.json is transformers'; modules.json and the files that it points to are sentence-transformers', and are
+optional. Settings that this engine does not support are rejected by name.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ T = TypeVar("T")
 
 
 class EncoderConfig(Struct, frozen=True):
-    """Shapes of an encoder. prefix: of its tensors' names, where they stand in a larger model.
+    """Dimensions of an encoder.
 
-    first_position: of a text's first token; RoBERTa counts from behind the padding's id. positions: most tokens.
+    prefix: of its tensors' names inside a larger model.
+    first_position: of a text's first token; RoBERTa counts from the padding id + 1.
+    positions: maximum number of tokens.
     """
 
     family: str
@@ -56,7 +58,7 @@ class EncoderConfig(Struct, frozen=True):
 
 
 class PoolingConfig(Struct, frozen=True):
-    """What becomes of the tokens' vectors. max_tokens: less than the model's positions, or None."""
+    """Pooling of token vectors to an embedding. max_tokens: if less than the model's positions, else None."""
 
     pooling: Pooling = Pooling.MEAN
     normalized: bool = True
@@ -66,7 +68,7 @@ class PoolingConfig(Struct, frozen=True):
 
 
 class ScoringConfig(Struct, frozen=True):
-    """A classification head with one label. sigmoid: its last function, unless it is none."""
+    """A classification head with one label. sigmoid: whether a sigmoid is its last function."""
 
     sigmoid: bool = True
 
@@ -109,7 +111,7 @@ class _Transformer(Struct):
 
 
 def read_config(directory: Path) -> tuple[EncoderConfig, PoolingConfig | ScoringConfig]:
-    """The encoder, and what stands on it. Raises EngineError."""
+    """Read the encoder's configuration and that of its head. Raises EngineError."""
     path = directory / "config.json"
     file = _decode(path, _File)
     architecture = file.architectures[0] if file.architectures else ""
@@ -156,7 +158,7 @@ def _find_unsupported(file: _File, architecture: str) -> str | None:
 
 
 def _has_sigmoid(path: Path, file: _File) -> bool:
-    """A cross-encoder's scores pass a sigmoid unless it says otherwise, as in sentence-transformers."""
+    """Whether scores pass a sigmoid: the default of sentence-transformers' cross-encoders."""
     activation = file.sentence_transformers.activation_fn if file.sentence_transformers else None
     activation = activation or file.sbert_ce_default_activation_function
     name = "Sigmoid" if activation is None else activation.rpartition(".")[2]
@@ -183,7 +185,7 @@ def _read_pooling(directory: Path, file: _File) -> PoolingConfig:
 
 
 def _read_transformer(directory: Path) -> _Transformer:
-    """sentence_bert_config.json: how long a text may be is less there than the model could take."""
+    """Read sentence_bert_config.json, whose maximum length may be less than the model's."""
     path = directory / "sentence_bert_config.json"
     if not path.exists():
         return _Transformer()
@@ -204,7 +206,7 @@ _POOLING_NAMES = {"cls": Pooling.CLS, "mean": Pooling.MEAN, "max": Pooling.MAX, 
 
 
 def _read_pooling_mode(path: Path) -> Pooling:
-    """One switch a kind (of which exactly one is on), or since sentence-transformers 5 one name."""
+    """Read the pooling mode: one flag per mode (exactly one is on), or since sentence-transformers 5 one name."""
     fields = _decode(path, dict[str, Raw])
     name = msgspec.json.decode(fields["pooling_mode"]) if "pooling_mode" in fields else None
     if isinstance(name, str) and name in _POOLING_NAMES:

@@ -1,4 +1,4 @@
-"""The engines over an encoder: texts to vectors, or pairs of texts to scores. Loading them from a directory."""
+"""Engines over an encoder: embeddings of texts, or scores of text pairs; and their loading."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .model import Bert, EncoderInput, load_linear
 Floats = NDArray[np.float32]
 
 _MAX_BATCH_TOKENS = 4096
-"""Of a batch: more does not make the products any faster."""
+"""Tokens of a batch: larger matrix products are no faster."""
 
 
 class _BatchedEngine:
-    """An encoder on a thread of its own; `compute` makes a result of each text's states."""
+    """An encoder on its own thread; `compute` maps the states of each text to a result."""
 
     def __init__(self, bert: Bert, compute: Callable[[Floats], Floats], max_tokens: int, max_waiting: int) -> None:
         self._vocab = bert.config.vocab
@@ -74,7 +74,7 @@ class BertEmbedder(_BatchedEngine):
 
 
 class BertScorer(_BatchedEngine):
-    """A `core.engine.Scorer`. sigmoid: what a score passes unless a request says otherwise."""
+    """A `core.engine.Scorer`. sigmoid: whether scores pass a sigmoid by default."""
 
     def __init__(
         self, bert: Bert, head: Callable[[Floats], Floats], *, sigmoid: bool, max_tokens: int, max_waiting: int = 1024
@@ -91,7 +91,7 @@ class BertScorer(_BatchedEngine):
 
 
 def pool_states(states: Floats, pooling: Pooling) -> Floats:
-    """[tokens, hidden] of one text to [hidden]."""
+    """Pool states [tokens, hidden] of one text to [hidden]."""
     match pooling:
         case Pooling.MEAN:
             return states.sum(axis=0) / np.float32(len(states))
@@ -106,10 +106,11 @@ def pool_states(states: Floats, pooling: Pooling) -> Floats:
 
 
 def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int = 1024) -> BertEmbedder | BertScorer:
-    """The engine for a directory of config.json and *.safetensors, not started yet.
+    """Load the engine for a directory of config.json and *.safetensors, not started yet.
 
-    max_model_len: tokens of an input, at most what the model has positions for; by default what the directory says.
-    Raises EngineError where the model cannot be served.
+    max_model_len: tokens of an input, at most the model's positions; by default as configured in the directory.
+
+    Raises: EngineError for an unsupported model.
     """
     config, task = read_config(directory)
     max_positions = config.positions
@@ -139,7 +140,7 @@ def load(directory: Path, *, max_model_len: int | None = None, max_waiting: int 
 
 
 def _drop_pooler(config: EncoderConfig, tensors: Tensors) -> None:
-    """What was trained beside the encoder for guessing words, and no vector is made with."""
+    """Drop the pooler: trained for next-sentence prediction, unused by embeddings."""
     for prefix in ("", config.prefix):
         tensors.drop_all(f"{prefix}pooler.")
     for name in ("cls.", "lm_head."):
@@ -147,7 +148,7 @@ def _drop_pooler(config: EncoderConfig, tensors: Tensors) -> None:
 
 
 def _build_head(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> Callable[[Floats], Floats]:
-    """From the first token's state to one number; BERT's pooler is RoBERTa's classifier.dense."""
+    """Build the head, from the first token's state to one number; BERT's pooler is RoBERTa's classifier.dense."""
     bert = config.family == "bert"
     dense = load_linear(
         tensors, block_sizes, "bert.pooler.dense" if bert else "classifier.dense", config.hidden, config.hidden

@@ -1,7 +1,7 @@
-"""BERT and RoBERTa in numpy: token ids in, a vector a token out (https://arxiv.org/abs/1810.04805).
+"""BERT and RoBERTa in numpy: token ids to a vector per token (https://arxiv.org/abs/1810.04805).
 
-A text's vectors depend on its own tokens alone, to the last bit: the texts of a batch share the matrix products, of
-which a row does not depend on the others, and attend each to itself. Knows nothing of pooling or requests.
+A text's vectors are bitwise independent of the rest of its batch: texts share the matrix products, whose rows are
+independent, and each attends to itself. Independent of pooling and requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 class EncoderInput(Struct, frozen=True):
-    """One text, or two as one. second: where the second one's segment begins; None where there is one."""
+    """One text, or a pair. second: offset of the second text's segment; None for one text."""
 
     ids: tuple[int, ...]
     second: int | None = None
@@ -52,7 +52,7 @@ class _Layer(Struct, frozen=True):
 
 
 class Bert:
-    """One encoder's weights. `states` may be called from one thread at a time."""
+    """The weights of an encoder. `compute_states` may be called from one thread at a time."""
 
     def __init__(self, config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes) -> None:
         self.config = config
@@ -68,12 +68,12 @@ class Bert:
             for index in range(config.layers)
         ]
         self._activation = _gelu if config.activation == "gelu" else _relu
-        # Buffers of old checkpoints, and what a task that is not ours trained.
+        # Buffers of old checkpoints, and heads of other tasks.
         for name in ("position_ids", "token_type_ids"):
             tensors.drop(names + name)
 
     def compute_states(self, batch: Sequence[EncoderInput]) -> list[Floats]:
-        """[tokens, hidden] for each piece."""
+        """Compute [tokens, hidden] for each input."""
         lengths = [len(item.ids) for item in batch]
         ends = np.cumsum(lengths)
         spans = [slice(int(end) - length, int(end)) for end, length in zip(ends, lengths, strict=True)]
@@ -85,7 +85,7 @@ class Bert:
         return [rows[span] for span in spans]
 
     def _embed(self, batch: Sequence[EncoderInput], lengths: list[int]) -> Floats:
-        """[rows, hidden], padded to a multiple of ROWS."""
+        """Embed the inputs as [rows, hidden], padded to a multiple of ROWS."""
         total = sum(lengths)
         rows = np.zeros((round_up(total, ROWS), self.config.hidden), np.float32)
         ids = np.fromiter((id for item in batch for id in item.ids), np.int64, total)
@@ -132,13 +132,13 @@ def _load_layer(config: EncoderConfig, tensors: Tensors, block_sizes: BlockSizes
 
 
 def load_linear(tensors: Tensors, block_sizes: BlockSizes, name: str, inner: int, outer: int) -> Linear:
-    """The layer of this name, from `inner` numbers to `outer`."""
+    """Load the layer of this name, from `inner` inputs to `outer` outputs."""
     weight = tensors.take(f"{name}.weight", outer, inner)
     return Linear(weight.T, block_sizes, tensors.take(f"{name}.bias", outer))
 
 
 def _group_by_length(spans: Sequence[slice]) -> list[Ints]:
-    """Row numbers, [texts, tokens]: texts of one length attend in one call, which is one product a text and head."""
+    """Group rows by text length, as [texts, tokens]: texts of one length attend in one call."""
     groups: dict[int, list[int]] = {}
     for span in spans:
         groups.setdefault(span.stop - span.start, []).append(span.start)

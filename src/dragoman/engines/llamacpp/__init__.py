@@ -1,4 +1,4 @@
-"""Models in GGUF files, computed by llama.cpp in a process of its own. Needs the extra `llamacpp`."""
+"""Models in GGUF files, computed by llama.cpp in a separate process. Needs the extra `llamacpp`."""
 
 from .gguf import GgufMetadata, find_parts, read_metadata
 from .load import LlamaCppOptions, Projector, load, load_pooling_engine

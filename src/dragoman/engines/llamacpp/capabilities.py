@@ -1,4 +1,4 @@
-"""What llama.cpp can do, whatever model it has. Pure: this needs no llama.cpp."""
+"""Capabilities of llama.cpp, independent of the model. Pure: does not need llama.cpp."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _PARAMETERS = frozenset(
         "truncate_prompt",
     }
 )
-"""Presence and frequency penalties are not among them: llama.cpp's count the prompt's tokens too."""
+"""Without presence and frequency penalties: llama.cpp also counts the prompt's tokens."""
 
 
 def build_capabilities(vocab: int, *, images: bool = False) -> Capabilities:
-    """vocab: token ids. images: with a projector."""
+    """Build the capabilities. vocab: number of token ids. images: whether a projector is loaded."""
     features = _FEATURES | {Feature.IMAGES} if images else _FEATURES
     return Capabilities(features, _PARAMETERS, max_logprobs=vocab)

@@ -1,7 +1,7 @@
-"""The process that llama.cpp runs in: `python -m dragoman.engines.llamacpp.child`, the settings on its standard input.
+"""The llama.cpp process: `python -m dragoman.engines.llamacpp.child`, with its settings as JSON on standard input.
 
-A process of its own, since llama.cpp ends a process that it has lost its way in. It lives as long as its standard
-input is open, and says one line when the model is loaded. Knows no request: those come to the socket.
+A separate process, since llama.cpp aborts its process on internal errors. It runs while its standard input is open,
+and prints one line when the model is loaded. Requests arrive at a Unix socket.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .process import READY, LaunchSettings
 def main() -> int:
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchSettings)
     if launch.marker:
-        os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # the only way to tell it
+        os.environ["LLAMA_MEDIA_MARKER"] = launch.marker  # llama.cpp reads the marker only from the environment
     try:
         xllamacpp: Any = import_module("xllamacpp")
     except ImportError as error:
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: ANN401 - the library has no types
-    """llama.cpp's own parameters. It listens nowhere but on the socket, and only to who has the key."""
+    """Build llama.cpp's parameters. It listens only on the Unix socket and requires the key."""
     params = xllamacpp.CommonParams()
     params.model.path = launch.path
     params.hostnames, params.api_keys = [launch.socket], [launch.key]
@@ -47,12 +47,12 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     params.use_jinja, params.chat_template = False, "chatml"
     params.n_ctx, params.n_parallel, params.kv_unified = launch.context, launch.sequences, launch.unified
     params.n_batch, params.n_ubatch = launch.batch, launch.ubatch
-    # Slots are chosen here, and what one owner's prompt left behind is never shown to another.
+    # The engine assigns slots, so that cached prompts are never shared between cache salts.
     params.cache_ram_mib, params.cache_idle_slots, params.ctx_shift = 0, False, False
     params.n_threads_http = launch.sequences + 4
     params.n_gpu_layers = launch.gpu_layers
     if launch.gpu_layers == 0 or not any("GPU" in device["type"].name for device in xllamacpp.get_device_info()):
-        # On a CPU, what runs beside a sequence shows in its numbers with it, far more than without.
+        # On a CPU, flash attention makes a sequence's logits depend much more on the rest of the batch.
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     kv_type = xllamacpp.ggml_type[f"GGML_TYPE_{launch.kv_type}"]
     params.cache_type_k, params.cache_type_v = kv_type, kv_type
@@ -64,7 +64,7 @@ def build_parameters(xllamacpp: Any, launch: LaunchSettings) -> Any:  # noqa: AN
     if launch.mmproj is not None:
         params.mmproj.path = launch.mmproj
         params.mmproj_use_gpu = launch.gpu_layers != 0
-        # What is no image is a video to it, for which it would start a program. There is none beside the socket.
+        # llama.cpp treats other files as video and would start ffmpeg; this directory contains none.
         params.video_ffmpeg_bin_dir = str(Path(launch.socket).parent)
     return params
 

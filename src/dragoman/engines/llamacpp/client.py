@@ -1,4 +1,4 @@
-"""Asks llama.cpp's server, over its socket. Knows its routes and nothing of sequences."""
+"""An HTTP client of llama.cpp's server over its Unix socket. Independent of sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONNECTION_LOST = "The connection to llama.cpp was lost."
 
 
 class LlamaCppClient:
-    """Every question has a connection of its own: closing it is how an answer is given up."""
+    """Every request has its own connection: closing it cancels the request."""
 
     def __init__(self, socket: str, key: str) -> None:
         self._client = httpx2.AsyncClient(
@@ -27,7 +27,7 @@ class LlamaCppClient:
             ),
             base_url="http://llama.cpp",
             headers={"Authorization": f"Bearer {key}", "Connection": "close", "Content-Type": "application/json"},
-            # However long a model thinks: a process that has died closes the socket.
+            # No timeout for slow models: a process that dies closes the socket.
             timeout=None,
         )
 
@@ -35,7 +35,7 @@ class LlamaCppClient:
         await self._client.aclose()
 
     async def complete(self, body: CompletionBody) -> AsyncGenerator[CompletionChunk]:
-        """Events of a stream, or the one of a whole completion. Raises EngineError."""
+        """Request a completion: yields the events of a stream, or the single non-streamed one. Raises EngineError."""
         try:
             async with self._client.stream("POST", "/completion", content=_encode(body)) as response:
                 if response.status_code != 200 or not body.stream:
@@ -50,9 +50,9 @@ class LlamaCppClient:
             raise EngineError(f"llama.cpp sent an unexpected message: {error}") from error
 
     async def embed(self, inputs: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
-        """What the model makes of each input, as it comes out of its pooling; NaN where it gives no number.
+        """Compute the pooled output of each input; NaN for non-finite numbers.
 
-        Raises EngineError.
+        Raises: EngineError.
         """
         body = _encode({"input": inputs, "embd_normalize": -1})
         try:
@@ -68,7 +68,7 @@ class LlamaCppClient:
         ]
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
-        """What llama.cpp makes of a part of a prompt, with its control tokens. Raises EngineError."""
+        """Tokenize a part of a prompt, with control tokens. Raises EngineError."""
         try:
             response = await self._client.post(
                 "/tokenize", content=_encode_tokenize_body(text, add_special=False, parse_special=True)
@@ -79,9 +79,9 @@ class LlamaCppClient:
 
 
 def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> tuple[int, ...]:
-    """Blocking: what llama.cpp makes of a text in which names of control tokens are text.
+    """Tokenize a text without parsing names of control tokens. Blocking.
 
-    add: with what the vocabulary puts around one that is no part of another.
+    add_special: add the vocabulary's BOS and EOS tokens.
     """
     response = _post(
         socket, key, "/tokenize", _encode_tokenize_body(text, add_special=add_special, parse_special=False)
@@ -90,9 +90,9 @@ def tokenize(socket: str, key: str, text: str, *, add_special: bool = False) -> 
 
 
 def count_tokens(socket: str, key: str, part: Mapping[str, object]) -> int:
-    """Blocking: tokens of a conversation with this part of a message and nothing else.
+    """Count the tokens of a conversation with only this message part. Blocking.
 
-    Raises RequestError with llama.cpp's reason where it refuses the part, EngineError where it does not answer.
+    Raises: RequestError with llama.cpp's reason if it rejects the part, EngineError if it does not respond.
     """
     body = _encode({"messages": [{"role": "user", "content": [part]}]})
     try:

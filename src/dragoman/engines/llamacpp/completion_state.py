@@ -1,4 +1,5 @@
-"""One sequence's answer: what llama.cpp is asked, what its words mean, what to ask when it did not tell all. Pure."""
+"""State of one sequence over llama.cpp completions: request bodies, parsing of events, recovery of unreported tokens.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +13,25 @@ from .token_text import TokenText
 from .wire import CompletionBody, CompletionChunk, ScoredToken
 
 _MAX_SEED = 2**32 - 1
-"""The largest number of 32 bits stands for any seed."""
+"""llama.cpp's LLAMA_DEFAULT_SEED (2**32 - 1): a random seed."""
 
 _RESPONSE_FIELDS = ("tokens", "tokens_predicted", "stop", "stop_type", "completion_probabilities")
-"""Of the last event; the rest of it repeats the whole prompt."""
+"""Fields of the last event; the others repeat the whole prompt."""
 
 
 _CONTEXT_EXCEEDED = "Context size has been exceeded"
 
 
 class ContextExceeded(EngineError):
-    """llama.cpp was ahead of what it had told, and all sequences together had more tokens than it has room for."""
+    """llama.cpp exceeded its context: it generates ahead of what it reports, and all sequences together were too
+    long."""
 
 
 class _NextCompletion(Struct, frozen=True):
-    """What to ask next. count: this many tokens by themselves, since a completion that is no stream names all its
-    tokens; 0 is all that are left, as a stream. mask: a bias that leaves only what the guard allows.
+    """The next completion request.
+
+    count: number of tokens, non-streamed, since such a response lists all of its tokens; 0 streams all that are left.
+    mask: a bias that excludes all but the tokens allowed by the filter.
     """
 
     count: int = 0
@@ -35,10 +39,13 @@ class _NextCompletion(Struct, frozen=True):
 
 
 class CompletionState:
-    """over: Ended or Failed has been said. Until then, when a completion has ended or is `stale`, ask again.
+    """State of one sequence. Until it has finished, a new completion is requested when one ends or is stale.
 
-    stale: what the completion still has to say follows something that was not to be, or that cannot be known.
-    eog: ids that llama.cpp ends an answer at. context: tokens of prompt and answer. seed: of the first completion.
+    is_finished: Ended or Failed was returned.
+    is_stale: further events of the completion follow a token that was rejected or could not be recovered.
+    eog: ids at which llama.cpp ends generation.
+    context: maximum tokens of prompt and output.
+    seed: of the first completion.
     """
 
     def __init__(
@@ -58,7 +65,7 @@ class CompletionState:
         return (*self.request.prompt, *self.output)
 
     def build_body(self, slot: int, *, cached: bool) -> CompletionBody:
-        """What to ask now. cached: what the slot holds may be used."""
+        """Build the next completion request. cached: whether the slot's contents may be reused."""
         request, sampling, completion = self.request, self.request.sampling, self._next
         until_min_tokens = request.min_tokens - len(self.output)
         remaining = request.max_tokens - len(self.output)
@@ -81,14 +88,14 @@ class CompletionState:
             return_progress=completion.count == 0,
             logit_bias=self._filter.build_bias(self.output) if completion.mask is None else completion.mask,
             n_probs=0 if request.logprobs is None else max(request.logprobs, 1),
-            # Only a first completion: a grammar begins with what is sampled, and knows of nothing before it.
+            # Only in the first completion: a grammar starts at the first sampled token and ignores earlier ones.
             grammar=_add_grammar_header(request.grammar or "") if self._num_completions == 1 else "",
             response_fields=_RESPONSE_FIELDS,
         )
 
     def feed(self, chunk: CompletionChunk) -> list[TokenOutput]:
-        """What follows from one event. Raises EngineError where llama.cpp says that it failed, NoRoom where it may not
-        fail again."""
+        """Process one event. Raises EngineError if llama.cpp reports a failure, ContextExceeded if it ran out of
+        context."""
         if chunk.error is not None:
             error_type = ContextExceeded if _CONTEXT_EXCEEDED in chunk.error.message else EngineError
             raise error_type(f"llama.cpp: {chunk.error.message or chunk.error.type}")
@@ -106,12 +113,12 @@ class CompletionState:
                     break
                 outputs += self._accept_token(token, scores.get(token))
         if chunk.stop_type == "eos" and not (self.is_finished or self.is_stale):
-            # An end that the model's file does not name.
+            # An end token that the model file does not declare.
             outputs.append(self._finish(Ended(self.request.id, FinishReason.STOP)))
         return outputs
 
     def _recover_tokens(self, chunk: CompletionChunk) -> tuple[int, ...]:
-        """Those of an event, with those that it does not tell of. Stale, and none, where they cannot be found out."""
+        """Recover the tokens of an event, including unreported ones. Empty and stale if they are ambiguous."""
         missing = chunk.tokens_predicted - self._num_predicted - len(chunk.tokens)
         self._num_predicted = chunk.tokens_predicted
         if not missing:
@@ -141,7 +148,7 @@ class CompletionState:
         return outputs
 
     def _replace_token(self) -> list[TokenOutput]:
-        """A token came that may not. Ask for another one, if any may come."""
+        """Replace a rejected token: request another one, if any is allowed."""
         if self._current.mask is not None:
             return [self._finish(Failed(self.request.id, "The model returned invalid probabilities."))]
         mask = self._filter.build_mask(self.output)
@@ -164,7 +171,8 @@ class CompletionState:
 
 
 def _add_grammar_header(grammar: str) -> str:
-    """llama.cpp knows llguidance's grammars by their first words, and none that is several in one (JSON)."""
+    """Add the header by which llama.cpp recognizes llguidance grammars; it does not accept a JSON list of several
+    grammars."""
     if not grammar or grammar.startswith("{"):
         return ""
     if grammar.startswith("%llguidance"):

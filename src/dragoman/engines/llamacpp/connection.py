@@ -1,4 +1,4 @@
-"""The process that llama.cpp runs in, and a client of it: what every engine over it starts, ends and watches."""
+"""A llama.cpp process with a client: shared lifecycle and health of all engines over it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .process import LlamaCppProcess
 
 
 class LlamaCppConnection:
-    """Closed at first, also over a process that runs already."""
+    """Initially closed, even if the process already runs."""
 
     def __init__(self, process: LlamaCppProcess) -> None:
         self._process = process
@@ -18,7 +18,7 @@ class LlamaCppConnection:
 
     @property
     def client(self) -> LlamaCppClient:
-        """Raises EngineError while it is closed."""
+        """The client. Raises EngineError while closed."""
         if self._client is None:
             raise EngineError("The engine is not running.")
         return self._client
@@ -29,12 +29,12 @@ class LlamaCppConnection:
 
     @property
     def is_broken(self) -> bool:
-        """It is open, to a process that has ended."""
+        """Whether the connection is open but the process has ended."""
         return self.is_open and not self._process.is_alive
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be asked."""
+        """Why requests cannot be sent; None if they can."""
         if not self.is_open:
             return "the engine is not running"
         return "llama.cpp's process has ended" if self.is_broken else None

@@ -1,4 +1,4 @@
-"""The engine over llama.cpp's server: which sequences it has, and what they are told. A `core.engine.TokenEngine`."""
+"""The engine over llama.cpp's server: queueing, slots and delivery. A `core.engine.TokenEngine`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .wire import CompletionBody
 log = logging.getLogger(__name__)
 
 MARGIN_TOKENS = 8
-"""Tokens a slot beyond what sequences may have: llama.cpp is always somewhat ahead of what is known here."""
+"""Extra tokens per slot: llama.cpp generates somewhat ahead of what it has reported."""
 
 MAX_REJECTIONS = 100
 
@@ -39,9 +39,10 @@ _CANNOT_RESUME_IMAGES = (
 
 
 class _ActiveSequence:
-    """A sequence that waits or runs. rank: lower runs first. refusals: how often llama.cpp had no room for it.
+    """A waiting or running sequence.
 
-    begun: llama.cpp has said something of it in the slot that it has.
+    rank: scheduling order; lower runs first.
+    has_begun: llama.cpp has sent an event for it in its current slot.
     """
 
     def __init__(self, state: CompletionState, deliver: OutputCallback, number: int) -> None:
@@ -53,7 +54,7 @@ class _ActiveSequence:
 
     @property
     def keys(self) -> tuple[int, ...]:
-        """Its tokens, as slots know them."""
+        """Its cache keys, see `build_cache_keys`."""
         return build_cache_keys(self.state.tokens, self.state.request.images)
 
     @property
@@ -62,10 +63,10 @@ class _ActiveSequence:
 
 
 class LlamaCppEngine:
-    """Not started yet, over a process that may be.
+    """An engine over a llama.cpp process. Not started yet; the process may run already.
 
-    Sequences wait here and get a slot each. When their tokens no longer fit together the least urgent one gives up
-    its slot and goes on later, as in vLLM. words: of a model that sees.
+    Sequences queue here and get a slot each. When their tokens exceed the context, the one of lowest priority is
+    preempted and resumed later, as in vLLM. prompt_writer: of a vision model.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class LlamaCppEngine:
 
     @property
     def pid(self) -> int | None:
-        """Of llama.cpp's process, while there is one."""
+        """Process id of llama.cpp, while it runs."""
         return self._connection.pid
 
     async def start(self) -> None:
@@ -107,7 +108,7 @@ class LlamaCppEngine:
     async def stop(self) -> None:
         active, self._active = self._active, {}
         tasks = [sequence.task for sequence in active.values() if sequence.task is not None]
-        self._waiting.clear()  # so that nobody takes the place of those who go
+        self._waiting.clear()  # so that no waiting sequence takes a freed slot
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -177,7 +178,7 @@ class LlamaCppEngine:
         return SlotPool(scheduler.max_num_seqs, caching=scheduler.enable_prefix_caching)
 
     def _admit(self) -> None:
-        """Those whose turn it is, as far as there are slots and room for what they have now."""
+        """Admit waiting sequences while there are slots and room for their current tokens."""
         while self._waiting and self._slots.num_free and self._has_room_for(self._waiting[0]):
             sequence = self._waiting.pop(0)
             if not self._running:
@@ -186,11 +187,11 @@ class LlamaCppEngine:
             slot, cached = self._slots.acquire(sequence.keys, sequence.state.request.cache_salt)
             sequence.has_begun = False
             sequence.task = asyncio.create_task(self._serve(sequence, slot, cached))
-            # Not in the task itself: one that is cancelled before its first step takes no step at all.
+            # A callback rather than code in the task: a task that is cancelled before its first step never runs.
             sequence.task.add_done_callback(partial(self._on_task_done, sequence, slot))
 
     def _has_room_for(self, sequence: _ActiveSequence) -> bool:
-        """Whether there is room for it, and for some tokens more of each."""
+        """Whether the context has room for it, and for some more tokens of each sequence."""
         sequences = [*self._running, sequence]
         return (
             not self._running
@@ -215,7 +216,7 @@ class LlamaCppEngine:
         except DragomanError as error:
             self._deliver(sequence, Failed(request.id, error.message))
         except Exception:
-            # A matcher that fails, say: it takes nobody else with it, and its sequence does not wait for ever.
+            # For example a matcher that raises: only this sequence fails.
             log.exception("%s failed", request.id)
             self._deliver(sequence, Failed(request.id, "The engine failed."))
 
@@ -223,10 +224,10 @@ class LlamaCppEngine:
         request = sequence.state.request
         sequence.task = None
         self._running.remove(sequence)
-        # Of a slot in which nothing was begun it is not known whose tokens it holds.
+        # If no event arrived, the slot's contents are unknown.
         self._slots.release(slot, sequence.keys if sequence.has_begun else (), request.cache_salt)
         if self._active.get(request.id) is sequence:
-            # It has neither ended nor been aborted: it gave way to others.
+            # Neither ended nor aborted: it was preempted.
             insort(self._waiting, sequence, key=lambda queued: queued.rank)
         if self._connection.is_open:
             self._admit()
@@ -255,9 +256,9 @@ class LlamaCppEngine:
         return msgspec.structs.replace(body, prompt=prompt)
 
     def _preempt_if_full(self) -> None:
-        """The least urgent sequence gives way when they do not fit together. One alone always does.
+        """Preempt the sequence of lowest priority if the context is full. A single sequence always fits.
 
-        Whoever is leaving already is left to hang up in peace: it has no room any more.
+        Sequences that are already being cancelled are not counted.
         """
         remaining = [
             sequence for sequence in self._running if sequence.task is not None and not sequence.task.cancelling()
@@ -268,7 +269,7 @@ class LlamaCppEngine:
                 task.cancel()
 
     def _deliver(self, sequence: _ActiveSequence, output: TokenOutput) -> None:
-        """A receiver that raises takes nothing away from the others."""
+        """Deliver an output. A receiver that raises does not affect other sequences."""
         if self._active.get(sequence.state.request.id) is not sequence:
             return
         if isinstance(output, (Ended, Failed, Rejected)):

@@ -1,4 +1,4 @@
-"""Reads what a GGUF file says of itself, without its tensors. Knows nothing of models.
+"""Reads the metadata of GGUF files, without tensors. Independent of models.
 
 Format: magic, version, counts, then key, type and value of each entry
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Every length is checked before it is used.
@@ -27,7 +27,7 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
 class GgufMetadata(Struct, frozen=True):
-    """path: of the file, of the first one of several. values: by their keys."""
+    """Metadata of a GGUF model. path: of its file, the first of a split model. values: by key."""
 
     path: Path
     values: Mapping[str, Value]
@@ -51,7 +51,7 @@ class GgufMetadata(Struct, frozen=True):
         return tuple(item for item in self._get_array(key) if not isinstance(item, str))
 
     def build_architecture_key(self, key: str) -> str:
-        """The key of a value that belongs to the architecture: `llama.context_length`."""
+        """Build an architecture-specific key, such as `llama.context_length`."""
         return f"{self.architecture}.{key}"
 
     @property
@@ -68,7 +68,7 @@ class GgufMetadata(Struct, frozen=True):
 
 
 def read_metadata(path: Path) -> GgufMetadata:
-    """Raises EngineError for what is not a GGUF file, or one of several of which not all are there."""
+    """Read metadata. Raises EngineError for an invalid GGUF file, or a split model with missing files."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             values = _Reader(path, data).read()
@@ -82,7 +82,7 @@ def read_metadata(path: Path) -> GgufMetadata:
 
 
 def find_parts(path: Path) -> tuple[Path, ...]:
-    """All files of a model, of which this is the first."""
+    """Find all files of a split model, given the first."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return (path,)
@@ -99,7 +99,7 @@ def _check_parts(path: Path) -> None:
 
 
 class _Reader:
-    """Goes through a file once."""
+    """A sequential reader of a GGUF file."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._position = path, data, 0

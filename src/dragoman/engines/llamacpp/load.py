@@ -1,4 +1,4 @@
-"""Loads a GGUF file: starts llama.cpp on it, and tries whether it reads text as we do."""
+"""Loads a GGUF file: starts llama.cpp and checks that both tokenizers agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .token_text import TokenText
 from .vision import ImageToken, LlamaCppVision, build_prompt_writer
 
 _DEFAULT_KV_BYTES = 2 << 30
-"""Bytes for keys and values, unless their number is told."""
+"""Default size of the KV cache, bytes."""
 
 _BATCH, _UBATCH = 2048, 512
 
@@ -41,7 +41,7 @@ _RANK_POOLING = 4
 """By llama.cpp's llama_pooling_type."""
 
 _DEFAULT_MAX_INPUT_TOKENS = 8192
-"""Tokens, unless more are asked for: an input is computed in one step, which takes memory."""
+"""Default maximum input of a pooling model, tokens: an input is computed in one step, which takes memory."""
 
 _TEST_TEXTS = (
     "Hello, world! It's 12345 o'clock, don't you think?",
@@ -53,7 +53,11 @@ _TEST_TEXTS = (
 
 
 class LlamaCppOptions(Struct, frozen=True):
-    """dtype: numbers of the cache of keys and values; weights stay as the file has them. The rest is as in Launch."""
+    """Options of llama.cpp.
+
+    dtype: of the KV cache; weights stay as in the file.
+    gpu_layers, threads: as in LaunchSettings.
+    """
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     gpu_layers: int = -1
@@ -61,14 +65,14 @@ class LlamaCppOptions(Struct, frozen=True):
 
 
 class Projector(Struct, frozen=True):
-    """A file with what makes images into what the model reads. token: stands for them in ids."""
+    """A multimodal projector file. token: the image placeholder."""
 
     metadata: GgufMetadata
     token: ImageToken
 
 
 class LoadedGguf(Struct, frozen=True):
-    """vision: of a model with a projector."""
+    """A loaded model. vision: None without a projector."""
 
     engine: LlamaCppEngine
     vision: LlamaCppVision | None
@@ -82,10 +86,11 @@ def load(
     clock: Callable[[], float] = time.monotonic,
     projector: Projector | None = None,
 ) -> LoadedGguf:
-    """The engine for a GGUF file; blocking. llama.cpp runs already, the engine is not started yet.
+    """Load the engine for a GGUF file. Blocking; llama.cpp runs afterwards, the engine is not started yet.
 
-    tokenizer: of the file's own vocabulary. Raises EngineError where the model cannot be served, or llama.cpp would
-    read a text as other tokens than the tokenizer.
+    tokenizer: built from the file's vocabulary.
+
+    Raises: EngineError if the model is not supported, or llama.cpp tokenizes a text differently.
     """
     config = limits.build_config(
         max_positions=read_max_positions(metadata),
@@ -99,7 +104,7 @@ def load(
     eog = find_end_tokens(metadata)
     launch = _build_launch(metadata, config, options or LlamaCppOptions())
     if projector is not None:
-        # A text with it in it can come from nobody but this process.
+        # Random, so that no client can insert the marker into a text.
         launch = _add_projector(launch, projector, marker=f"<__media_{secrets.token_hex(16)}__>")
     process = _start_checked(LlamaCppProcess(launch), tokenizer, metadata)
     size = max(metadata.vocab_size, tokenizer.vocab_size)
@@ -127,7 +132,7 @@ def load_pooling_engine(
     max_waiting: int = 1024,
     options: LlamaCppOptions | None = None,
 ) -> LlamaCppEmbedder | LlamaCppScorer:
-    """The same for a file whose model makes vectors or scores. max_model_len: tokens of an input."""
+    """Load a pooling engine, for embeddings or scores. max_model_len: maximum input, tokens."""
     pooling, longest, resolved = read_pooling_type(metadata), read_max_positions(metadata), options or LlamaCppOptions()
     if pooling is None or (pooling != _RANK_POOLING and pooling not in _POOLINGS):
         raise EngineError(f"{metadata.path}: a model with pooling {pooling} does not support embeddings")
@@ -153,7 +158,7 @@ def load_pooling_engine(
 
 
 def _start_checked(process: LlamaCppProcess, tokenizer: Tokenizer, metadata: GgufMetadata) -> LlamaCppProcess:
-    """Started, and found to read texts as the tokenizer does."""
+    """Start the process and check that it tokenizes as the tokenizer does."""
     process.start()
     try:
         check_tokenizer(tokenizer, lambda text: tokenize(process.socket, process.key, text), str(metadata.path))
@@ -164,7 +169,7 @@ def _start_checked(process: LlamaCppProcess, tokenizer: Tokenizer, metadata: Ggu
 
 
 def check_tokenizer(tokenizer: Tokenizer, tokenize_there: Callable[[str], Sequence[int]], name: str) -> None:
-    """Raises EngineError at the first text that both do not read alike."""
+    """Compare tokenizers. Raises EngineError at the first text that they tokenize differently."""
     for text in _TEST_TEXTS:
         if tokenizer.encode(text, special=False) != list(tokenize_there(text)):
             raise EngineError(
@@ -178,7 +183,7 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
     longest = sequences * config.max_model_len
     return LaunchSettings(
         path=str(metadata.path),
-        # What is at the end of its context still has room for the tokens that are on their way.
+        # The margin leaves room for generated but unreported tokens at the end of the context.
         context=min(config.num_kv_tokens, longest) + MARGIN_TOKENS * sequences,
         unified=config.num_kv_tokens < longest,
         sequences=sequences,
@@ -193,5 +198,5 @@ def _build_launch(metadata: GgufMetadata, config: EngineConfig, options: LlamaCp
 def _add_projector(launch: LaunchSettings, projector: Projector, *, marker: str) -> LaunchSettings:
     if projector.metadata.architecture != "clip" or not projector.metadata.get_flag("clip.has_vision_encoder"):
         raise EngineError(f"{projector.metadata.path} is not a projector for images")
-    # Where the tokens of an image look at each other they have to be computed in one step.
+    # Models with non-causal attention within an image need all of its tokens in one ubatch.
     return msgspec.structs.replace(launch, mmproj=str(projector.metadata.path), marker=marker, ubatch=launch.batch)

@@ -1,4 +1,4 @@
-"""What a GGUF file's metadata means for an engine: its sizes, its ends. Knows no process."""
+"""Engine settings from GGUF metadata: sizes and end tokens. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _EOG = frozenset(
         *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     ]
 )
-"""Names at which llama.cpp ends an answer whatever the file says (src/llama-vocab.cpp, special_eog_ids)."""
+"""Token names at which llama.cpp always ends generation (src/llama-vocab.cpp, special_eog_ids)."""
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _MEAN_POOLING = 1
 _BYTES_PER_NUMBER = 2
-"""Of a number in the cache of keys and values: float16."""
+"""Bytes of a float16 in the KV cache."""
 
 
 def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
-    """Ids that end an answer. Raises EngineError where there are none."""
+    """Find the end-of-generation ids. Raises EngineError if there are none."""
     declared = (metadata.get_number(f"tokenizer.ggml.{name}") for name in _END_KEYS)
     tokens = metadata.get_texts("tokenizer.ggml.tokens")
     known = {id for id, name in enumerate(tokens) if name in _EOG}
-    if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: the end of a message is not that of an answer
+    if {"<|return|>", "<|call|>"} <= set(tokens):  # gpt-oss: <|end|> ends a message, not the response
         known -= {id for id in known if tokens[id] == "<|end|>"}
     end_ids = frozenset(id for id in declared if id is not None) | known
     if not end_ids:
@@ -34,7 +34,7 @@ def find_end_tokens(metadata: GgufMetadata) -> frozenset[int]:
 
 
 def read_max_positions(metadata: GgufMetadata) -> int:
-    """The longest context that the model was trained for."""
+    """Read the longest context that the model was trained for, tokens."""
     length = metadata.get_number(metadata.build_architecture_key("context_length"))
     if length is None or length < 2:
         raise EngineError(f"{metadata.path} does not give a context length")
@@ -42,7 +42,7 @@ def read_max_positions(metadata: GgufMetadata) -> int:
 
 
 def read_pooling_type(metadata: GgufMetadata) -> int | None:
-    """How it makes a vector (llama.cpp's llama_pooling_type), or a score; None for a model that generates."""
+    """Read the pooling type (llama.cpp's llama_pooling_type); None for a generative model."""
     declared = metadata.get_number(metadata.build_architecture_key("pooling_type"))
     if declared is None and metadata.get_flag(metadata.build_architecture_key("attention.causal")) is False:
         return _MEAN_POOLING
@@ -50,7 +50,7 @@ def read_pooling_type(metadata: GgufMetadata) -> int | None:
 
 
 def read_dimensions(metadata: GgufMetadata) -> int:
-    """Of a vector."""
+    """Read the length of an embedding."""
     names = (
         metadata.build_architecture_key("embedding_length_out"),
         metadata.build_architecture_key("embedding_length"),
@@ -59,7 +59,7 @@ def read_dimensions(metadata: GgufMetadata) -> int:
 
 
 def compute_bytes_per_token(metadata: GgufMetadata) -> int:
-    """That keys and values of one token take, as if every layer kept them."""
+    """Compute the KV cache bytes per token, assuming attention in every layer."""
     layers = metadata.get_number(metadata.build_architecture_key("block_count")) or 1
     hidden = metadata.get_number(metadata.build_architecture_key("embedding_length")) or 1
     heads = max(int(max(metadata.get_numbers(metadata.build_architecture_key("attention.head_count")), default=1)), 1)

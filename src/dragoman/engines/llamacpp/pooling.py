@@ -1,4 +1,4 @@
-"""Models in GGUF files that read and write nothing: texts to vectors, or pairs of texts to scores."""
+"""Pooling models in GGUF files: embeddings of texts, or scores of text pairs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .connection import LlamaCppConnection
 
 
 class _PoolingEngine:
-    """llama.cpp computes one input at a time, so that nothing beside it shows in its numbers."""
+    """Sends one input at a time, so that results do not depend on the rest of a batch."""
 
     def __init__(self, connection: LlamaCppConnection, vocab: int, max_tokens: int, max_waiting: int) -> None:
         self._connection, self._vocab, self._max_waiting = connection, vocab, max_waiting
@@ -29,7 +29,7 @@ class _PoolingEngine:
         await self._connection.start()
 
     async def stop(self) -> None:
-        """What is still under way fails: its connection breaks off."""
+        """Stop. Pending requests fail as their connections close."""
         tasks = list(self._tasks)
         await self._connection.stop()
         for task in tasks:
@@ -84,7 +84,7 @@ class LlamaCppEmbedder(_PoolingEngine):
 
 
 class LlamaCppScorer(_PoolingEngine):
-    """A `core.engine.Scorer`: the first of the numbers that a reranker's head gives."""
+    """A `core.engine.Scorer`: the first output of a reranker's head."""
 
     async def score(self, request: ScoreRequest) -> RelevanceScores:
         vectors = await self._compute([pair.ids for pair in request.pairs])
@@ -96,7 +96,7 @@ class LlamaCppScorer(_PoolingEngine):
 
 
 def check_numbers(vectors: Sequence[NDArray[np.float32]]) -> None:
-    """Raises EngineError for a vector with something in it that is not a number."""
+    """Raise EngineError for a vector with non-finite numbers."""
     if not all(np.isfinite(vector).all() for vector in vectors):
         raise EngineError("llama.cpp returned invalid numbers.")
 

@@ -1,4 +1,4 @@
-"""Starts and ends the process that llama.cpp runs in, and says whether it lives. Knows nothing of requests."""
+"""Starts, stops and monitors the llama.cpp process. Independent of requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ _MAX_LOG_LINES = 20
 
 
 class LaunchSettings(Struct, frozen=True):
-    """context: tokens that all sequences have together. batch, ubatch: of one step, in llama.cpp's words.
+    """Settings of the llama.cpp process.
 
-    unified: sequences share one cache, and each is looked for in all of it; otherwise each has an equal part.
-    kv_type: numbers of the cache, in ggml's words. gpu_layers: -1 leaves it to llama.cpp. threads: None leaves it to
-    llama.cpp. pooling: of a model that makes vectors, in the numbers of llama.cpp's llama_pooling_type; None for one
-    that generates. mmproj: the file with a model's eyes; marker: what stands for an image in texts.
+    context: tokens of all sequences together.
+    batch, ubatch: of one step, as in llama.cpp.
+    unified: all sequences share one KV cache; otherwise each has an equal part.
+    kv_type: type of the cache's numbers, as in ggml.
+    gpu_layers: -1 is llama.cpp's choice.
+    threads: None is llama.cpp's choice.
+    pooling: llama.cpp's llama_pooling_type for an embedding model; None for a generative one.
+    mmproj: path of the multimodal projector.
+    marker: image placeholder in texts.
     """
 
     path: str
@@ -51,7 +56,7 @@ class LaunchSettings(Struct, frozen=True):
 
 
 class LlamaCppProcess:
-    """May be started again after it has ended. `start` and `stop` block."""
+    """A process that may be restarted after it has ended. `start` and `stop` block."""
 
     def __init__(self, launch: LaunchSettings) -> None:
         self._launch = launch
@@ -73,9 +78,9 @@ class LlamaCppProcess:
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Returns when the model is loaded. Raises EngineError, with llama.cpp's reason, where it cannot be."""
+        """Start and wait until the model is loaded. Raises EngineError with llama.cpp's reason if loading fails."""
         self.stop()
-        # Nobody else can enter the directory; the key is for what could be done from within.
+        # The directory is accessible to this user only; the key is a second barrier.
         self._directory, self.key = Path(tempfile.mkdtemp(prefix="dragoman-")), secrets.token_hex(16)
         launch = msgspec.structs.replace(self._launch, socket=self.socket, key=self.key)
         child = self._child = subprocess.Popen(
@@ -83,7 +88,7 @@ class LlamaCppProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # An interrupt from the keyboard is for the server, which then ends this one in its own time.
+            # A new session, so that Ctrl-C reaches only the server, which then stops this process in order.
             start_new_session=True,
         )
         assert child.stdin is not None
@@ -96,7 +101,7 @@ class LlamaCppProcess:
             child.stdin.write(msgspec.json.encode(launch) + b"\n")
             child.stdin.flush()
         except BrokenPipeError:
-            pass  # It has ended already; why is said below.
+            pass  # It has already ended; the reason is reported below.
         if not any(line.decode(errors="replace").strip() == READY for line in child.stdout):
             child.wait()
             log_reader.join()
@@ -109,7 +114,7 @@ class LlamaCppProcess:
             assert child.stdin is not None
             assert child.stdout is not None
             child.stdin.close()
-            child.kill()  # There is nothing that it would have to bring to an end.
+            child.kill()  # it has no state to save
             child.wait()
             child.stdout.close()
         if self._directory is not None:
@@ -124,7 +129,7 @@ class LlamaCppProcess:
                 log.info("llama.cpp: %s", text)
 
     def _find_reason(self) -> str:
-        """The first of its last words that tells of an error."""
+        """Find the first error line at the end of its log."""
         errors = [
             line.rpartition("error loading model: ")[2] for line in self._log_lines if "error loading model" in line
         ]

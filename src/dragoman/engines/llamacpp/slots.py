@@ -1,6 +1,6 @@
-"""Which of llama.cpp's slots a prompt gets: the one that holds most of its beginning. Pure.
+"""Slot assignment: a prompt gets the llama.cpp slot with the longest common prefix. Pure.
 
-A slot keeps what it computed last. Only those of the same salt may use it.
+A slot caches its last sequence. Only requests with the same salt may reuse it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ...core.vision import PromptImage
 
 
 def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> tuple[int, ...]:
-    """Tokens that are alike only where the same images are: no id is below 0."""
+    """Build cache keys that are equal only for equal images: image positions get negative keys, unlike any token id."""
     if not images:
         return tokens
     keys = list(tokens)
@@ -21,7 +21,7 @@ def build_cache_keys(tokens: tuple[int, ...], images: Sequence[PromptImage]) -> 
 
 
 class SlotPool:
-    """All free at first, with nothing in them."""
+    """A pool of slots, initially free and empty."""
 
     def __init__(self, count: int, *, caching: bool = True) -> None:
         self._caching = caching
@@ -34,7 +34,7 @@ class SlotPool:
         return len(self._free)
 
     def acquire(self, prompt: Sequence[int], salt: str) -> tuple[int, bool]:
-        """A free slot, and whether what it holds may be used."""
+        """Acquire a free slot. Returns it, and whether its contents may be reused."""
         best = max(self._free, key=lambda slot: self._count_shared(slot, prompt, salt))
         can_reuse = self._count_shared(best, prompt, salt) > 0
         slot = best if can_reuse else self._free[0]
@@ -42,12 +42,12 @@ class SlotPool:
         return slot, can_reuse
 
     def release(self, slot: int, tokens: tuple[int, ...], salt: str) -> None:
-        """tokens: of which it holds what was computed."""
+        """Release a slot. tokens: the sequence whose computed prefix it holds."""
         self._contents[slot] = (salt, tokens)
         self._free.append(slot)
 
     def count_cached_tokens(self, prompt: Sequence[int], salt: str) -> int:
-        """As PrefixCache.cached_tokens: of what is free now. The last token is always computed."""
+        """As PrefixCache.cached_tokens, over free slots. The last token is always computed."""
         longest = max((self._count_shared(slot, prompt, salt) for slot in self._free), default=0)
         return min(longest, len(prompt) - 1)
 

@@ -1,7 +1,7 @@
-"""Which tokens a sequence may have: its grammar, its bad words, the ids it was given. Pure.
+"""Token restrictions of a sequence: its grammar, bad words and allowed ids. Pure.
 
-llama.cpp samples freely, or by a grammar of its own; what it says is held against this, token by token. A token that
-may not come is not said: the next one is asked for under a bias that leaves the allowed ones alone.
+llama.cpp samples freely or by its own grammar; every sampled token is checked here. A rejected token is not delivered:
+the next completion samples it again under a bias that excludes all other tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ...core.engine import TokenRequest
 Bias = tuple[int, float | bool]
 
 _FORCING_BIAS = 200.0
-"""What makes a token certain to come before others: e^200 times as likely, and still exact to 2^-16."""
+"""Bias that dominates all others: a factor of e^200, with logits still exact to 2^-16."""
 
 
 class TokenFilter:
-    """stops: ids that end the answer; they may not come before `min_tokens`."""
+    """The restrictions of one request. Stop ids are rejected before `min_tokens`."""
 
     def __init__(self, request: TokenRequest, vocab: int, eog: frozenset[int]) -> None:
         self._request, self._vocab = request, vocab
@@ -31,22 +31,22 @@ class TokenFilter:
 
     @property
     def is_finished(self) -> bool:
-        """Nothing may follow but the end."""
+        """Whether only the end may follow."""
         return self._matcher is not None and self._matcher.finished
 
     def is_allowed(self, token: int, output: list[int]) -> bool:
-        """said: what has been said so far."""
+        """Whether the token is allowed. output: the tokens so far."""
         if token in self._find_forbidden(output) or (self._allowed is not None and token not in self._allowed):
             return False
         return self._matcher is None or self._matcher.allows(token)
 
     def accept(self, token: int) -> bool:
-        """It has been said. False where the grammar is broken."""
+        """Advance over a delivered token. Returns False if the grammar is broken."""
         is_stop = token in self._request.stop_token_ids
         return self._matcher is None or is_stop or self._matcher.advance(token)
 
     def build_bias(self, output: list[int]) -> tuple[Bias, ...]:
-        """What a whole completion is asked under: the client's wishes, and what is never allowed anyhow."""
+        """Build the bias of a whole completion: the client's biases, and tokens that are never allowed."""
         client_bias = self._request.sampling.logit_bias
         if self._allowed is not None:
             return (*client_bias, *((id, _FORCING_BIAS) for id in self._allowed))
@@ -54,7 +54,7 @@ class TokenFilter:
         return (*client_bias, *((id, False) for id in sorted(bad_ids | self._find_blocked_stop_ids(output))))
 
     def build_mask(self, output: list[int]) -> tuple[Bias, ...] | None:
-        """What one token is asked under: none but the allowed ones can come. None where there are none."""
+        """Build the bias of a single token that excludes all but the allowed ones. None if none is allowed."""
         allowed = self._compute_allowed(output)
         if not allowed.any():
             return None

@@ -1,7 +1,7 @@
-"""Finds the tokens that llama.cpp's server does not tell of: those that end within a character. Pure.
+"""Recovers tokens that llama.cpp's stream does not report: those that end within a UTF-8 character. Pure.
 
-Its stream names one token an event, and no event is sent while the text ends within a UTF-8 character; the event that
-completes the character brings the text of all of them, and the number of the last one alone.
+The stream has one token id per event, and no event is sent while the text ends within a UTF-8 character; the event
+that completes the character has the text of all these tokens, and the id of the last one only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _MAX_CHARACTER_BYTES = 4
 
 
 class TokenText:
-    """The bytes of every token of a vocabulary, and the tokens that could begin a character and not end it."""
+    """The bytes of every token, and an index of tokens that may end within a character."""
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self._bytes = tuple(tokens)
@@ -27,9 +27,9 @@ class TokenText:
         return len(self._bytes)
 
     def recover_tokens(self, content: str, count: int, last: int) -> tuple[int, ...] | None:
-        """The `count` tokens that were held back before `last`, which together read `content`.
+        """Recover the `count` tokens before `last` that together decode to `content`.
 
-        None where that cannot be told: the text was no UTF-8, or may be spelled in several ways.
+        None if they are ambiguous: the text was not UTF-8, or has several tokenizations.
         """
         if "\ufffd" in content:
             return None
@@ -41,7 +41,7 @@ class TokenText:
         return first if second is None else None
 
     def _find_splits(self, text: bytes, prefix: bytes, count: int) -> Iterator[tuple[int, ...]]:
-        """Each way to write a text in so many tokens, of which every one ends within a character."""
+        """Find each split of a text into `count` tokens that all end within a character."""
         if count == 0:
             if not text:
                 yield ()
@@ -55,7 +55,7 @@ class TokenText:
 
 
 def ends_mid_character(text: bytes) -> bool:
-    """As llama.cpp's validate_utf8: the last bytes begin a character and do not complete it."""
+    """As llama.cpp's validate_utf8: whether the last bytes are an incomplete character."""
     for back in range(1, min(_MAX_CHARACTER_BYTES, len(text) + 1)):
         byte = text[-back]
         if byte & 0xC0 != 0x80:

@@ -1,7 +1,7 @@
-"""Images for a model in a GGUF file: how many tokens each takes, and how a prompt shows them. Decodes nothing.
+"""Images for GGUF models: token counts and prompt encoding. Decodes no images.
 
-llama.cpp takes a prompt with images as text, with a marker for each. The ids that were made here are told as that
-text, and only where it reads the same ids in it.
+llama.cpp accepts a prompt with images only as text with markers. Token ids are converted to such text, and only if
+llama.cpp tokenizes it to the same ids.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQ
 
 
 class ImageToken(Struct, frozen=True):
-    """A control token that stands for images in ids, and nowhere else in a prompt."""
+    """A control token used only as the image placeholder."""
 
     name: str
     id: int
 
 
 class EncodedImage(Struct, frozen=True):
-    """One image in base64, as `ReadImage.prepared`. count: tokens that llama.cpp makes of it."""
+    """One image in base64, stored in `ReadImage.prepared`. count: tokens that llama.cpp uses for it."""
 
     data: str
     count: int
 
 
 class LlamaCppVision:
-    """As `core.vision.Vision`. Blocking to make: the process runs already. Raises EngineError where it sees nothing."""
+    """As `core.vision.Vision`. The constructor blocks and needs a running process. Raises EngineError without image
+    support."""
 
     def __init__(self, process: LlamaCppProcess, marker: str, token: ImageToken) -> None:
         self._process, self._marker, self._token = process, marker, token
         try:
-            # The name of a control token is one token, and parts its neighbours as an image does.
+            # A control token is one token and separates its neighbours, as an image does.
             self._overhead_tokens = self._count_tokens({"type": "text", "text": token.name}) - 1
             self._encode_image(_PIXEL)
         except RequestError as error:
@@ -77,7 +78,7 @@ class LlamaCppVision:
         return PreparedImage(self._token.name * image.count, blake2b(data, digest_size=16).digest(), image)
 
     def _encode_image(self, data: str) -> EncodedImage:
-        url = {"url": f"data:image/png;base64,{data}"}  # it looks at what the data are itself
+        url = {"url": f"data:image/png;base64,{data}"}  # llama.cpp detects the actual image type
         return EncodedImage(data, self._count_tokens({"type": "image_url", "image_url": url}) - self._overhead_tokens)
 
     def _count_tokens(self, part: dict[str, object]) -> int:
@@ -85,7 +86,7 @@ class LlamaCppVision:
 
 
 class PromptWriter:
-    """Tells ids with images among them as text. before: ids that llama.cpp puts before any text."""
+    """Converts token ids with images to text. prefix_ids: ids that llama.cpp prepends to any text."""
 
     def __init__(self, token_bytes: Sequence[bytes], marker: str, prefix_ids: tuple[int, ...]) -> None:
         self._token_bytes, self._marker, self._prefix_ids = token_bytes, marker, prefix_ids
@@ -93,7 +94,7 @@ class PromptWriter:
     async def write(
         self, client: LlamaCppClient, tokens: tuple[int, ...], images: Sequence[PromptImage]
     ) -> MultimodalPrompt:
-        """Raises Unsupported where llama.cpp would read other ids than these."""
+        """Write a prompt. Raises Unsupported if llama.cpp would tokenize the text to other ids."""
         count = len(self._prefix_ids)
         if tokens[:count] != self._prefix_ids:
             raise Unsupported(
@@ -101,7 +102,7 @@ class PromptWriter:
                 param="messages",
             )
         if images[-1].end == len(tokens):
-            # It would end its process: the last token of a prompt has to be one that it can sample after.
+            # llama.cpp aborts: the last token of a prompt must have logits.
             raise Unsupported("llama.cpp does not accept a prompt that ends with an image.", param="messages")
         texts: list[str] = []
         start = count
@@ -116,7 +117,7 @@ class PromptWriter:
             text = b"".join(self._token_bytes[id] for id in ids).decode()
         except UnicodeDecodeError as error:
             raise _build_text_error() from error
-        # Some vocabularies put a blank before every text.
+        # Some vocabularies prepend a space to every text.
         for candidate in (text, text.removeprefix(" ")):
             if await client.tokenize(candidate) == ids:
                 return candidate
@@ -124,7 +125,7 @@ class PromptWriter:
 
 
 def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], marker: str) -> PromptWriter:
-    """Blocking. Raises EngineError for a vocabulary that puts something behind a text."""
+    """Build a prompt writer. Blocking. Raises EngineError for a vocabulary that appends tokens to a text."""
     plain_ids, full_ids = (
         tokenize(process.socket, process.key, "a", add_special=add_special) for add_special in (False, True)
     )
@@ -134,7 +135,7 @@ def build_prompt_writer(process: LlamaCppProcess, token_bytes: Sequence[bytes], 
 
 
 def get_encoded_image(image: PreparedImage | PromptImage) -> EncodedImage:
-    """What `LlamaCppVision` made of it."""
+    """Return the encoding by `LlamaCppVision`."""
     if not isinstance(image.model_inputs, EncodedImage):
         raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs

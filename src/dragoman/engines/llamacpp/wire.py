@@ -1,4 +1,4 @@
-"""What llama.cpp's own API says, as far as it is read here (tools/server/README.md, `POST /completion`)."""
+"""Wire types of llama.cpp's API (tools/server/README.md, `POST /completion`), as far as used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ScoredToken(Struct, frozen=True):
 
 
 class PromptProgress(Struct, frozen=True):
-    """total: tokens of the prompt. cache: those that were there already."""
+    """Progress of prompt processing. total: tokens of the prompt. cache: tokens reused from the cache."""
 
     total: int = 0
     cache: int = 0
@@ -31,9 +31,10 @@ class LlamaCppErrorBody(Struct, frozen=True):
 
 
 class CompletionChunk(Struct, frozen=True):
-    """One event of a completion, or the whole of one.
+    """One event of a completion, or a non-streamed one.
 
-    tokens_predicted: so far, those included that are not told of (see `held`). stop: it is the last one.
+    tokens_predicted: so far, including unreported ones (see `token_text`).
+    stop: whether it is the last event.
     """
 
     content: str = ""
@@ -57,7 +58,7 @@ class MultimodalPrompt(Struct, frozen=True):
 
 
 class CompletionBody(Struct, frozen=True):
-    """A request of `/completion`. The samplers are vLLM's, in its order; llama.cpp's own defaults are others."""
+    """A request to `/completion`. The samplers and their order are vLLM's; llama.cpp's defaults differ."""
 
     prompt: tuple[int, ...] | MultimodalPrompt
     n_predict: int
@@ -85,14 +86,15 @@ class TokenizeResponse(Struct, frozen=True):
 
 
 class InputTokensResponse(Struct, frozen=True):
-    """Of a conversation."""
+    """Token count of a conversation."""
 
     input_tokens: int
 
 
 class EmbeddingItem(Struct, frozen=True):
-    """embedding: one vector, since the model pools. null: no number; behind the score of a reranker llama.cpp leaves
-    whatever lay there."""
+    """An embedding. embedding: one vector, since the model pools; null is a non-finite number. After a reranker's score
+    llama.cpp leaves uninitialized values.
+    """
 
     index: int
     embedding: tuple[tuple[float | None, ...], ...]

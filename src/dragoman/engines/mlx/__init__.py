@@ -1,4 +1,4 @@
-"""Models of mlx-lm, with continuous batching of our own. Needs the extra `mlx`."""
+"""Models of mlx-lm with Dragoman's continuous batching. Needs the extra `mlx`."""
 
 from .engine import load
 

@@ -1,6 +1,6 @@
-"""mlx and mlx-lm, which this package needs and nothing else does. Imported when the engine is chosen.
+"""mlx and mlx-lm, needed only by this package. Imported when the engine is selected.
 
-They are untyped here on purpose: what they give is checked where it is used.
+Deliberately untyped here: values are checked where they are used.
 """
 
 from __future__ import annotations

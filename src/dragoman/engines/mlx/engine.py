@@ -1,4 +1,4 @@
-"""The engine over a model of mlx-lm, and how it is loaded."""
+"""Loads a model of mlx-lm into a batching engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GPU_KV_BYTES, _CPU_KV_BYTES = 4 << 30, 1 << 28
 
 
 class _ModelShape(msgspec.Struct):
-    """The words of config.json that an engine needs."""
+    """The fields of config.json that the engine needs."""
 
     vocab_size: int
     max_position_embeddings: int = 4096
@@ -31,13 +31,14 @@ def load(
     trust_remote_code: bool = False,
     files: BlockFiles | None = None,
 ) -> BatchingEngine:
-    """The engine for a directory that mlx-lm can load, not started yet.
+    """Load the engine for a directory that mlx-lm can load, not started yet.
 
-    Keys and values take 4 GiB of a GPU, 256 MiB of a CPU's memory.
+    The KV cache takes 4 GiB of a GPU, or 256 MiB of a CPU's memory.
 
-    dtype: numbers to compute with, in mlx's words; `auto` takes those of the checkpoint. files: as in BatchingEngine.
+    dtype: of the computation, as in mlx; `auto` is the checkpoint's.
+    files: as in BatchingEngine.
 
-    Raises EngineError for what cannot be served.
+    Raises: EngineError for an unsupported model.
     """
     network, config_json = load_network(directory, dtype=dtype, trust_remote_code=trust_remote_code)
     try:
@@ -58,7 +59,9 @@ def load(
 
 
 def build_paged_model(network: Network, *, vocab: int, max_positions: int) -> tuple[MlxModel, int]:
-    """The network in pages, and the bytes that it keeps of a token. Raises EngineError if they do not say the same."""
+    """Build the paged model. Returns it and its KV bytes per token. Raises EngineError if its logits differ from the
+    network's own.
+    """
     model = MlxModel(network, vocab=vocab, max_positions=max_positions)
     logits = network(mx.array([build_test_tokens(vocab)]), cache=caches.make_prompt_cache(network))[0]
     runners: list[MlxRunner] = []

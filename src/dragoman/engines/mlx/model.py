@@ -1,4 +1,4 @@
-"""A model of mlx-lm, as the engine wants it. Knows nothing of requests."""
+"""A model of mlx-lm as a batching model. Independent of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .paged_cache import ChunkGroup, PagedCache
 Floats = NDArray[np.float32]
 
 TIED_WEIGHT = "lm_head.weight"
-"""What checkpoints may hold beside the embedding that it is."""
+"""A tensor that checkpoints with tied embeddings may contain redundantly."""
 
 
 class MlxModel:
@@ -55,13 +55,13 @@ class MlxModel:
         return apply
 
     def prepare_discard(self) -> None:
-        """It keeps them."""
+        """Not supported: the weights stay in memory."""
 
 
 class MlxRunner:
-    """As `batching.Runner`. A prompt's piece is computed by itself, last tokens side by side.
+    """As `batching.Runner`. Prompt chunks are computed one by one, single tokens as a batch.
 
-    The library computes only what is asked for: a piece whose logits nobody reads costs none.
+    mlx is lazy: unused logits are not computed.
     """
 
     def __init__(self, network: Network, num_blocks: int) -> None:
@@ -75,7 +75,7 @@ class MlxRunner:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of all layers that were met."""
+        """Bytes per token over all allocated layers."""
         return sum(cache.bytes_per_token for cache in self._caches)
 
     def forward(self, chunks: Sequence[Chunk]) -> MlxStates:
@@ -95,7 +95,7 @@ class MlxRunner:
         return states
 
     def save(self, block: int) -> bytes:
-        """As safetensors: keys and values of each layer, by its place."""
+        """Serialize a block as safetensors: keys and values of each layer, by its index."""
         layers = enumerate(self._caches)
         parts = {f"{index}.{name}": part for index, cache in layers for name, part in cache.read_block(block)}
         file = BytesIO()
@@ -109,7 +109,8 @@ class MlxRunner:
         self._evaluate()
 
     def _evaluate(self, *arrays: Array) -> None:
-        """Compute the pools now, and what is wanted. What hung on an old pool would make the next write copy it."""
+        """Evaluate the pools and the given arrays now. A pending reference to an old pool would make the next write
+        copy it."""
         mx.eval(*arrays, *(array for cache in self._caches for array in (cache.keys, cache.values)))
 
     def _compute(self, chunks: Sequence[Chunk]) -> Array:

@@ -1,8 +1,7 @@
-"""Keys and values in pages, behind what mlx-lm takes for a cache. Knows nothing of requests.
+"""A paged KV cache with the interface of mlx-lm's caches. Independent of requests.
 
-A model of mlx-lm hands each layer's new keys and values to its cache and attends to what it gets back: here those of
-several sequences side by side, gathered from one pool and padded; the mask, which comes from the cache too, hides the
-padding and what lies ahead.
+A model of mlx-lm passes each layer's new keys and values to its cache and attends to what it returns: here those of
+several sequences, gathered from one pool and padded. The cache's mask excludes padding and later tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class ChunkGroup:
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
-        # Block 0 belongs to nobody: what is masked is read from there.
+        # Block 0 is never allocated: padding of the table points to it and is masked.
         tables = mx.array([(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks])
         spans = [range(chunk.begin, chunk.end) for chunk in chunks]
         self.ids = mx.array([chunk.sequence.tokens[chunk.begin : chunk.end] for chunk in chunks])
@@ -34,7 +33,7 @@ class ChunkGroup:
         self._positions = mx.array([list(span) for span in spans])
 
     def build_mask(self, window: int | None) -> Array:
-        """[rows, 1, tokens, keys], True where a token sees a key."""
+        """Build the mask [rows, 1, tokens, keys], True where a token sees a key."""
         keys = mx.arange(self.read_slots.shape[1])
         tokens = self._positions[:, :, None]
         visible = keys <= tokens
@@ -44,7 +43,7 @@ class ChunkGroup:
 
 
 class PagedCache:
-    """One layer's keys and values: [slots, heads, width] each, there from when the layer is first met."""
+    """The keys and values of one layer, [slots, heads, width] each, allocated on first use."""
 
     def __init__(self, num_blocks: int) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -56,14 +55,14 @@ class PagedCache:
         self._group = group
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero them: a sequence must not suffer from what its predecessor left behind."""
+        """Zero reused blocks: stale NaNs could affect a sequence, since 0 * NaN is NaN."""
         if self.keys is not None and blocks:
             slots = mx.array([block * BLOCK_SIZE + offset for block in blocks for offset in range(BLOCK_SIZE)])
             self.keys[slots] = 0
             self.values[slots] = 0
 
     def read_block(self, block: int) -> Iterator[tuple[str, Array]]:
-        """Keys and values of a block, by their names."""
+        """Yield the keys and values of a block, by name."""
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         yield "keys", self.keys[span]
         yield "values", self.values[span]
@@ -76,7 +75,7 @@ class PagedCache:
         self.values[span] = values
 
     def _allocate(self, keys: Array, values: Array) -> None:
-        """Take memory for keys and values of this type and of these last two dimensions."""
+        """Allocate keys and values with this dtype and these last two dimensions."""
         if self.keys is None:
             self.keys = mx.zeros((self._num_slots, *keys.shape[-2:]), keys.dtype)
             self.values = mx.zeros((self._num_slots, *values.shape[-2:]), values.dtype)

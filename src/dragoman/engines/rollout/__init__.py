@@ -1,4 +1,4 @@
-"""An RL executor as an engine: any Python object that makes candidates of prompts of token ids."""
+"""An RL executor as an engine: any Python object that generates candidates for prompts of token ids."""
 
 from .engine import RolloutEngine
 from .executor import Candidate, DeclaresCapabilities, Executor, Pausable, RolloutSampling, Updatable, Versioned

@@ -1,4 +1,4 @@
-"""What an administrator orders of an executor, as far as it can be ordered."""
+"""Administrative control of an executor, as far as it supports it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAUSED = "Generation is paused; retry after it resumes."
 
 
 class RolloutControl:
-    """As `core.control.Control`, of an executor that can be paused."""
+    """As `core.control.Control`, for an executor that can be paused."""
 
     def __init__(self, engine: RolloutEngine, executor: Pausable) -> None:
         self._engine, self._executor = engine, executor
@@ -28,7 +28,7 @@ class RolloutControl:
         return 0
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """What becomes of its cache is the executor's own business."""
+        """Pause. The executor manages its own cache."""
         del clear_cache
         token = self._pause_token = object()
         self._engine.rejection = None if mode == "keep" else PAUSED
@@ -59,7 +59,7 @@ class RolloutControl:
 
 
 class RolloutTraining:
-    """As `core.control.Trainable`, of an executor whose weights can be replaced."""
+    """As `core.control.Trainable`, for an executor with replaceable weights."""
 
     def __init__(self, engine: RolloutEngine, executor: Updatable, control: RolloutControl | None) -> None:
         self._engine, self._executor, self._control = engine, executor, control
@@ -69,7 +69,7 @@ class RolloutTraining:
         return self._executor.weight_version
 
     async def update_weights(self, weights: Weights, version: str | None = None) -> str:
-        """When no call is running, so that each is of one version; of a paused one, at once."""
+        """Update the weights when no call is running, so that each call uses one version; at once if paused."""
         executor = self._executor
         self._engine.set_paused(self, paused=True)
         try:

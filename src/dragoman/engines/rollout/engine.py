@@ -1,6 +1,6 @@
-"""An RL executor as an engine of tokens: it joins what belongs together into its calls, and waits for them.
+"""A TokenEngine over an RL executor: batches sequences into its calls and awaits them.
 
-Templates, text, stop strings, tool calls and usage are the pipeline's work; the ids are the executor's, as they are.
+The pipeline handles templates, text, stop strings, tool calls and usage; the executor's token ids are passed unchanged.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .executor_calls import CallMember, ExecutorCall, build_outputs, group_calls
 
 _EXECUTOR_PARAMETERS = frozenset({*SamplingOptions.__struct_fields__, "min_tokens"})
 _PIPELINE_PARAMETERS = frozenset({"stop_token_ids", "ignore_eos", "truncate_prompt"})
-"""Stop tokens end every answer, and the prompt is what the pipeline makes of it."""
+"""Parameters that need no support by the executor: stop tokens end every output, and the pipeline builds the prompt."""
 
 log = logging.getLogger(__name__)
 
 
 class RolloutEngine:
-    """A `core.engine.TokenEngine`. A plain `generate` is called with all prompts that wait and are sampled alike."""
+    """A `core.engine.TokenEngine`. A synchronous `generate` is called with all waiting prompts of equal sampling."""
 
     def __init__(self, executor: Executor, *, vocab: int, max_model_len: int, max_waiting: int = 1024) -> None:
         self._executor = executor
         self._vocab, self._max_model_len, self._max_waiting = vocab, max_model_len, max_waiting
         self._is_concurrent = inspect.iscoroutinefunction(executor.generate)
-        """Calls may run side by side."""
+        """Whether calls may run concurrently."""
         self._active: dict[str, CallMember] = {}
         self._arriving: list[CallMember] = []
         self._queue: list[ExecutorCall] = []
@@ -50,11 +50,11 @@ class RolloutEngine:
         self._pause_owners: set[object] = set()
         self._changed = asyncio.Event()
         self.rejection: str | None = None
-        """Why nothing new is taken at present."""
+        """Why new requests are rejected at present; None while they are accepted."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of what the executor declares, what can be asked of it; and what the pipeline does for it."""
+        """The supported part of what the executor declares, plus what the pipeline implements."""
         declared = self._executor.capabilities if isinstance(self._executor, DeclaresCapabilities) else Capabilities()
         features = (declared.features & {Feature.LOGPROBS}) | {Feature.TOKEN_IDS, Feature.TOOLS}
         return Capabilities(features, (declared.parameters & _EXECUTOR_PARAMETERS) | _PIPELINE_PARAMETERS)
@@ -83,7 +83,7 @@ class RolloutEngine:
         return Health(waiting=len(self._active) - running, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add. Raises RequestError for ids that the vocabulary does not have."""
+        """As TokenEngine.add. Raises RequestError for ids outside the vocabulary."""
         if not self._is_started:
             raise EngineError("The engine is not running.")
         if self.rejection is not None:
@@ -99,7 +99,7 @@ class RolloutEngine:
         member = CallMember(request, deliver)
         self._active[request.id] = member
         if not self._arriving:
-            # The choices of a request come one after the other, with nothing between them.
+            # The choices of a request are added within one iteration of the event loop, so one call can hold them all.
             asyncio.get_running_loop().call_soon(self._form_calls)
         self._arriving.append(member)
 
@@ -108,13 +108,13 @@ class RolloutEngine:
             return
         self._queue = [call for call in self._queue if self._is_active(call)]
         for task, calls in self._running.items():
-            # A thread cannot be stopped, and nobody else may call meanwhile: what it makes is thrown away.
+            # Python cannot stop a thread, and calls must not overlap: its output is discarded.
             if self._is_concurrent and not any(map(self._is_active, calls)):
                 task.cancel()
         self._changed.set()
 
     def abort_all(self) -> int:
-        """Whatever waits or runs ends now, with nothing said; how many there were."""
+        """Abort all waiting and running sequences, without output. Returns how many there were."""
         active = list(self._active.values())
         for member in active:
             self.abort(member.request.id)
@@ -123,7 +123,7 @@ class RolloutEngine:
         return len(active)
 
     def set_paused(self, owner: object, *, paused: bool) -> None:
-        """No call begins while anybody holds it."""
+        """Pause or resume calls for an owner. No call begins while any owner pauses."""
         if paused:
             self._pause_owners.add(owner)
         else:
@@ -138,7 +138,7 @@ class RolloutEngine:
 
     @property
     def is_idle(self) -> bool:
-        """No call runs."""
+        """Whether no call is running."""
         return not self._running
 
     @property
@@ -177,7 +177,7 @@ class RolloutEngine:
         try:
             version_before = self.weight_version
             result = await self._generate(calls)
-            # Of what ran while the weights changed nobody knows which sampled what, unless it says so.
+            # If the weights changed during a call, the version is unknown unless the candidate reports it.
             version = version_before if version_before == self.weight_version else None
             candidates = [candidate for group in parse_candidates(result, calls, self._vocab) for candidate in group]
         except Exception as error:
@@ -199,7 +199,7 @@ class RolloutEngine:
         return self._executor.weight_version if isinstance(self._executor, Versioned) else None
 
     def _deliver(self, member: CallMember, output: TokenOutput) -> None:
-        """Nothing is delivered to one that was aborted, or twice."""
+        """Deliver an output, unless the sequence was aborted or has ended."""
         if self._active.get(member.request.id) is not member:
             return
         if isinstance(output, Ended | Failed):
@@ -209,7 +209,7 @@ class RolloutEngine:
 
 
 def _check_tool_choice(request: TokenRequest) -> None:
-    """An executor samples freely: what it calls cannot be enforced. Raises Unsupported."""
+    """Raise Unsupported for enforced tool choices: an executor samples without constraints."""
     prompt = None if request.origin is None else request.origin.prompt
     if not isinstance(prompt, Conversation) or not prompt.tools or prompt.tool_choice.mode == "none":
         return
@@ -220,7 +220,7 @@ def _check_tool_choice(request: TokenRequest) -> None:
 
 
 async def call_executor(call: Callable[[], object], *, on_loop: bool) -> object:
-    """What a method of an executor gives, which may be a coroutine. here: it does not block, so that it needs no
+    """Call a method of an executor, which may be a coroutine function. on_loop: it does not block, so it needs no
     thread."""
     result = call() if on_loop else await asyncio.to_thread(call)
     return await result if inspect.isawaitable(result) else result

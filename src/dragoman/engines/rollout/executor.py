@@ -1,4 +1,4 @@
-"""What an RL executor has to be, and what it may be besides. It needs to import nothing of ours.
+"""The interface of an RL executor, with optional parts. Implementations need not import this package.
 
 Each method may be a coroutine function or a plain one. Plain ones are called on a thread, one at a time.
 """
@@ -16,11 +16,13 @@ from ...core.request import Sampling
 
 
 class RolloutSampling(Sampling, frozen=True, kw_only=True):
-    """How to sample: every field has its effective value, see `Sampling`.
+    """Sampling parameters: every field has its effective value, see `Sampling`.
 
-    What the executor does not declare has the value that does nothing, but for max_tokens and stop_token_ids, which
-    end every answer: the stop token is the last of a candidate's tokens. logprobs: of every sampled token are wanted.
-    seed: of the first candidate; that of the k-th is seed + k.
+    Parameters that the executor does not declare have neutral values, except max_tokens and stop_token_ids, which end
+    every output: the stop token is the last of a candidate's tokens.
+
+    logprobs: whether logprobs of sampled tokens are needed.
+    seed: of the first candidate; the k-th uses seed + k.
     """
 
     max_tokens: int
@@ -30,11 +32,14 @@ class RolloutSampling(Sampling, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True):
-    """One answer, as any object or mapping with these fields says it.
+    """One candidate; any object or mapping with these fields is accepted.
 
-    token_ids: as they were sampled. logprobs: one a token, where they are wanted. finish_reason: `stop`, `length` or
-    `abort`; None is told from the tokens. prompt_token_ids: where it is told it must be the prompt, unchanged.
-    weight_version: of the weights that sampled it; None is the executor's. text: not read, since it is made of the ids.
+    token_ids: as sampled.
+    logprobs: one per token, if requested.
+    finish_reason: `stop`, `length` or `abort`; None derives it from the tokens.
+    prompt_token_ids: if set, must equal the prompt.
+    weight_version: of the weights that sampled it; None is the executor's.
+    text: ignored; text is decoded from the ids.
     """
 
     token_ids: tuple[int, ...]
@@ -49,11 +54,11 @@ class Candidate(Struct, frozen=True):
 class Executor(Protocol):
     @property
     def tokenizer(self) -> str:
-        """A directory with tokenizer.json, the chat template and what else a model says of itself, but its weights."""
+        """Path of a directory with tokenizer.json, the chat template and the model's configuration, without weights."""
         ...
 
     def generate(self, prompts: Sequence[tuple[int, ...]], n: int, sampling: RolloutSampling) -> object:
-        """n candidates of each prompt: a list with a list of `Candidate`-like objects for each prompt, in order."""
+        """Generate n candidates for each prompt: a list of `Candidate`-like objects per prompt, in order."""
         ...
 
 
@@ -61,7 +66,7 @@ class Executor(Protocol):
 class DeclaresCapabilities(Protocol):
     @property
     def capabilities(self) -> Capabilities:
-        """What is honoured beyond max_tokens. Without it nothing is, and who asks for more is told so."""
+        """Declare the supported parameters beyond max_tokens. Without it there are none, and others are rejected."""
         ...
 
 
@@ -74,15 +79,16 @@ class Versioned(Protocol):
 @runtime_checkable
 class Updatable(Versioned, Protocol):
     def update_weights(self, weights: Weights, version: str | None) -> object:
-        """As `core.control.Trainable`; may raise ValueError for weights that do not fit. No call is running then,
-        unless the executor was paused."""
+        """As `core.control.Trainable`; may raise ValueError for weights that do not fit. No call is running, unless the
+        executor was paused.
+        """
         ...
 
 
 @runtime_checkable
 class Pausable(Protocol):
     def pause(self) -> object:
-        """Hold what runs, until `resume`."""
+        """Suspend running calls until `resume`."""
         ...
 
     def resume(self) -> object: ...

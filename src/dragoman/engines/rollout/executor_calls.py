@@ -1,4 +1,4 @@
-"""Sequences that belong together become one call of an executor, and its candidates their tokens. Pure."""
+"""Groups sequences into executor calls, and converts candidates to token outputs. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": F
 
 
 class CallMember(Struct, frozen=True):
-    """A sequence, and who hears of it."""
+    """A sequence and its receiver."""
 
     request: TokenRequest
     deliver: OutputCallback
 
 
 class ExecutorCall(Struct, frozen=True):
-    """Candidates of one prompt, sampled alike."""
+    """Candidates of one prompt with equal sampling."""
 
     sampling: RolloutSampling
     members: tuple[CallMember, ...]
@@ -39,9 +39,9 @@ class ExecutorCall(Struct, frozen=True):
 
 
 def group_calls(members: Sequence[CallMember], supported: frozenset[str]) -> list[ExecutorCall]:
-    """Sequences that came at once: the choices of a prompt follow each other, and their seeds do.
+    """Group sequences that arrived together: choices of a prompt are consecutive, and so are their seeds.
 
-    honoured: names of sampling parameters; the others are as if nobody had said anything.
+    supported: names of sampling parameters; the others are ignored.
     """
     calls: list[ExecutorCall] = []
     for member in members:
@@ -54,7 +54,7 @@ def group_calls(members: Sequence[CallMember], supported: frozenset[str]) -> lis
 
 
 def _compute_next_sampling(call: ExecutorCall) -> RolloutSampling:
-    """How one more candidate would be sampled."""
+    """Compute the sampling of one more candidate."""
     seed = call.sampling.seed
     return call.sampling if seed is None else replace(call.sampling, seed=seed + call.n)
 
@@ -70,7 +70,7 @@ def build_sampling(request: TokenRequest, supported: frozenset[str]) -> RolloutS
 
 
 def parse_candidates(output: object, calls: Sequence[ExecutorCall], vocab: int) -> list[list[Candidate]]:
-    """What an executor gave for these calls, checked. Raises EngineError for what cannot be an answer."""
+    """Parse and validate an executor's output. Raises EngineError if it is invalid."""
     try:
         groups = msgspec.convert(output, list[list[Candidate]], from_attributes=True)
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ def _check_candidate(candidate: Candidate, call: ExecutorCall, vocab: int) -> No
 
 
 def build_outputs(member: CallMember, candidate: Candidate, version: str | None) -> Iterator[TokenOutput]:
-    """What a sequence is told of its candidate. version: of the weights; None where nobody knows."""
+    """Build a sequence's outputs from its candidate. version: of the weights; None if unknown."""
     request, ids = member.request, candidate.token_ids
     weight_version = candidate.weight_version or version
     if weight_version is not None and ids:

@@ -1,6 +1,6 @@
-"""Replies that are told beforehand: what a script is, who is answered by which entry, files, directives in prompts.
+"""Scripted replies: entries and their matching, files, and directives in prompts.
 
-Shared by the engines that can be told what to say. Pure, but for reading a file; knows no engine and no token.
+Shared by the engines that accept scripted replies. Pure, except for reading a file; independent of engines and tokens.
 """
 
 from .directives import build_default_reply, parse_directives, to_conversation

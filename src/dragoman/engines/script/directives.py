@@ -1,11 +1,11 @@
-"""Directives: replies that the prompt itself asks for. Knows their syntax and when they count, not how they are said.
+"""Directives: replies that the prompt itself specifies. Parsing and selection only, no output.
 
     [[say TEXT]] [[think TEXT]] [[refuse TEXT]] [[tool NAME {json}]] [[error STATUS MESSAGE]]
     [[delay SECONDS]] [[finish stop|length|content_filter]] [[then]]
 
 `[[then]]` separates replies: the first answers this message, the next one the following turn (with the tool's
-result in it), and so on. TEXT and a tool's arguments may be a JSON string, for what could not be written otherwise.
-Brackets in TEXT must pair up. `[[anything else]]` is no directive and means nothing.
+result in it), and so on. TEXT and a tool's arguments may be a JSON string, to include any character.
+Brackets in TEXT must be balanced. `[[anything else]]` is not a directive and is ignored.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class _Directive(Struct, frozen=True):
 
 
 def to_conversation(prompt: Conversation | str) -> Conversation:
-    """A plain text is what a user would say who says nothing else."""
+    """Convert a prompt to a conversation; a plain text becomes its only user message."""
     return Conversation((Message(Role.USER, (Text(prompt),)),)) if isinstance(prompt, str) else prompt
 
 
 def parse_directives(conversation: Conversation) -> ScriptEntry | None:
-    """The reply that the conversation asks for; None where nobody directs. RequestError for a directive with a fault.
+    """Parse the directed reply of a conversation; None without directives. Raises RequestError for an invalid
+    directive.
 
-    The last message counts if it has directives. After a tool's result without any, the last user message that has
-    some goes on with the reply that this turn has reached.
+    The last message applies if it has directives. After a tool result without any, the last user message with
+    directives continues with the reply for the current turn.
     """
     try:
         return _find_directed_reply(conversation)
@@ -57,7 +58,7 @@ def _find_directed_reply(conversation: Conversation) -> ScriptEntry | None:
     if last is None:
         return None
     if replies := _split_replies(extract_text(last)):
-        # Nobody has spoken since, unless the client wants a last message of the assistant to go on.
+        # No message follows, except an assistant message that the client wants continued.
         return _build_entry(replies[0], conversation)
     for index in range(len(messages) - 1, -1, -1):
         replies = _split_replies(extract_text(messages[index])) if messages[index].role is Role.USER else []
@@ -68,13 +69,13 @@ def _find_directed_reply(conversation: Conversation) -> ScriptEntry | None:
 
 
 def build_default_reply(conversation: Conversation) -> ScriptEntry:
-    """What to say when nobody directs: an agent's loop comes to its end, a person is told how it works."""
+    """Build the reply without directives: it ends an agent's loop, and explains directives to a person."""
     roles = [message.role for message in conversation.messages if message.role in {Role.USER, Role.TOOL}]
     return ScriptEntry((Say(TOOL_RESULT_REPLY if roles and roles[-1] is Role.TOOL else NO_DIRECTIVE),))
 
 
 def _count_turns(messages: Sequence[Message]) -> int:
-    """How often the assistant has spoken. Its turn may be told in several messages in a row."""
+    """Count assistant turns. One turn may consist of several consecutive messages."""
     turns, in_turn = 0, False
     for message in messages:
         turns += message.role is Role.ASSISTANT and not in_turn
@@ -83,7 +84,7 @@ def _count_turns(messages: Sequence[Message]) -> int:
 
 
 def _split_replies(text: str) -> list[list[_Directive]]:
-    """The directives of each reply; empty where there are none."""
+    """Split the directives into replies; empty without directives."""
     replies: list[list[_Directive]] = [[]]
     for directive in _scan_directives(text):
         if directive.name == "then":
@@ -104,7 +105,7 @@ def _scan_directives(text: str) -> Iterator[_Directive]:
 
 
 def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
-    """What stands until the closing brackets, and where the text goes on."""
+    """Read the text up to the closing brackets. Returns it with the offset after them."""
     if text.startswith('"', start):
         try:
             value, end = _DECODER.raw_decode(text, start)
@@ -125,7 +126,7 @@ def _read_text(name: str, text: str, start: int) -> tuple[str, int]:
 
 
 def _read_tool(text: str, start: int) -> tuple[str, int]:
-    """The name and the arguments, still together. JSON may hold any brackets, so it is read as JSON."""
+    """Read a tool's name and arguments, unsplit. JSON may contain brackets, so it is parsed as JSON."""
     at = start
     while at < len(text) and not text[at].isspace() and not text.startswith("]]", at):
         at += 1
@@ -146,7 +147,8 @@ def _read_tool(text: str, start: int) -> tuple[str, int]:
 
 
 def _build_entry(directives: list[_Directive], conversation: Conversation) -> ScriptEntry:
-    """A call that nobody could make is left out: agents ask for a title, without tools, by the same message."""
+    """Build an entry without calls of undeclared tools: agents also request a title, without tools, by the same
+    message."""
     can_call_tools = bool(conversation.tools) and conversation.tool_choice.mode != "none"
     parts: list[Part] = []
     finish = FinishReason.STOP
@@ -184,7 +186,7 @@ def _parse_call(text: str) -> CallTool:
 
 
 def _check_encodable(text: str) -> str:
-    """JSON can name halves of a character that no text holds."""
+    """Reject unpaired surrogates: JSON can escape them, but UTF-8 cannot encode them."""
     try:
         text.encode()
     except UnicodeEncodeError:

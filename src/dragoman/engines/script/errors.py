@@ -1,4 +1,4 @@
-"""A scripted failure as one of the errors that dialects can render."""
+"""Converts a scripted failure to an error that dialects render."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ERROR_TYPES: tuple[type[DragomanError], ...] = (
 
 
 def build_error(fail: Fail) -> DragomanError:
-    """A status that no error has of its own is put on the general one of its hundred."""
+    """Build the error. A status without its own class uses the generic one, 400 or 500."""
     general = RequestError if fail.status < 500 else EngineError
     error_type = next((error_type for error_type in _ERROR_TYPES if error_type.status == fail.status), general)
     error = error_type(fail.message, param=fail.param, code=fail.code, retry_after=fail.retry_after)

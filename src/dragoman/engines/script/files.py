@@ -45,7 +45,7 @@ from .script import (
 
 
 class ScriptError(ValueError):
-    """The file is no script; the message says where and why."""
+    """An invalid script file; the message names the place and the reason."""
 
 
 class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class _Tool(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Error(Fail, frozen=True, forbid_unknown_fields=True):
-    """Exactly what a Fail has."""
+    """A Fail, with unknown fields rejected."""
 
 
 class _Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ class _Match(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Usage(UsageOverride, frozen=True, forbid_unknown_fields=True):
-    """Exactly what Counts has."""
+    """A UsageOverride, with unknown fields rejected."""
 
 
 class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ class _Entry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_script(path: Path) -> Script:
-    """Read a script; ScriptError if that cannot be done."""
+    """Load a script. Raises ScriptError if the file cannot be read or is invalid."""
     readers = {
         ".yaml": _read_yaml,
         ".yml": _read_yaml,
@@ -170,7 +170,7 @@ def load_script(path: Path) -> Script:
 
 
 def read_entry(value: object, where: str) -> ScriptEntry:
-    """One entry, from what a file or a message holds. where: for complaints. Raises ScriptError."""
+    """Read one entry from decoded JSON or YAML. where: the place for error messages. Raises ScriptError."""
     try:
         json.dumps(value, ensure_ascii=False, default=str).encode()
         if isinstance(value, str):
@@ -183,7 +183,7 @@ def read_entry(value: object, where: str) -> ScriptEntry:
 
 
 def _format_error(message: str) -> str:
-    """msgspec's own words, with the place in front and as people write it."""
+    """Format msgspec's message with the place first."""
     problem, separator, path = message.rpartition(" - at `$")
     return f"{path.rstrip('`').lstrip('.')}: {problem}" if separator else message
 
@@ -212,7 +212,7 @@ def _read_json_lines(text: str) -> Iterator[tuple[int, object]]:
 
 
 def _read_json(text: str) -> Iterator[tuple[int, object]]:
-    """Item by item, so that each knows its line."""
+    """Read item by item, so that each has its line number."""
     decoder = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys)
     document: object = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(document, list):
@@ -235,7 +235,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without its silence about keys that are given twice."""
+    """A YAML loader that rejects duplicate keys; PyYAML ignores them silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]

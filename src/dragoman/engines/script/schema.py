@@ -1,7 +1,7 @@
-"""Whether a text follows a JSON Schema that a stranger wrote: in bounded time, and without leaving the process.
+"""Validation of text against an untrusted JSON Schema: in bounded time and without network access.
 
-A few nested references can stand for millions of subschemas, all of which a validator visits. So a schema is measured
-as if each reference were written out, and one that is too large, or never ends, is refused.
+A few nested references can stand for millions of subschemas, all of which a validator visits. So the size of a schema
+is measured as if each reference were expanded; a schema that is too large or recursive is rejected.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from urllib.parse import unquote
 from jsonschema_rs import RegexOptions, ValidationError, validator_for
 
 MAX_WORK = 1_000_000
-"""Subschemas times values. Telling what is wrong takes much longer than telling whether something is."""
+"""Limit of subschemas times values. Describing errors takes much longer than detecting them."""
 MAX_WORK_TO_EXPLAIN = 10_000
 
 
 class SchemaError(Exception):
-    """The text does not follow the schema, or that cannot be told; the message says which."""
+    """The text does not match the schema, or the schema cannot be checked; the message says which."""
 
 
 def validate_text(text: str, schema: str) -> None:
@@ -32,7 +32,7 @@ def validate_text(text: str, schema: str) -> None:
         work = _SchemaSize(definition).measure(definition) * _count_values(value)
         if work > MAX_WORK:
             raise SchemaError("this JSON Schema is too large to be checked")
-        # Patterns run on a matcher without backtracking; a reference to elsewhere is never followed.
+        # Linear-time regular expressions prevent ReDoS; external references are never fetched.
         validator = validator_for(schema, retriever=_reject_reference, pattern_options=RegexOptions())
         is_valid = validator.is_valid(value)
     except RecursionError:
@@ -45,7 +45,7 @@ def validate_text(text: str, schema: str) -> None:
 
 
 class _SchemaSize:
-    """The size of one schema's parts. A reference may only point into the schema, and not to where it stands."""
+    """Measures the expanded size of a schema. A reference must point into the schema and must not be recursive."""
 
     def __init__(self, root: object) -> None:
         self._root = root
@@ -81,7 +81,7 @@ class _SchemaSize:
         for name in unquote(reference).split("/")[1:]:
             key = name.replace("~1", "/").replace("~0", "~")
             try:
-                # A list is taken by position, which is text here too.
+                # JSON Pointer indexes arrays by decimal text.
                 target = cast("Any", target)[int(key) if isinstance(target, list) else key]
             except (KeyError, IndexError, TypeError, ValueError):
                 _reject_reference(reference)

@@ -1,4 +1,4 @@
-"""What a script is: entries, each with a reply and what it answers to. Knows no format of a file and no engine."""
+"""The data model of scripts: entries with a reply and a match rule. Independent of file formats and engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_WAIT_SECONDS = 3600.0
 """Seconds."""
 
 Pieces = str | tuple[str, ...]
-"""A text; as a tuple it is cut exactly so, whatever `Chunks` says."""
+"""A text; a tuple is split exactly at its items, regardless of `Chunks`."""
 
 
 def join_pieces(pieces: Pieces) -> str:
@@ -38,7 +38,7 @@ class Refuse(Struct, frozen=True):
 
 
 class CallTool(Struct, frozen=True):
-    """A tool call. arguments: JSON text, or a custom tool's input; passed on as it is, also if it is neither."""
+    """A tool call. arguments: JSON text, or a custom tool's input; passed on unchanged, even if invalid."""
 
     name: str
     arguments: Pieces = "{}"
@@ -46,7 +46,7 @@ class CallTool(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """An error. First in a reply it is an HTTP status; later it breaks a stream that has begun."""
+    """An error. As the first part it is an HTTP status; later it breaks the stream."""
 
     status: int = 500
     message: str = "The script requested this error."
@@ -60,7 +60,7 @@ class Fail(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """A silence of so many seconds, after the answer has begun."""
+    """A pause in seconds, after the response has begun."""
 
     seconds: float
 
@@ -73,7 +73,7 @@ Part = Say | Think | Refuse | CallTool | Fail | Wait
 
 
 class UsageOverride(Struct, frozen=True):
-    """Token counts that are reported instead of the true ones; None is the true one."""
+    """Token counts to report instead of the real ones; None reports the real one."""
 
     prompt: int | None = None
     cached: int | None = None
@@ -82,7 +82,7 @@ class UsageOverride(Struct, frozen=True):
 
 
 class Subject(Struct, frozen=True):
-    """What a script may look at. text, role: of the last user or tool message."""
+    """The parts of a request that match rules read. text, role: of the last user or tool message."""
 
     model: str
     text: str
@@ -91,9 +91,10 @@ class Subject(Struct, frozen=True):
 
 
 class MatchRule(Struct, frozen=True):
-    """What an entry answers to; everything that is given must hold.
+    """Conditions of an entry; all that are set must hold.
 
-    contains: all of these texts occur. glob: the whole text, where `*` is any text; model likewise.
+    contains: all of these texts occur.
+    glob: pattern of the whole text, where `*` matches any text; likewise for model.
     tool: a tool of this name is declared.
     """
 
@@ -116,11 +117,13 @@ class MatchRule(Struct, frozen=True):
 
 
 class ScriptEntry(Struct, frozen=True):
-    """One reply.
+    """One reply and when it applies.
 
-    reply: its parts, in order. more: what the second choice says, the third, ..., and then from `reply` again.
-    times: how many requests it may answer; None is every one if it has a match, else one.
-    delay: seconds before the answer begins. pace: seconds before each piece of it.
+    reply: its parts, in order.
+    more: replies of the second choice, the third, ...; then it continues with `reply`.
+    times: number of requests it answers; None is unlimited with a match, else one.
+    delay: seconds before the response begins.
+    pace: seconds before each piece of it.
     """
 
     reply: tuple[Part, ...]
@@ -146,7 +149,7 @@ class ScriptEntry(Struct, frozen=True):
 
     @property
     def max_uses(self) -> int | None:
-        """How many requests it may answer; None is any number."""
+        """Number of requests it may answer; None is unlimited."""
         if self.repeat or (self.times is None and self.match is not None):
             return None
         return 1 if self.times is None else self.times
@@ -157,13 +160,13 @@ class ScriptEntry(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """Entries with a match are tried first, in their order; then the next of those without one."""
+    """A script. Entries with a match rule are tried first, in order; then the next one without a rule."""
 
     entries: tuple[ScriptEntry, ...] = ()
 
     @classmethod
     def of(cls, *parts: Part) -> Script:
-        """Every request gets this reply."""
+        """Create a script that gives every request this reply."""
         return cls((ScriptEntry(parts, repeat=True),))
 
 
@@ -176,7 +179,7 @@ def _check_order(reply: tuple[Part, ...]) -> None:
 
 
 def _matches_glob(pattern: str, text: str) -> bool:
-    """Whether the text has the pattern's pieces in order. `find` never looks back, so this takes linear time."""
+    """Match a glob. The pieces are searched in order without backtracking, so this takes linear time."""
     first, *rest = pattern.split("*")
     if not rest:
         return pattern == text
@@ -193,7 +196,7 @@ def _matches_glob(pattern: str, text: str) -> bool:
 
 
 def extract_text(message: Message) -> str:
-    """The words of a message: its texts and those of its tool results. Parts are joined by a line break."""
+    """Extract the text of a message: its text parts and those of its tool results, joined by line breaks."""
     texts: list[str] = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -204,7 +207,7 @@ def extract_text(message: Message) -> str:
 
 
 def build_subject(request: GenerateRequest, prompt: str) -> Subject:
-    """prompt: the text of a prompt that is no conversation."""
+    """Build the subject of a request. prompt: the text of a prompt that is not a conversation."""
     if not isinstance(request.prompt, Conversation):
         return Subject(request.model, prompt, Role.USER, frozenset())
     tools = get_tool_names(request.prompt.tools)

@@ -1,4 +1,4 @@
-"""Which entry answers which request. Knows the script and how often each entry was used, nothing of replies."""
+"""The state of a running script: selects entries and counts their uses. Independent of replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .script import MatchRule, Script, ScriptEntry, Subject
 
 
 class _EntryState:
-    """An entry, and how many requests it may still answer; None is any number."""
+    """An entry and its remaining uses; None is unlimited."""
 
     def __init__(self, entry: ScriptEntry) -> None:
         self.entry, self.remaining_uses = entry, entry.max_uses
@@ -22,11 +22,11 @@ class _EntryState:
 
 
 class ScriptState:
-    """The state of one script being played."""
+    """The state of one script."""
 
     def __init__(self, script: Script) -> None:
         entries = [_EntryState(entry) for entry in script.entries]
-        # `sorted` is stable: those with a match first, each kind in its own order.
+        # `sorted` is stable: entries with a match come first, each kind in its own order.
         self._entries = sorted(entries, key=lambda part: part.entry.match is None)
         self._num_requests = 0
 
@@ -35,7 +35,7 @@ class ScriptState:
         return not self._entries
 
     def next_entry(self, subject: Subject) -> ScriptEntry:
-        """The entry for this request, counted as used. RequestError when there is none."""
+        """Select the entry for a request and count the use. Raises RequestError if there is none."""
         self._num_requests += 1
         for state in self._entries:
             if state.accepts(subject):

@@ -1,4 +1,4 @@
-"""Whether a reply is one that the request allows. An engine that cannot bend its text refuses instead of pretending."""
+"""Validation of a scripted reply against its request. A reply that violates the request is an error, not adapted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .script import CallTool, Fail, Part, Refuse, Say, Think, join_pieces
 
 
 def filter_reasoning(reply: tuple[Part, ...], request: GenerateRequest) -> tuple[Part, ...]:
-    """Without its thoughts, if the client wants none."""
+    """Remove reasoning if the client disabled it."""
     if not isinstance(request.prompt, Conversation):
         return reply
     reasoning = request.prompt.reasoning
@@ -23,7 +23,8 @@ def filter_reasoning(reply: tuple[Part, ...], request: GenerateRequest) -> tuple
 
 
 def validate_reply(reply: tuple[Part, ...], request: GenerateRequest) -> None:
-    """Raise Unsupported if the reply breaks what the request forbids or enforces. One that fails promises nothing."""
+    """Raise Unsupported if the reply violates the request's constraints. A reply that ends in an error is not
+    validated."""
     if any(isinstance(part, Fail) for part in reply):
         return
     calls = [part for part in reply if isinstance(part, CallTool)]

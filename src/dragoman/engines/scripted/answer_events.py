@@ -1,4 +1,5 @@
-"""One answer from its entry: the events of all choices, and where to wait or to fail. Pure; it knows no clock."""
+"""The events of one response from its script entry: all choices, delays and failures. Pure; performs no waits
+itself."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def generate_events(
     new_id: Callable[[], str],
     max_model_len: int | None,
 ) -> Iterator[Event | Wait | Fail]:
-    """Raises Unsupported, before anything else, if the entry is no answer to this request. A Fail is the last step."""
+    """Generate the events. Raises Unsupported first, if the entry violates the request. A Fail is the last step."""
     replies = [filter_reasoning(entry.find_reply(choice), request) for choice in range(request.choices)]
     for reply in replies:
         validate_reply(reply, request)
@@ -49,7 +50,7 @@ def generate_events(
 
 
 def _build_limits(request: GenerateRequest, context_left: int | None) -> ChoiceLimits:
-    """left: tokens that the context has room for."""
+    """Build the limits. context_left: tokens that fit into the context."""
     prompt = request.prompt if isinstance(request.prompt, Conversation) else Conversation(())
     limits = [limit for limit in (request.limits.max_tokens, context_left) if limit is not None]
     return ChoiceLimits(
@@ -61,7 +62,9 @@ def _build_limits(request: GenerateRequest, context_left: int | None) -> ChoiceL
 
 
 def _build_usage(entry: ScriptEntry, prompt: int, choices: list[ChoiceEvents]) -> Usage:
-    """True counts, but for those that the script replaces. Nothing is ever cached here: that is 0, not unknown."""
+    """Build the usage: real counts, except those that the script overrides. There is no cache: cached tokens are 0, not
+    unknown.
+    """
     counts = entry.usage
     completion = sum(choice.completion_tokens for choice in choices)
     reasoning = sum(choice.reasoning_tokens for choice in choices)

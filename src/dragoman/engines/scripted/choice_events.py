@@ -1,4 +1,4 @@
-"""A reply as the request allows it: cut where its limits end it. Pure: parts in, steps out; knows no clock."""
+"""A scripted reply truncated to the request's limits. Pure: parts in, steps out."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ Step = Delta | ChoiceFinished | Wait | Fail
 
 
 class ChoiceLimits(Struct, frozen=True):
-    """What the request asks of every choice.
+    """Limits of every choice.
 
-    max_tokens, max_reasoning: None is no limit. custom: names of free-form tools. Stop strings are not said here:
-    the pipeline finds them, as it does for engines of tokens.
+    max_tokens, max_reasoning: tokens; None is no limit.
+    custom_tools: names of custom tools.
+
+    Stop strings are not handled here: the pipeline detects them, as for token engines.
     """
 
     max_tokens: int | None = None
@@ -39,7 +41,8 @@ class ChoiceLimits(Struct, frozen=True):
 
 
 class ChoiceEvents:
-    """One choice being said. `steps` may be asked for once; completion and reasoning count the tokens so far."""
+    """The events of one choice. `generate_steps` is called once; the completion and reasoning counts are of tokens so
+    far."""
 
     def __init__(
         self, choice: int, limits: ChoiceLimits, tokenizer: Tokenizer, chunks: Chunks, new_id: Callable[[], str]
@@ -49,7 +52,7 @@ class ChoiceEvents:
         self._new_id = new_id
         self._end: FinishReason | None = None
         self._pending_tokens: tuple[Token, ...] = ()
-        """Tokens that have been said and released no text yet, such as half a character at the limit."""
+        """Tokens without text yet, such as half a character at the limit."""
         self.completion_tokens = self.reasoning_tokens = 0
 
     def generate_steps(self, parts: tuple[Part, ...], finish: FinishReason) -> Iterator[Step]:
@@ -105,7 +108,7 @@ class ChoiceEvents:
         build_event: Callable[[str, tuple[Token, ...]], Delta],
         max_tokens: int | None = None,
     ) -> Iterator[Step]:
-        """Say a text. most: tokens after which the part ends and the next one begins."""
+        """Generate a text. max_tokens: after which the part ends and the next one begins."""
         tokenized = tokenize_text(join_pieces(pieces), self._tokenizer, self._limits.logprobs)
         requested = len(tokenized.tokens) if max_tokens is None else min(len(tokenized.tokens), max_tokens)
         count = self._limit_tokens(requested)
@@ -121,9 +124,9 @@ class ChoiceEvents:
 
 
 def interleave(choices: list[Iterator[Step]], pace: float) -> Iterator[Step]:
-    """All choices at once, a step of each in turn; the first error ends all.
+    """Interleave choices, one step of each in turn; the first error ends all.
 
-    pace: seconds before each turn that says something. What the choices wait, they wait together.
+    pace: seconds before each round with output. Delays of the choices overlap.
     """
     for turn in zip_longest(*choices):
         steps = [step for step in turn if step is not None and not isinstance(step, Wait)]

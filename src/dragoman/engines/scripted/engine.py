@@ -1,7 +1,7 @@
-"""An engine that says what it is told: by a script, by directives in the prompt, or both.
+"""An engine that replies from a script, from directives in the prompt, or both.
 
-For demos, bug reports and tests: it keeps what it was asked. Real tokens and true counts, but no model; a prompt is
-counted as a plain transcript, since there is no chat template here.
+For demos, bug reports and tests: it records its requests. Token ids and counts are real, but there is no model; a
+prompt is counted as a plain transcript, since there is no chat template.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FEATURES = frozenset(
         Feature.FILES,
     }
 )
-# A token of probability 1 keeps it under any temperature, cut-off and penalty and for every seed: they are honoured.
+# A token of probability 1 is unaffected by temperature, truncation, penalties and seed, so they count as supported.
 PARAMETERS = frozenset(
     {
         "temperature",
@@ -56,14 +56,18 @@ PARAMETERS = frozenset(
 )
 MAX_LOGPROBS = 20
 _LONG_TEXT_CHARACTERS = 8_192
-"""Characters that take some milliseconds to tokenise."""
+"""Texts above this many characters are tokenized on a thread: they take milliseconds."""
 _EVENTS_PER_YIELD = 64
-"""Events after which the loop gets its turn, however fast the script is."""
+"""Events after which the generator yields to the event loop."""
 
 
 class ScriptedEngine:
-    """seen: the last requests, oldest first. calls: how many there were. closed_early: how many were left before
-    their end. running: how many are being answered.
+    """An engine of scripted events.
+
+    requests: the most recent ones, oldest first.
+    num_requests: total number of requests.
+    num_closed_early: number of requests closed before their end.
+    num_running: number of requests in progress.
     """
 
     def __init__(
@@ -78,9 +82,9 @@ class ScriptedEngine:
         native: bool = True,
         history_size: int = 1000,
     ) -> None:
-        """new_id: makes the ids of calls that the script gives none; by default call_1, call_2, ...
+        """new_id: creates ids for tool calls without one; by default call_1, call_2, ...
 
-        native: False means that texts are what a model wrote, and that parsers have to make sense of them.
+        native: False means that texts are raw model output, to be parsed by the pipeline.
         """
         self._script_state = ScriptState(script or Script())
         self._tokenizer, self._directives, self._max_model_len = tokenizer, directives, max_model_len
@@ -136,7 +140,7 @@ class ScriptedEngine:
                 has_finished = isinstance(step, Finished)
                 yield step
         except (GeneratorExit, asyncio.CancelledError):
-            # Nobody need ask for more after Finished.
+            # A consumer may stop at Finished without exhausting the generator.
             self.num_closed_early += not has_finished
             raise
         finally:
@@ -151,7 +155,7 @@ class ScriptedEngine:
         return self._script_state.next_entry(build_subject(request, text))
 
     async def _tokenize_prompt(self, request: GenerateRequest, text: str) -> TokenizedPrompt:
-        """A long text takes its time, and others must not wait for it."""
+        """Tokenize the prompt; a long one on a thread, so that it does not block the event loop."""
         if len(text) < _LONG_TEXT_CHARACTERS:
             return tokenize_prompt(request, text, self._tokenizer, self._max_model_len)
         return await asyncio.to_thread(tokenize_prompt, request, text, self._tokenizer, self._max_model_len)

@@ -1,4 +1,4 @@
-"""The prompt as plain text and as tokens, to be counted: there is no chat template here."""
+"""The prompt as plain text and tokens, for counting: there is no chat template."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TokenizedPrompt(Struct, frozen=True):
 
 
 def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, limit: int | None) -> TokenizedPrompt:
-    """text: as `prompt_text` gave it. limit: tokens that prompt and answer may have together.
+    """Tokenize a prompt. text: as `render_prompt` returned it. limit: tokens of prompt and output together.
 
-    ContextTooLong where not one token of an answer has room; cheaply so, where the text alone is long enough.
+    Raises: ContextTooLong without room for one output token; without tokenizing, if the text alone is long enough.
     """
     min_tokens = len(text.encode()) // max(tokenizer.longest_token, 1)
     if limit is not None and min_tokens >= limit:
@@ -32,7 +32,7 @@ def tokenize_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer, l
 
 
 def _encode_prompt(request: GenerateRequest, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids that came as ids stay those, whatever they read as. A plain prompt may name control tokens, a chat not."""
+    """Encode a prompt. Ids of the request stay unchanged. A plain prompt may contain control tokens, a chat may not."""
     if isinstance(request.prompt, tuple):
         return request.prompt
     if isinstance(request.prompt, str):
@@ -54,7 +54,7 @@ def render_prompt(request: GenerateRequest, tokenizer: Tokenizer) -> str:
 
 
 def render_transcript(conversation: Conversation) -> str:
-    """Tools first, a line each; then the messages, each behind its role. Media have no words."""
+    """Render tools first, one per line; then the messages, each after its role. Media have no text."""
     lines = [_render_tool(tool) for tool in conversation.tools]
     lines += [f"{message.role}: {' '.join(_extract_texts(message))}" for message in conversation.messages]
     return "\n".join(lines)

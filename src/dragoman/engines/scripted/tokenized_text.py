@@ -1,4 +1,4 @@
-"""Text as the tokens of a vocabulary, cut into pieces. Knows a tokenizer and nothing of replies."""
+"""Text as tokens, split into pieces. Independent of replies."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class TokenizedText(Struct, frozen=True):
     ends: tuple[int, ...]
 
     def count_whole_bytes(self, count: int) -> int:
-        """How many bytes are whole characters when `count` tokens have been said."""
+        """Count the bytes of whole characters after `count` tokens."""
         at = len(self.data) if count >= len(self.ends) else (self.ends[count - 1] if count else 0)
         while 0 < at < len(self.data) and self.data[at] & 0xC0 == 0x80:
             at -= 1
         return at
 
     def split(self, boundaries: Iterator[int], *, count: int) -> Iterator[TextCut]:
-        """What the first `count` tokens write, cut at `borders`; each piece with the tokens that end in it."""
+        """Split the text of the first `count` tokens at `boundaries`; each piece has the tokens that end in it."""
         start, used, end = 0, 0, self.count_whole_bytes(count)
         for boundary in (*(at for at in boundaries if 0 < at < end), end):
             until = used
@@ -46,13 +46,13 @@ class TokenizedText(Struct, frozen=True):
 
 
 def tokenize_text(text: str, tokenizer: Tokenizer, logprobs: int | None) -> TokenizedText:
-    """logprobs: None for none. What is certain has the probability 1, so the logarithm is 0 and it has no rival."""
+    """Tokenize a text. logprobs: None for none. Every token has probability 1, logprob 0 and no alternatives."""
     ids = tokenizer.encode(text, special=False)
     data = text.encode()
     token_bytes = [tokenizer.token_bytes(id) for id in ids]
     ends = list(accumulate(map(len, token_bytes)))
     if b"".join(token_bytes) != data:
-        # This tokenizer normalises: its tokens do not add up to the text, so they are spread over it evenly.
+        # A normalizing tokenizer: its tokens do not concatenate to the text, so their ends are spread evenly.
         ends = [len(data) * (index + 1) // len(ids) for index in range(len(ids))]
     return TokenizedText(
         data, tuple(_build_token(id, raw, logprobs) for id, raw in zip(ids, token_bytes, strict=True)), tuple(ends)
@@ -74,7 +74,7 @@ def _build_token(id: int, raw: bytes, logprobs: int | None, *, special: bool = F
 
 
 def find_boundaries(tokenized: TokenizedText, pieces: Pieces, chunks: Chunks) -> Iterator[int]:
-    """The bytes at which one piece ends and the next begins, rising; always between two characters."""
+    """Find the ascending byte offsets between pieces; always between two characters."""
     if not isinstance(pieces, str):
         return accumulate(len(piece.encode()) for piece in pieces)
     match chunks:

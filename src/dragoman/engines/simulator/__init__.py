@@ -1,18 +1,18 @@
-"""A vLLM without a GPU: its scheduler, its cache and its times, on whatever clock the driver has.
+"""A simulation of vLLM without a GPU: its scheduler, its cache and its latency, on any clock.
 
-    config       what the scheduler may do           latency        how long a step takes
-    hashing      what a block holds                  profile        hardware and model, as a file
+    config       limits of the scheduler             latency        duration of a step
+    hashing      hashes of block contents            profile        hardware and model, as a file
     blocks       the pool and the prefix cache       workload       requests of a trace; `synthetic` makes some
-    sequence     one request on its way              measured       a log of requests that were timed
-    waiting      the queue                           windows        from a log and a replay to equations,
-    scheduler    who computes what in a step         least_squares  which are solved here
+    sequence     state of one request                measurements   a log of timed requests
+    waiting_queue  the queue                         windows        from a log and a replay to equations,
+    scheduler    what each step computes             least_squares  which are solved here
     engine_core  steps that take time                fitting        until replay and log agree
-    routing      which replica serves a request      calibrate      a profile, judged on what was held out
+    routing      which replica serves a request      calibrate      a profile, evaluated on held-out requests
     replay       a workload on a virtual clock       report         what a benchmark prints
     timing       when a request began and ended      fleet          replicas behind a router; how many are enough
-    split        prefill and decode pools            disaggregation kept blocks, transfers, what vLLM says of them
-    logs/        what other tools write of measured requests
+    disaggregated_replay  prefill and decode pools   disaggregation leases, transfers, vLLM's transfer parameters
+    logs/        readers of other tools' logs
 
-Everything here is pure: no clock, no asyncio, and chance only from a generator that is passed in. A driver for the
-real clock needs `engine_core` and a `latency.StepTime` and nothing else.
+These modules are pure: no clock, no asyncio, and randomness only from a generator that is passed in. A driver for the
+real clock needs only `engine_core` and a `latency.StepTime`.
 """

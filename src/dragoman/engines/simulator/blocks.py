@@ -1,8 +1,8 @@
-"""The pool of key-value blocks and the prefix cache over it, by vLLM's rules. Pure: it knows block numbers only.
+"""The pool of KV cache blocks and the prefix cache over it, by vLLM's rules. Pure: it handles block numbers only.
 
-A block is held by as many sequences as its count says, or it is free. A free block keeps its contents and its
-hash until it is taken for something else; the one that was freed first goes first. Two blocks may hold the same
-contents (both were computed before either was known): the older is found, until it is gone.
+A block is either held (reference count above 0) or free. A free block keeps its contents and its hash until it is
+reallocated; the block freed first is evicted first. Two blocks may hold the same contents (both were computed before
+either was cached): lookups return the older one until it is evicted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NULL_BLOCK = 0
 
 
 class BlockCached(Struct, frozen=True):
-    """A block can be found under its hash from now on."""
+    """A block was cached under its hash."""
 
     block: int
     hash: bytes
 
 
 class BlockRemoved(Struct, frozen=True):
-    """A block was taken for something else."""
+    """A cached block was evicted."""
 
     block: int
     hash: bytes
@@ -38,12 +38,13 @@ CacheEvent = BlockCached | BlockRemoved | AllBlocksCleared
 
 
 class SimulatedBlockPool:
-    """`size` blocks, of which all but NULL_BLOCK can be had. record: keep events for `take_events`."""
+    """A pool of `size` blocks; all but NULL_BLOCK can be allocated. record: collect events for `take_events`."""
 
     def __init__(self, size: int, *, record: bool = False) -> None:
         self._ref_counts = [0] * size
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, size))
-        # By hash the block that is found, and those that wait behind it: hardly ever any, so that they cost nothing.
+        # The first block of each hash serves lookups; duplicates wait behind it. They are rare, so most hashes have no
+        # list.
         self._block_by_hash: dict[bytes, int] = {}
         self._duplicates: dict[bytes, list[int]] = {}
         self._hashes: list[bytes | None] = [None] * size
@@ -51,12 +52,12 @@ class SimulatedBlockPool:
 
     @property
     def size(self) -> int:
-        """Blocks that could ever be had at once."""
+        """Number of blocks that can be allocated in total."""
         return len(self._ref_counts) - 1
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be had now, cached ones included."""
+        """Number of free blocks, cached ones included."""
         return len(self._free)
 
     @property
@@ -73,7 +74,7 @@ class SimulatedBlockPool:
         return self._ref_counts[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Hold so many blocks, forgetting what was cached in them. There must be as many free."""
+        """Allocate blocks and evict what was cached in them. At least `count` blocks must be free."""
         if count > len(self._free):
             raise ValueError(f"{count} blocks asked for, {len(self._free)} are free")
         blocks = [self._free.popitem(last=False)[0] for _ in range(count)]
@@ -83,7 +84,7 @@ class SimulatedBlockPool:
         return blocks
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """The cached blocks of the longest prefix of these hashes. They are not held yet."""
+        """Find the cached blocks of the longest prefix of these hashes. Does not acquire them."""
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_by_hash.get(block_hash)
@@ -93,20 +94,20 @@ class SimulatedBlockPool:
         return blocks
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks are free: holding them takes as many from `free`."""
+        """Count how many of these blocks are free: acquiring them reduces `num_free` by that number."""
         return sum(self._ref_counts[block] == 0 for block in blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Use cached blocks, together with whoever else does."""
+        """Increment the reference counts of cached blocks."""
         for block in blocks:
             if self._ref_counts[block] == 0:
                 del self._free[block]
             self._ref_counts[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Stop using the blocks of a sequence, given in its order.
+        """Decrement the reference counts of a sequence's blocks, given in sequence order.
 
-        The last ones are reused first: a prefix is worth more than what follows it.
+        The last blocks are reused first: a prefix has more cache hits than what follows it.
         """
         for block in reversed(blocks):
             if self._ref_counts[block] < 1:
@@ -116,7 +117,7 @@ class SimulatedBlockPool:
                 self._free[block] = None
 
     def cache(self, block: int, block_hash: bytes) -> None:
-        """Let a held, full block be found under its hash."""
+        """Register a held, full block under its hash."""
         if self._hashes[block] is not None:
             return
         self._hashes[block] = block_hash
@@ -137,7 +138,7 @@ class SimulatedBlockPool:
         return True
 
     def list_cached_blocks(self) -> dict[int, bytes]:
-        """Every block that can be found, with its hash: what an index that hears all events knows."""
+        """List every cached block with its hash: the state of an index that consumes all events."""
         return {block: block_hash for block, block_hash in enumerate(self._hashes) if block_hash is not None}
 
     def take_events(self) -> list[CacheEvent]:
@@ -146,7 +147,7 @@ class SimulatedBlockPool:
         return events
 
     def _evict(self, block: int) -> None:
-        """It is found no more, if it was; the oldest of those behind it is."""
+        """Remove a block from the cache; the oldest duplicate takes its place."""
         block_hash, self._hashes[block] = self._hashes[block], None
         if block_hash is None:
             return

@@ -1,4 +1,4 @@
-"""A profile from a log: fitted on its first requests, judged on the others. All of calibration but reading files."""
+"""Calibration of a profile from a log: fitted on its first requests, evaluated on the others. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .timing import Timing
 from .workload import WorkloadRequest
 
 DIGITS = 4
-"""Significant ones, of what a person reads in a profile."""
+"""Significant digits of the numbers in a profile."""
 Record = TypeVar("Record", bound=Struct)
 
 
@@ -31,11 +31,13 @@ def calibrate(
     source: str,
     fitted_ids: Collection[str],
 ) -> SimulatorProfile:
-    """log: as `read_log` gives it, in order of arrival. fitted: ids of the requests that are shown to the fit; of the
-    others nothing but arrivals, lengths and prefixes is used until the profile, rounded as it is written, is judged by
-    them.
+    """Calibrate a profile.
 
-    Raises CalibrationError.
+    log: as `read_log` returns it, in order of arrival.
+    fitted_ids: requests used by the fit. Of the others only arrivals, lengths and prefixes are used until the profile,
+        with its numbers rounded as in the file, is evaluated on them.
+
+    Raises: CalibrationError.
     """
     workload, measured = log
     training = [timing for timing in measured if timing.id in fitted_ids]
@@ -57,7 +59,7 @@ def evaluate(
     frontend_seconds: float,
     excluded: Collection[str],
 ) -> HeldOutError:
-    """The error over all requests but these."""
+    """Compute the error over all requests but the excluded ones."""
     workload, measured = log
     simulated = {timing.id: timing for timing in simulate(workload, engine, latency, frontend_seconds).timings}
     held_out = [timing for timing in measured if timing.id not in excluded]
@@ -65,7 +67,7 @@ def evaluate(
 
 
 def round_numbers(record: Record) -> Record:
-    """The same with all its numbers as a person would write them."""
+    """Round all numbers of a record to a readable precision."""
     return msgspec.convert(_round_value(msgspec.to_builtins(record)), type(record))
 
 

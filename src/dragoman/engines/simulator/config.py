@@ -1,4 +1,4 @@
-"""The settings of a simulated vLLM, in vLLM's own words. Knows nothing of hardware or time."""
+"""Settings of a simulated vLLM, named as in vLLM. Independent of hardware and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded replies, found by what was asked: JSON lines, read once.
+"""Recorded replies, looked up by prompt: JSON lines, read once.
 
     {"prompt": "What is the capital of Japan?", "reply": "Tokyo."}
     {"prompt_sha256": "9f86d0...", "reply": [{"reasoning": "Easy."}, {"text": "Tokyo."}]}
@@ -33,7 +33,7 @@ class _Row(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_dataset(lines: Iterable[str | bytes], source: str) -> dict[str, ScriptEntry]:
-    """The replies by `prompt_key`; of two for a prompt the later one. Raises ScriptError, with the line."""
+    """Read the replies by `hash_prompt`; of two for one prompt the later wins. Raises ScriptError, with the line."""
     replies: dict[str, ScriptEntry] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():

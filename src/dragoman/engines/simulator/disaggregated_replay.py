@@ -1,6 +1,6 @@
-"""A workload on prefill and decode pools, on a virtual clock: two calls a request, and a transfer between them. Pure.
+"""Replay of a workload on prefill and decode pools: two calls a request and a transfer between them. Pure.
 
-The client's first token is the decode side's, as behind vLLM's proxy; the one that prefill makes is not passed on.
+The client's first token is the decode side's, as behind vLLM's proxy; the token of the prefill call is discarded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from .workload import WorkloadRequest
 
 
 class DisaggregationConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """prefill: so many of the engines, the first ones, only prefill; the others only decode.
+    """Layout of a disaggregated deployment.
 
-    links: all transfers share one, or each pair of engines has its own. protocol: with vLLM's `kv_transfer_params` the
-    prefill side keeps its blocks until they are fetched; with two plain calls it frees them, and nobody checks.
+    prefill: number of engines that only prefill, counted from the first; the others only decode.
+    cost: of a transfer.
+    links: all transfers share one link, or each pair of engines has its own.
+    protocol: with vLLM's `kv_transfer_params` the prefill side holds its blocks until they are fetched; with two plain
+        calls it frees them, and nothing checks that they still exist.
+    lease_seconds: how long blocks are held for a fetch.
     """
 
     prefill: int
@@ -45,12 +49,12 @@ def replay_disaggregated(
     frontend_seconds: float = 0.0,
     tick: Callable[[int], None] | None = None,
 ) -> ReplayResult:
-    """As `replay`. routes: among the prefill engines, and among the others."""
+    """As `replay`. routes: among the prefill engines, and among the decode engines."""
     return _DisaggregatedReplay(workload, cores, frontend_seconds, routes, tick, split).run(None)
 
 
 class _TransferState(Struct):
-    """Of one request: what is known of the prefill call, and of the transfer."""
+    """State of one request: its prefill call and its transfer."""
 
     prefill: RequestProgress
     fetch_started_at: float = 0.0
@@ -58,7 +62,7 @@ class _TransferState(Struct):
 
 
 class _DisaggregatedReplay(Replay):
-    """Links and leases are due too; their places are negative numbers, links before leases."""
+    """A replay whose events include links and leases; their sources are negative numbers, links before leases."""
 
     def __init__(
         self,
@@ -138,7 +142,7 @@ class _DisaggregatedReplay(Replay):
         return outcome
 
     def _start_fetch(self, fetch: RemoteFetch, replica: int, now: float) -> None:
-        """The decode side wants the blocks; they may be gone."""
+        """Start a fetch by the decode side; the lease may have expired."""
         id = fetch.sequence.id
         transfer = self._transfers[id]
         leases = self._leases[transfer.prefill.replica]
@@ -174,7 +178,7 @@ class _DisaggregatedReplay(Replay):
             heappush(self._due_events, (due, source))
 
     def _wake(self, replica: int, now: float) -> None:
-        """Blocks have come free, or keys and values have come: an idle engine looks again."""
+        """Step an idle engine after blocks were freed or a transfer completed."""
         core = self._cores[replica]
         if core.next_step_end is None and core.scheduler.num_waiting:
             self._step(replica, now)

@@ -1,8 +1,8 @@
-"""Prefill on one instance, decode on another: roles, what they tell each other, kept blocks, and transfers. Pure.
+"""Disaggregated prefill and decode: roles, transfer parameters, block leases and transfers. Pure.
 
-vLLM's way (its NIXL connector): the prefill call has max_tokens 1 and `do_remote_decode`; it is answered with where
-the prompt's blocks are, and they stay held until the decode side has fetched them or their lease has run out. The
-decode call carries that answer, gets blocks of its own, waits for the transfer, and computes the last token only.
+The protocol is that of vLLM's NIXL connector: the prefill call has max_tokens 1 and `do_remote_decode`; its response
+names the prompt's blocks, which stay held until the decode side has fetched them or their lease has expired. The
+decode call carries these parameters, allocates its own blocks, waits for the transfer and computes the last token only.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .scheduler import SimulatedScheduler
 from .sequence import SimulatedSequence
 
 Role = Literal["both", "prefill", "decode"]
-"""As vLLM's kv_role has it: kv_both, kv_producer, kv_consumer."""
+"""vLLM's kv_role: kv_both, kv_producer, kv_consumer."""
 LEASE_SECONDS = 480.0
 """vLLM's VLLM_NIXL_ABORT_REQUEST_TIMEOUT."""
 
 
 class KvTransferParams(Struct, frozen=True):
-    """`kv_transfer_params` on the wire, asked and answered. Fields are vLLM's; other connectors' are ignored.
+    """`kv_transfer_params` of a request or response. Fields are vLLM's; those of other connectors are ignored.
 
-    remote_block_ids: a list a cache group (of which there is one), or, from older versions, the ids themselves.
+    remote_block_ids: a list per cache group (there is one), or, from older versions, the ids themselves.
     """
 
     do_remote_prefill: bool = False
@@ -39,7 +39,7 @@ class KvTransferParams(Struct, frozen=True):
 
 
 class KvAddress(Struct, frozen=True):
-    """Where an instance's blocks are to be had."""
+    """Address of an instance's blocks."""
 
     engine_id: str
     host: str = "127.0.0.1"
@@ -48,7 +48,7 @@ class KvAddress(Struct, frozen=True):
 
 
 def build_transfer_params(sequence: SimulatedSequence, address: KvAddress) -> KvTransferParams:
-    """The answer of the prefill side, for a sequence that keeps its blocks."""
+    """Build the prefill side's response parameters, for a sequence that holds its blocks."""
     return KvTransferParams(
         do_remote_prefill=True,
         remote_block_ids=[list(sequence.blocks)],
@@ -62,7 +62,7 @@ def build_transfer_params(sequence: SimulatedSequence, address: KvAddress) -> Kv
 
 
 class BlockLeases:
-    """Blocks that one scheduler keeps for others, each for so many seconds."""
+    """Blocks that one scheduler holds for other instances, each with an expiry."""
 
     def __init__(self, scheduler: SimulatedScheduler, seconds: float = LEASE_SECONDS) -> None:
         self._scheduler, self._seconds = scheduler, seconds
@@ -78,30 +78,30 @@ class BlockLeases:
         return next(iter(self._leases.values()))[0] if self._leases else None
 
     def add(self, sequence: SimulatedSequence, now: float) -> None:
-        """For a finished sequence that has kept its blocks."""
+        """Add the held blocks of a finished sequence."""
         self._leases[sequence.id] = (now + self._seconds, sequence)
 
     def begin_fetch(self, id: str) -> bool:
-        """The decode side begins to fetch: the lease holds until `release`. False if it has run out, or never was."""
+        """Begin a fetch: the lease holds until `release`. Returns False if it has expired or does not exist."""
         entry = self._leases.pop(id, None)
         if entry is not None:
             self._fetching[id] = entry[1]
         return entry is not None
 
     def release(self, id: str) -> None:
-        """The decode side has it all, or wants it no more. Again does nothing."""
+        """Release a lease after the fetch or its cancellation. Idempotent."""
         entry = self._leases.pop(id, None)
         sequence = self._fetching.pop(id, None) if entry is None else entry[1]
         if sequence is not None:
             self._scheduler.release(sequence)
 
     def clear(self) -> None:
-        """Free everything, as an engine that dies does."""
+        """Free all leases, as an engine that crashes does."""
         for id in [*self._leases, *self._fetching]:
             self.release(id)
 
     def expire(self, now: float) -> list[str]:
-        """Free what has run out by now, and say whose it was."""
+        """Free expired leases and return their ids."""
         expired: list[str] = []
         while self._leases and next(iter(self._leases.values()))[0] <= now:
             id, (_, sequence) = self._leases.popitem(last=False)
@@ -111,7 +111,12 @@ class BlockLeases:
 
 
 class TransferCost(Struct, frozen=True, forbid_unknown_fields=True):
-    """base_seconds: of each transfer. bandwidth: bytes a second of a link. bytes_per_token: of keys and values."""
+    """Cost of a KV transfer.
+
+    bytes_per_token: of keys and values.
+    bandwidth: of a link, bytes a second.
+    base_seconds: latency of each transfer.
+    """
 
     bytes_per_token: float
     bandwidth: float = 25e9
@@ -150,7 +155,7 @@ class NetworkLink:
         self._flows[key] = num_tokens * self._cost.bytes_per_token
 
     def pop_completed(self, now: float) -> list[str]:
-        """What has ended by now, in order; each is told once."""
+        """Return the transfers that have completed by now, in order; each once."""
         self._advance(now)
         completed = sorted((at, key) for key, at in self._completing.items() if at <= now)
         for _, key in completed:
@@ -158,7 +163,7 @@ class NetworkLink:
         return [key for _, key in completed]
 
     def cancel(self, key: str, now: float) -> None:
-        """The others have more of the bandwidth from now on. Again does nothing."""
+        """Cancel a transfer; the others share its bandwidth from now on. Idempotent."""
         self._advance(now)
         self._flows.pop(key, None)
         self._completing.pop(key, None)

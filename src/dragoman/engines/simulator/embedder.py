@@ -1,4 +1,4 @@
-"""Vectors without a model: they follow from the tokens alone, after the time that a prefill takes."""
+"""Simulated embeddings: vectors derived from the tokens alone, after the duration of a prefill."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class SimulatorEmbedder:
         return self._embedding_info
 
     async def start(self) -> None:
-        """Nothing of its own has to be."""
+        """Do nothing: the generating engine has its own lifecycle."""
 
     async def stop(self) -> None:
-        """Nothing of its own has to be."""
+        """Do nothing: the generating engine has its own lifecycle."""
 
     def health(self) -> Health:
         return self._engine.health()
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """The first numbers of a long vector are, before it is normalised, those of a short one."""
+        """Embed the inputs. A short vector is, before normalization, a prefix of a longer one."""
         self._embedding_info.check_dimensions(request.dimensions)
         size = request.dimensions or self._embedding_info.dimensions
         tokens = await self._engine.simulate_prefill(request.inputs)

@@ -1,7 +1,7 @@
-"""The simulator as an engine: cores on the event loop's clock, and everything that a server may ask of a vLLM.
+"""The simulator as an engine: engine cores on the event loop's clock, with vLLM's administrative operations.
 
-Knows nothing of HTTP. What a step does and how long it takes is told by `engine_core` and `latency`, what is said by
-`composer`; here they meet requests, a clock and orders from an administrator.
+Independent of HTTP. `engine_core` and `latency` determine steps and their duration, `reply_generator` the output; this
+module connects them with requests, a clock and control operations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SimulatorEngine:
     def __init__(
         self, config: SimulatorConfig, replies: ReplyGenerator, *, vocab_size: int, unix_time: Callable[[], float]
     ) -> None:
-        """unix_time: the time of day, which events carry."""
+        """unix_time: the time of day for events, seconds."""
         self._unix_time = unix_time
         self._publishers: list[KvPublisher] = []
         self._notifier: KvNotifier | None = None
@@ -75,15 +75,15 @@ class SimulatorEngine:
         return self._config.scheduler.max_context
 
     def get_faults(self) -> str:
-        """The plan in force, as JSON text."""
+        """Return the active fault plan as JSON text."""
         return self._fault_injector.encode_plan()
 
     def set_faults(self, faults: object) -> None:
-        """A new plan, which counts requests from 1 again. Raises RequestError."""
+        """Set a new fault plan; its request numbers start from 1. Raises RequestError."""
         self._fault_injector.set_plan(faults)
 
     def enqueue_reply(self, reply: object) -> None:
-        """As Directed.tell."""
+        """As `core.engine.Scriptable.enqueue_reply`."""
         replies = cast("list[object]", reply) if isinstance(reply, list) else [reply]
         for entry in [parse_reply(value, "reply") for value in replies]:
             self._replies.enqueue_reply(entry)
@@ -108,7 +108,7 @@ class SimulatorEngine:
         )
 
     def _on_fetched(self, id: str) -> None:
-        """Another instance says so."""
+        """Release blocks after another instance reports that it fetched them."""
         for rank in self._ranks:
             if rank.transfers is not None:
                 rank.transfers.release(id, self._now())
@@ -154,7 +154,7 @@ class SimulatorEngine:
         return Health(reason is None, reason, waiting, running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add; raises as well whatever a script or a plan of faults says."""
+        """As TokenEngine.add; also raises the error of a script or a fault plan."""
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")
@@ -192,13 +192,13 @@ class SimulatorEngine:
         lora = msgspec.json.decode(extras["lora"], type=str) if "lora" in extras else ""
         rng = self._build_rng(request)
         reply = self._replies.plan_reply(request, rng)
-        # A prompt that is scored is computed: the cache is not read for it.
+        # With prompt logprobs the prompt is computed: a private key prevents cache hits.
         private_key = request.id if request.prompt_logprobs is not None else ""
         block_size = self._config.scheduler.block_size
         event_builder = rank.event_builder
         contents = TokenContents(
             block_size,
-            # Of plain numbers: an object of its own for each token of every stream would be most of what one takes.
+            # An array of plain ints: one object per token would dominate the memory of a stream.
             array("i", request.prompt),
             hash_root(lora, request.cache_salt, private_key),
             None if event_builder is None else partial(event_builder.add_hashed, lora=lora),
@@ -223,7 +223,8 @@ class SimulatorEngine:
         )
 
     def _register_transfer(self, request: TokenRequest, live: LiveRequest, rank: DataParallelRank) -> None:
-        """What it says of another instance. An answer tells of one place, so only its first choice is kept."""
+        """Register the request's transfer parameters. A response names one location, so only the first choice holds its
+        blocks."""
         text, transfer = dict(request.extras).get("kv_transfer_params"), self._config.kv_transfer
         if text is None or transfer is None or rank.transfers is None or self._notifier is None:
             return
@@ -236,7 +237,9 @@ class SimulatorEngine:
             rank.transfers.register(live.sequence, params)
 
     def _build_rng(self, request: TokenRequest) -> KeyedRandom:
-        """The same seed and request draw the same; without a seed, and warm, each request draws afresh."""
+        """Build the generator of a request: equal seeds and requests draw equal numbers; without a seed at a
+        temperature above 0 each request draws afresh.
+        """
         sampling, config = request.sampling, self._config
         if sampling.seed is not None:
             stream = f"seed {sampling.seed}"
@@ -248,7 +251,8 @@ class SimulatorEngine:
         return KeyedRandom(config.seed, stream, np.array(request.prompt, np.int64).tobytes())
 
     def _find_fault(self, request: TokenRequest) -> Fault | None:
-        """What strikes this request from within; raises where it is refused, or the engine dies of it."""
+        """Find the fault to inject into this request's output. Raises if the fault rejects the request or crashes the
+        engine."""
         fault = self._fault_injector.find_fault(request)
         if fault is None:
             return None
@@ -271,7 +275,9 @@ class SimulatorEngine:
         return 0.0 if self._timers is None else self._timers.now()
 
     def _get_arrival_time(self) -> float:
-        """What is added in one turn of the event loop arrives together, as in one message to vLLM's engine core."""
+        """Return the arrival time: requests added in one iteration of the event loop arrive together, as in one message
+        to vLLM's engine core.
+        """
         if self._tick_time is None:
             self._tick_time = self._now()
             asyncio.get_running_loop().call_soon(self._reset_tick_time)
@@ -285,7 +291,7 @@ class SimulatorEngine:
             del self._live[live.id], self._rank_of[live.id]
 
     def _fail_all(self, message: str, reason: str | None) -> None:
-        """Also those that have said all and wait with the rest of it."""
+        """Fail all requests, also those with finished but undelivered output."""
         self._down_reason = reason
         at = self._now()
         for rank in self._ranks:
@@ -296,10 +302,10 @@ class SimulatorEngine:
         self._live.clear()
         self._rank_of.clear()
 
-    # What an administrator may order.
+    # Control operations.
 
     def crash(self, seconds: float) -> None:
-        """Everything fails, and for so long nothing is taken; what was cached is gone."""
+        """Fail all requests and reject new ones for `seconds`; the cache is lost."""
         self._fail_all("The engine crashed.", "the engine crashed and is being restarted")
         for rank in self._ranks:
             rank.core.scheduler.pool.reset()
@@ -309,7 +315,7 @@ class SimulatorEngine:
         self._down_reason = None
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """As Control.pause; what comes meanwhile waits. What is kept keeps its cache."""
+        """As Control.pause; new requests queue. With mode keep, running requests keep their blocks."""
         if mode == "wait":
             raise Unsupported(
                 "A simulated engine cannot wait for running requests: use `abort` or `keep`.", param="mode"
@@ -339,7 +345,7 @@ class SimulatorEngine:
         return self._paused
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Give the accelerator's memory back: what is cached is lost. Requests wait until `wake_up`."""
+        """Simulate vLLM's sleep: the cache is lost, and requests wait until `wake_up`."""
         await self.pause(mode)
         self._sleep_level = level
         self._reset_cache()
@@ -358,14 +364,14 @@ class SimulatorEngine:
         return self._reset_cache()
 
     def _reset_cache(self) -> bool:
-        """False where a block is still held: then nothing has changed, as in vLLM."""
+        """Reset the cache. Returns False, without any change, while a block is held, as in vLLM."""
         done = all([rank.core.scheduler.pool.reset() for rank in self._ranks])
         for rank in self._ranks:
             rank.publish_cache_events()
         return done
 
     def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> int:
-        """As PrefixCache.cached_tokens; of the rank that has the most."""
+        """As PrefixCache.cached_tokens, for the rank with the most cached tokens."""
         if len(prompt) < 2:
             return 0
         block_size = self._config.scheduler.block_size
@@ -375,7 +381,7 @@ class SimulatorEngine:
         return block_size * max(hits, default=0)
 
     async def simulate_prefill(self, inputs: Sequence[tuple[int, ...]]) -> int:
-        """Take the time that a prefill of these tokens takes; how many there were. Raises Overloaded, RequestError."""
+        """Wait for the duration of a prefill of these tokens. Returns their number. Raises Overloaded, RequestError."""
         state = self.health()
         if not state.ready:
             raise Overloaded(f"Not ready: {state.reason}.")

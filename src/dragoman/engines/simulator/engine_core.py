@@ -1,7 +1,7 @@
-"""One simulated vLLM: steps one after the other, when each of them ends, and who got a token then.
+"""One simulated vLLM engine core: consecutive steps, their ends, and the sequences that got a token.
 
-Sans-I/O: a driver hands in requests and the time, and waits until `due` by whatever clock it has. All times are
-absolute deadlines on that clock, so a driver that wakes up late does not shift what follows.
+Sans-I/O: a driver passes in requests and the time, and waits until `next_step_end` on its own clock. All times are
+absolute deadlines on that clock, so a late wake-up does not shift what follows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from .sequence import SimulatedSequence
 
 
 class StepOutcome(Struct, frozen=True):
-    """What a call of `step` brought about.
+    """The result of a call of `step`.
 
-    at: when the step that ended did so, else the time given. began, load: of that step; None if none ended.
-    sampled: everyone who got a token at `at`. finished: those among them that had their last.
-    admitted: who left the queue now, for a step that comes. preempted: who went back into it. fetching: who left it to
-    wait for another instance; call `scheduler.fetched` or `fetch_failed` when that has answered.
+    at: when the completed step ended, else the time passed in.
+    began, load: of that step; None if none ended.
+    sampled: sequences that got a token at `at`.
+    finished: those of them that got their last token.
+    admitted: left the queue for a coming step.
+    preempted: went back into the queue.
+    fetching: left the queue to wait for another instance; call `scheduler.complete_fetch` or `fail_fetch` when it
+        responds.
     """
 
     at: float
@@ -36,7 +40,7 @@ class StepOutcome(Struct, frozen=True):
 
 
 class LaunchedSteps(NamedTuple):
-    """See `Outcome`."""
+    """The scheduling part of a `StepOutcome`."""
 
     admitted: list[SimulatedSequence]
     preempted: list[SimulatedSequence]
@@ -51,7 +55,8 @@ class _InFlightStep(Struct, frozen=True):
 
 
 class EngineCore:
-    """A scheduler whose steps take time. With asynchronous scheduling the next step is made while one still runs."""
+    """A scheduler whose steps take time. With asynchronous scheduling the next step is scheduled while one still
+    runs."""
 
     def __init__(self, scheduler: SimulatedScheduler, step_time: StepTime) -> None:
         self.scheduler = scheduler
@@ -66,22 +71,22 @@ class EngineCore:
         return self._in_flight[0].ends if self._in_flight else None
 
     def add(self, sequence: SimulatedSequence) -> None:
-        """Queue a sequence. It is looked at when a step ends; if nothing runs, call `step` at once.
+        """Queue a sequence. It is considered when a step ends; if nothing runs, call `step` at once.
 
-        Raises RequestError if it can never run.
+        Raises: RequestError if it can never run.
         """
         self.scheduler.add(sequence)
 
     def abort(self, sequence: SimulatedSequence) -> None:
-        """Its blocks are free at once, and it gets no more tokens."""
+        """Abort a sequence: its blocks are freed at once, and it gets no more tokens."""
         self.scheduler.finish(sequence)
 
     def step(self, now: float) -> StepOutcome:
-        """End the oldest step if it is due by `now`, then begin what can begin.
+        """End the oldest step if it is due by `now`, then launch new steps.
 
-        Call it at `due` with exactly that time, or at the time of an arrival when nothing runs. For those who know
-        beforehand what will be sampled and when it ends; others call `commit`, append to the contents what was
-        sampled, abort what its content ends, and call `launch`.
+        Call it at `next_step_end` with exactly that time, or at the time of an arrival when nothing runs. Drivers that
+        do not know the sampled tokens and the end of a sequence beforehand call `commit`, append the sampled tokens to
+        the contents, abort finished sequences, and call `launch`.
         """
         outcome = self.commit(now)
         return StepOutcome(

@@ -1,4 +1,4 @@
-"""What a model would have thought of its tokens, pretended: consistent with each other and with what was said. Pure."""
+"""Fake logprobs of sampled tokens: consistent with each other and with the output. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from ...core.engine import TokenLogprob
 from .keyed_rng import KeyedRandom
 
 _STRIDE = 7919
-"""A prime, so that steps of it meet every id of (nearly) every vocabulary before one comes again."""
+"""A prime stride, so that it visits every id of (nearly) every vocabulary before any id repeats."""
 
 
 def fake_logprob(token: int, alternatives: int, vocab_size: int, rng: KeyedRandom) -> TokenLogprob:
-    """The token was the likeliest, at one half or more; its alternatives share what is left, so that all
-    probabilities together stay below 1 and `top` is in order."""
+    """Fake a logprob: the token has probability one half or more; the alternatives share the rest, so that all
+    probabilities sum to less than 1 and `top` is in order.
+    """
     probability = 0.5 + rng.random() / 2
     logprob = math.log(probability)
     if alternatives <= 0:

@@ -1,4 +1,4 @@
-"""Which fault meets which request: one that it asks for itself, or the plan's. Knows no clock and strikes nobody."""
+"""Selection of the fault for each request: one that it requests itself, or the plan's. Pure; injects nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .faults import Fault, FaultPlan, parse_faults
 
 
 class FaultInjector:
-    """The plan in force, and what was found for the request that came last: its choices share one fault."""
+    """The active plan, and the fault of the most recent request: its choices share one fault."""
 
     def __init__(self, faults: Sequence[Fault], seed: int) -> None:
         self._plan = FaultPlan(faults, seed)
         self._last_lookup: tuple[object, Fault | None] = (None, None)
 
     def encode_plan(self) -> str:
-        """The plan, as JSON."""
+        """Encode the plan as JSON."""
         return msgspec.json.encode(self._plan.faults).decode()
 
     def set_plan(self, faults: object) -> None:
@@ -31,7 +31,8 @@ class FaultInjector:
             raise RequestError(str(error), code="invalid_fault") from None
 
     def find_fault(self, request: TokenRequest) -> Fault | None:
-        """Raises RequestError for a request that asks for a fault that there is not, or may not ask for."""
+        """Find the fault of a request. Raises RequestError if it names an unknown fault, or one that requests may not
+        name."""
         if self._last_lookup[0] is None or self._last_lookup[0] is not request.origin:
             header = dict(request.extras).get("fault")
             self._last_lookup = (
@@ -42,7 +43,7 @@ class FaultInjector:
 
 
 def _parse_request_fault(text: str) -> Fault:
-    """A request's own. It may not crash the engine of the others."""
+    """Parse a request's own fault. It may not crash the engine, which other requests share."""
     try:
         (fault,) = parse_faults(msgspec.json.decode(text))
     except (ValueError, msgspec.DecodeError) as error:
@@ -55,6 +56,6 @@ def _parse_request_fault(text: str) -> Fault:
 
 
 def build_fault_error(fault: Fault) -> Exception:
-    """What a fault that has a status is answered with."""
+    """Build the error of a fault that has a status."""
     assert fault.status is not None
     return build_error(Fail(fault.status, fault.message, retry_after=fault.retry_after))

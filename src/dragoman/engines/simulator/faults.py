@@ -1,9 +1,9 @@
-"""Failures on purpose: which request meets which one. Deterministic; knows no engine.
+"""Fault injection: which request gets which fault. Deterministic; independent of the engine.
 
-- {request: 3, status: 429}                  # the third request is refused
-- {every: 10, cut_after: 7}                  # every tenth stream breaks off after its seventh token
-- {probability: 0.05, hang: 5}               # one in twenty is silent for five seconds before its first token
-- {request: 50, crash: 10}                   # the engine dies, and is back after ten seconds
+- {request: 3, status: 429}                  # the third request is rejected
+- {every: 10, cut_after: 7}                  # every tenth stream is cut after its seventh token
+- {probability: 0.05, hang: 5}               # 5% of requests hang for five seconds before the first token
+- {request: 50, crash: 10}                   # the engine crashes and restarts after ten seconds
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ Seconds = Annotated[float, Meta(ge=0, le=3600)]
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What happens, and to whom; without any of request, every and probability to everyone.
+    """A fault and the requests that it applies to; without request, every and probability to all.
 
-    request: the one of this number, from 1. every: all whose number it divides. status: refused with it, before
-    anything else. hang: seconds of silence before the first token. cut_after, fail_after: tokens after which the
-    stream breaks off without a word, or ends with its dialect's error. crash: the engine fails everything, and takes
-    work again after so many seconds.
+    request: number of the request, from 1.
+    every: applies to all request numbers that are multiples of it.
+    status: HTTP status; the request is rejected before anything else.
+    hang: seconds without output before the first token.
+    cut_after, fail_after: tokens after which the stream is cut without an end, or ends with its dialect's error.
+    crash: the engine fails all requests and restarts after this many seconds.
     """
 
     request: Count | None = None
@@ -46,12 +48,12 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What it does, as metrics tell it."""
+        """Labels of the fault's kinds in metrics."""
         effects = ("status", "hang", "cut_after", "fail_after", "crash")
         return tuple(name for name in effects if getattr(self, name) is not None)
 
     def matches(self, number: int, seed: int, index: int) -> bool:
-        """Whether it meets the request of this number. place: of this fault in its plan."""
+        """Whether the fault applies to the request of this number. index: of this fault in its plan."""
         return (
             (self.request is None or self.request == number)
             and (self.every is None or number % self.every == 0)
@@ -60,7 +62,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class FaultPlan:
-    """The plan in force, and how many requests it has seen since it was."""
+    """The active plan, and the number of requests since it was set."""
 
     def __init__(self, faults: Sequence[Fault] = (), seed: int = 0) -> None:
         self._seed = seed
@@ -71,12 +73,12 @@ class FaultPlan:
         return self._faults
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """From now on; requests are counted from 1 again."""
+        """Replace the plan; request numbers start from 1 again."""
         self._faults = tuple(faults)
         self._requests = 0
 
     def next_fault(self) -> Fault | None:
-        """The first fault that strikes the request that has come."""
+        """Count a request and return the first fault that applies to it."""
         self._requests += 1
         number = self._requests
         hits = (fault for index, fault in enumerate(self._faults) if fault.matches(number, self._seed, index))
@@ -84,7 +86,7 @@ class FaultPlan:
 
 
 def parse_faults(value: object) -> tuple[Fault, ...]:
-    """One fault or a list of them, from what a file or a message holds. Raises ValueError."""
+    """Parse one fault or a list of them from decoded JSON or YAML. Raises ValueError."""
     try:
         return msgspec.convert(value if isinstance(value, list) else [value], tuple[Fault, ...])
     except msgspec.ValidationError as error:

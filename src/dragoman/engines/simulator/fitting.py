@@ -1,11 +1,11 @@
-"""From measured requests to the coefficients of a step's time, by simulating and solving until both agree.
+"""Fits the coefficients of a step's duration to measured requests, by repeated simulation and solving.
 
-What a log tells is when requests began and ended, not what each step computed. So: simulate with the present
-coefficients, add up what the simulated steps compute between a request's arrival and its first token, and between
-its first and last token; the measured durations of these windows are then linear in the coefficients. Solve
-(non-negative, relative errors, outliers held down), and simulate again.
+A log contains when requests began and ended, not what each step computed. So: simulate with the present coefficients,
+add up what the simulated steps compute between a request's arrival and its first token, and between its first and last
+token; the measured durations of these windows are then linear in the coefficients. Solve (non-negative, relative
+errors, robust to outliers), and simulate again.
 
-Pure: measurements in, a fit out. It must not be shown the part of a log that it is judged on.
+Pure: measurements in, a fit out. Do not pass the held-out part of the log.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class CalibrationError(ValueError):
 
 
 class Prior(Struct, frozen=True, forbid_unknown_fields=True):
-    """What hardware and model let one expect, in seconds; None is no expectation.
+    """Expected coefficients from hardware and model, in seconds; None is no expectation.
 
-    base: a log of a saturated server does not tell it from what grows with the load. frontend: from the client to
-    the queue.
+    base: a log of a saturated server does not separate it from load-dependent cost.
+    frontend: from the client to the queue.
     """
 
     base: float | None = None
@@ -60,7 +60,11 @@ class Prior(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fit(Struct, frozen=True):
-    """error: what the search has made small, see `Windows.error`; more than 0.2 is a poor fit."""
+    """A fitted latency model.
+
+    frontend_seconds: from the client to the engine's queue.
+    error: the minimized error, see `MeasuredWindows.compute_error`; more than 0.2 is a poor fit.
+    """
 
     latency: LatencyModel
     frontend_seconds: float
@@ -95,12 +99,15 @@ def fit(
     prior: Prior,
     excluded_columns: Collection[int] = (),
 ) -> Fit:
-    """Coefficients under which the simulated requests take as long as the observed ones.
+    """Fit coefficients under which the simulated requests take as long as the observed ones.
 
-    workload: everything that the server was asked, as the observed requests shared it with all others; only arrivals
-    and lengths are read. observed: measured times of some of them. config: the server's real settings. without: columns
-    of the linear system (see `windows`) that stay 0, to see what they are worth.
-    Raises CalibrationError, and RequestError for a request that could never run with these settings.
+    workload: all requests to the server, since the observed ones shared it with them; only arrivals and lengths are
+        read.
+    observed: measured times of some of them.
+    config: the server's real settings.
+    excluded_columns: columns of the linear system (see `windows`) that stay 0, for ablation.
+
+    Raises: CalibrationError; RequestError for a request that could never run with these settings.
     """
     _check_measurements(workload, observed)
     return _Search(workload, observed, config, prior, excluded_columns).run()

@@ -23,8 +23,11 @@ Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
 
 class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """replicas: that each do everything, or, where `split` says how many others prefill for them, only decode.
-    seed: of the steps' random factors, where the profile has noise.
+    """Replicas of one profile behind a router.
+
+    replicas: number of engines; with `split`, of decode engines only.
+    split: adds prefill engines; None for aggregated serving.
+    seed: of the steps' random factors, if the profile has noise.
     """
 
     profile: SimulatorProfile
@@ -76,7 +79,7 @@ def _build_route(routing: Routing) -> Route:
 
 
 class Trial(Struct, frozen=True):
-    """share: of the requests that kept the SLO."""
+    """One simulated fleet size. share: of the requests that meet the SLO, 0 to 1."""
 
     replicas: int
     share: float
@@ -84,7 +87,12 @@ class Trial(Struct, frozen=True):
 
 
 class Sweep(Struct, frozen=True):
-    """trials: in ascending order of replicas. enough: the fewest replicas that will do; None if `most` are too few."""
+    """The result of a sweep over fleet sizes.
+
+    wanted: share of the requests that must meet the SLO.
+    trials: in ascending order of replicas.
+    enough: the fewest sufficient replicas; None if the maximum is too few.
+    """
 
     wanted: float
     trials: tuple[Trial, ...]
@@ -100,9 +108,9 @@ def sweep(
     max_replicas: int = 64,
     tick: Callable[[int], None] | None = None,
 ) -> Sweep:
-    """The fewest replicas with which a share `wanted` of the requests keeps the SLO: doubling, then bisecting.
+    """Find the fewest replicas with which `target_share` of the requests meets the SLO: doubling, then bisecting.
 
-    More replicas are taken to be no worse. tick: called with the number of trials done.
+    Assumes that more replicas are no worse. tick: called with the number of trials done.
     """
     if not 0 < target_share <= 1:
         raise ValueError("the wanted share must be more than 0 and at most 1")

@@ -1,7 +1,7 @@
-"""What the blocks of a sequence hold, as hashes: from token ids, or from a trace that tells hashes only.
+"""Hashes of a sequence's blocks: from token ids, or from a trace that contains hashes only.
 
-A hash names a full block and everything before it, so two sequences share a prefix exactly as far as their
-hashes agree. Whatever else the keys and values depend on (LoRA, images, a salt) goes into the root.
+A hash covers a full block and everything before it, so two sequences share a prefix exactly as far as their hashes
+agree. Everything else that keys and values depend on (LoRA, images, a salt) goes into the root.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class BlockContents(Protocol):
-    """A sequence's tokens, as far as the cache cares."""
+    """The block hashes of a sequence."""
 
     def get_block_hash(self, index: int) -> bytes:
         """The hash of the index-th full block of prompt and output, whose tokens are all known."""
@@ -21,7 +21,7 @@ class BlockContents(Protocol):
 
 
 def hash_block(parent: bytes, tokens: Sequence[int]) -> bytes:
-    """A cryptographic hash: a collision would count one client's prompt as another's."""
+    """Hash a block. It is cryptographic: a collision would give one client another client's cached prompt."""
     return blake2b(array("q", tokens).tobytes(), digest_size=16, key=parent).digest()
 
 
@@ -38,9 +38,9 @@ BlockHashed = Callable[[bytes, bytes | None, Sequence[int]], None]
 
 
 class TokenContents:
-    """Real token ids. The caller appends to `tokens` what was sampled, before the next step is scheduled.
+    """Contents from token ids. The caller appends sampled tokens to `tokens` before the next step is scheduled.
 
-    noted: told of every block when it is hashed: its hash, that of the one before it (None for the first), its tokens.
+    on_hashed: called for every hashed block with its hash, its parent's (None for the first) and its tokens.
     """
 
     __slots__ = ("_block_size", "_hashes", "_on_hashed", "tokens")
@@ -66,10 +66,11 @@ class TokenContents:
 
 
 class TracedContents:
-    """Hashes from a trace, of blocks of `traced_block_size` tokens; what they do not cover is the request's own.
+    """Contents from a trace's hashes of blocks of `traced_block_size` tokens; tokens beyond them are unique to the
+    request.
 
-    The engine's block size may differ from the trace's: a block ends within (or at the end of) a traced one, and
-    is named after it and the place.
+    The engine's block size may differ from the trace's: a block that ends within (or at the end of) a traced block is
+    named by the traced hash and the offset.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Chance that is no chance: numbers that follow from a key alone, the same on every machine. Pure and small.
+"""A keyed pseudorandom generator: numbers derived from a key, the same on every machine. Pure and small.
 
-A generator of a library holds kilobytes a stream, and its numbers may change with its version.
+A library's generator holds kilobytes per stream, and its output may change with its version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Events of the prefix cache as vLLM publishes them, so that routers know what each instance holds. Pure.
+"""KV cache events as vLLM publishes them for prefix-aware routers. Pure.
 
-A batch is msgpack: [ts, [events], data_parallel_rank]; an event is an array that begins with its name. Hashes are
-the lower 64 bits, as vLLM sends them by default. A hash is told of when the first block of it can be found, and when
-the last one cannot: several blocks may hold the same.
+A batch is msgpack: [ts, [events], data_parallel_rank]; an event is an array that begins with its name. Hashes are the
+lower 64 bits, vLLM's default. Several blocks may hold the same hash: an event reports when the first becomes available
+and when the last is evicted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KvEvent = BlockStored | BlockRemovedEvent | CacheClearedEvent
 
 
 class KvEventBatch(Struct, frozen=True, array_like=True):
-    """ts: Unix seconds."""
+    """A batch of events. ts: Unix seconds."""
 
     ts: float
     events: list[KvEvent]
@@ -59,11 +59,11 @@ class _HashedBlock(Struct, frozen=True, gc=False):
 
 
 class KvEventBuilder:
-    """What the blocks of one pool hold, and which hashes have been told of."""
+    """Builds events for one pool: tracks block contents and the reported hashes."""
 
     def __init__(self, block_size: int, num_blocks: int) -> None:
         self._block_size = block_size
-        # What waits has noted its blocks long before they are stored; much more than fits need not be known.
+        # Waiting sequences are hashed long before they are stored; the bound covers what fits several times over.
         self._max_hashed = 4 * num_blocks + 4096
         self._hashed: OrderedDict[bytes, _HashedBlock] = OrderedDict()
         self._copies: dict[bytes, int] = {}
@@ -76,7 +76,7 @@ class KvEventBuilder:
             self._hashed.popitem(last=False)
 
     def build_events(self, cache_events: Sequence[CacheEvent]) -> list[KvEvent]:
-        """What the pool says, as others hear it."""
+        """Convert the pool's events to published events."""
         events: list[KvEvent] = []
         for event in cache_events:
             match event:
@@ -115,7 +115,7 @@ def truncate_hash(block_hash: bytes) -> int:
 
 
 class ReplayBuffer:
-    """Numbered batches, of which the last ones are kept for those who have missed some."""
+    """Numbered batches; the most recent are buffered for subscribers that missed some."""
 
     def __init__(self, size: int) -> None:
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=size)
@@ -129,7 +129,7 @@ class ReplayBuffer:
         return number.to_bytes(8, "big"), payload
 
     def since(self, number: int) -> list[tuple[bytes, bytes]]:
-        """Everything kept from this number on."""
+        """Return the buffered batches from this number on."""
         return [
             (batch_number.to_bytes(8, "big"), payload)
             for batch_number, payload in self._batches

@@ -1,7 +1,7 @@
-"""How the decode side tells the prefill side that it has fetched: one datagram of JSON, sealed with a shared secret.
+"""Notifications from the decode side to the prefill side: one JSON datagram per fetch, signed with a shared secret.
 
-Fire and forget, as vLLM's notification: one that is lost leaves the blocks to their lease. Keys and values themselves
-go nowhere, only their time passes.
+Fire and forget, as in vLLM: after a lost notification the lease expires. Keys and values are not transferred; only
+the transfer's duration is simulated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from .transfers import KvRole
 
 
 class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Ours. bytes_per_token: in place of the profile's. peers: addresses that are told of what was fetched there."""
+    """Dragoman's settings in the connector's extra config.
+
+    bytes_per_token: overrides the profile's.
+    peers: addresses that may be notified.
+    secret: the key of the signatures.
+    """
 
     base_seconds: float = 0.001
     bandwidth: float = 25e9
@@ -30,9 +35,9 @@ class KvExtraConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KvTransferConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-transfer-config`. kv_ip, kv_port: where reports are taken; port 0 is any that is free.
+    """vLLM's `--kv-transfer-config`. kv_ip, kv_port: where notifications are received; port 0 is any free port.
 
-    kv_connector and what it would do with buffers are taken from vLLM's command lines, and change nothing.
+    Further fields of vLLM's command lines are accepted without effect.
     """
 
     kv_connector: str | None = None
@@ -70,7 +75,10 @@ def parse_kv_transfer_config(text: str) -> KvTransferConfig:
 
 
 class FetchedNotice(Struct, frozen=True):
-    """seal: HMAC-SHA256 of the JSON of [engine_id, request_id], in hexadecimal."""
+    """A notification that blocks were fetched.
+
+    seal: HMAC-SHA256 of the JSON of [engine_id, request_id], in hexadecimal.
+    """
 
     engine_id: str
     request_id: str
@@ -78,7 +86,7 @@ class FetchedNotice(Struct, frozen=True):
 
 
 class KvNotifier(asyncio.DatagramProtocol):
-    """Of one instance. released: told of each report that is meant for it and sealed with its secret."""
+    """The notification socket of one instance. on_fetched: called for each valid notification with the request id."""
 
     def __init__(self, config: KvTransferConfig, on_fetched: Callable[[str], None]) -> None:
         self._config, self._on_fetched = config, on_fetched
@@ -87,7 +95,7 @@ class KvNotifier(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     async def open(self) -> int:
-        """The port. Raises ValueError where it cannot be had."""
+        """Bind the socket and return its port. Raises ValueError if it is not available."""
         config = self._config
         local = (config.kv_ip, config.kv_port if config.is_producer else 0)
         loop = asyncio.get_running_loop()
@@ -102,11 +110,11 @@ class KvNotifier(asyncio.DatagramProtocol):
             self._transport.close()
 
     def is_peer(self, source: KvTransferParams) -> bool:
-        """False where it names an address that is none of the peers'. One without an address is told nothing."""
+        """Whether the source's address is an allowed peer. A source without an address is not notified."""
         return source.remote_host is None or source.remote_host in self._peers
 
     def notify(self, source: KvTransferParams) -> None:
-        """Its blocks are wanted no more."""
+        """Notify the source that its blocks are no longer needed."""
         host, port, engine, id = (
             source.remote_host,
             source.remote_port,
@@ -118,11 +126,11 @@ class KvNotifier(asyncio.DatagramProtocol):
         self._transport.sendto(self.encode_notice(engine, id), (host, port))
 
     def encode_notice(self, engine: str, id: str) -> bytes:
-        """A report as it goes out."""
+        """Encode and sign a notification."""
         return msgspec.json.encode(FetchedNotice(engine, id, self._sign(engine, id)))
 
     def datagram_received(self, data: bytes, addr: tuple[str | object, int]) -> None:  # noqa: ARG002 - asyncio's
-        """What is not a report, or not sealed, or for another, is dropped: there is nobody to tell."""
+        """Handle a datagram. Invalid, unsigned or misdirected ones are dropped: UDP has no error response."""
         try:
             notice = msgspec.json.decode(data, type=FetchedNotice)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""KV events over ZeroMQ: a PUB socket for what happens, a ROUTER socket for what was missed. The only user of zmq."""
+"""KV events over ZeroMQ: a PUB socket for live events, a ROUTER socket for replay. The only user of zmq."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from msgspec import Struct
 from .kv_events import KvEvent, KvEventBatch, ReplayBuffer
 
 REPLAY_END = (-1).to_bytes(8, "big", signed=True)
-"""The number behind the last batch of a replay."""
+"""Sequence number that ends a replay."""
 
 
 class KvEventsConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `--kv-events-config`. A rank listens on the port of its own number more. buffer_steps: batches kept."""
+    """vLLM's `--kv-events-config`. Each rank adds its number to the port. buffer_steps: batches available for
+    replay."""
 
     enable_kv_cache_events: bool = True
     publisher: str = "zmq"
@@ -55,10 +56,10 @@ def offset_endpoint_port(endpoint: str, rank: int) -> str:
 
 
 class KvPublisher:
-    """Of one rank. Made and closed on the event loop; a subscriber that is slow loses batches, and may ask for them."""
+    """The publisher of one rank, used on the event loop. A slow subscriber loses batches and may request a replay."""
 
     def __init__(self, config: KvEventsConfig, rank: int) -> None:
-        """Raises ValueError where zmq is missing or an endpoint cannot be had."""
+        """Bind the sockets. Raises ValueError if zmq is missing or an endpoint is not available."""
         try:
             import zmq  # noqa: PLC0415 - an extra, and only for those who publish
             import zmq.asyncio  # noqa: PLC0415
@@ -83,13 +84,14 @@ class KvPublisher:
             raise ValueError(f"--kv-events-config: {error}") from None
 
     def publish(self, timestamp: float, events: list[KvEvent]) -> None:
-        """now: Unix seconds. Never blocks."""
+        """Publish a batch. timestamp: Unix seconds. Never blocks."""
         number, payload = self._replay_buffer.add(KvEventBatch(timestamp, events, self._rank))
         with suppress(self._zmq.Again):
             self._pub_socket.send_multipart((self._topic, number, payload), self._zmq.NOBLOCK)
 
     async def _serve_replay(self, router: Any) -> None:  # noqa: ANN401 - a socket of an optional library
-        """Whoever sends a number gets everything from there on, and an end."""
+        """Serve replay requests: a request's sequence number is answered with all batches from it on and an end
+        marker."""
         while True:
             frames: list[bytes] = await router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != 8:
@@ -102,6 +104,7 @@ class KvPublisher:
     def close(self) -> None:
         if self._replay_task is not None:
             self._replay_task.cancel()
-        # Made without the context's own factory it is not closed by the context, which would wait for it for ever.
+        # A socket created without the context's factory is not closed by the context, whose termination would block on
+        # it.
         self._pub_socket.close(linger=0)
         self._context.destroy(linger=0)

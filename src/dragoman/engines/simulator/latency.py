@@ -1,15 +1,15 @@
-"""How long a step takes, from what is computed in it. A formula and its coefficients; no clock, no chance of its own.
+"""The latency model: the duration of a step as a function of its load. A formula and its coefficients; no clock.
 
     seconds = base
               + per_token, a curve over the step's tokens
-              + per_context_token * tokens of context read by those that decode
-              + per_prefill_pair * pairs of a query and a key in the prompts' chunks
+              + per_context_token * tokens of context read by decoding sequences
+              + per_prefill_pair * query-key pairs of the prompt chunks
               + per_sequence * sequences
     but never less than floor
 
-The curve is piecewise linear: the first tokens of a step may cost nothing (the weights have to be read anyway), or
-more than the others (each wakes up further experts). Every coefficient is at least 0 and base is more than 0, so no
-profile can extrapolate to nothing.
+The curve is piecewise linear: the first tokens of a step may be free (the weights are read anyway), or cost more than
+the others (each activates further experts). Every coefficient is at least 0 and base is more than 0, so every
+duration is positive.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from msgspec import Struct
 
 
 class StepLoad(Struct, frozen=True, gc=False):
-    """What one step computes.
+    """The load of one step.
 
-    tokens: all that are scheduled. context: tokens whose keys and values are read by those that decode.
-    prefill_pairs: for each chunk of a prompt, n * (computed before + n / 2).
+    tokens: all that are scheduled.
+    context: tokens whose keys and values decoding sequences read.
+    prefill_pairs: for each prompt chunk of n tokens, n * (computed before + n / 2).
     sequences: that take part.
     """
 
@@ -46,8 +47,14 @@ class TokenCost(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LatencyModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds. base: reading the weights and launching. per_token: the matrix products. per_context_token: reading
-    keys and values. per_prefill_pair: a prompt's attention. floor: the least that a step takes."""
+    """Coefficients of a step's duration, in seconds.
+
+    base: reading the weights and launching kernels.
+    per_token: the matrix products.
+    per_context_token: reading keys and values.
+    per_prefill_pair: attention of a prompt.
+    floor: minimum duration of a step.
+    """
 
     base: float
     per_token: tuple[TokenCost, ...] = ()

@@ -1,4 +1,4 @@
-"""Non-negative least squares with outliers held down. Numbers in, numbers out."""
+"""Non-negative least squares, robust to outliers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTLIER_RESIDUAL = 0.03
 """Relative residuals beyond this count by their size, not by their square."""
 REWEIGHTINGS = 20
 RIDGE = 1e-12
-"""Keeps columns apart that say the same; far below anything measured."""
+"""Ridge that separates collinear columns; far below anything measured."""
 
 
 class Rows(NamedTuple):
@@ -26,10 +26,11 @@ class Rows(NamedTuple):
 
 
 def solve(weighted_rows: Rows, fixed_rows: Rows) -> Vector:
-    """Coefficients, none negative and the first positive.
+    """Solve for coefficients, none negative and the first positive.
 
-    Singles are weighed down where they do not fit (iteratively, towards least absolute deviations); what is firm is
-    not. Raises ValueError if no such coefficients explain the targets.
+    Outliers among the weighted rows are down-weighted (iteratively, towards least absolute deviations); fixed rows are
+    not.
+    Raises ValueError if no such coefficients explain the targets.
     """
     weights = np.ones(len(weighted_rows.targets))
     coefficients = np.zeros(weighted_rows.features.shape[1])

@@ -1,4 +1,4 @@
-"""How long an answer becomes where its request leaves that open. Pure."""
+"""Output lengths of requests that do not determine them. Pure."""
 
 from __future__ import annotations
 

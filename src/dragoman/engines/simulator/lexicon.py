@@ -1,6 +1,6 @@
-"""What a vocabulary has to say something with: running text, and kinds of tokens to improvise from. Pure.
+"""Token tables of a vocabulary for generated output: running text, and token kinds for constrained output. Pure.
 
-Made once a model; every answer only points into it.
+Built once per model; every reply only indexes into it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ _NUM_SENTENCES = 600
 
 
 class Lexicon:
-    """text: ids of sentences, one after the other; starts: where each begins. kinds: of every id (see `KINDS`)."""
+    """Token ids for generated text.
+
+    text: ids of sentences, one after the other.
+    starts: where each begins.
+    kinds: of every id (see `KINDS`).
+    """
 
     def __init__(self, tokenizer: Tokenizer, eos: Iterable[int]) -> None:
         self.tokenizer = tokenizer
@@ -42,7 +47,7 @@ class Lexicon:
 
     @property
     def kinds(self) -> NDArray[np.uint8]:
-        """Looked at when the first constrained answer needs it: a large vocabulary takes a while."""
+        """Computed on the first constrained reply: classifying a large vocabulary takes a while."""
         if self._kinds is None:
             size = self.tokenizer.vocab_size
             kinds = [_classify_token(self.tokenizer, id) for id in range(size)]
@@ -55,7 +60,8 @@ class Lexicon:
 
 
 def _generate_text(tokenizer: Tokenizer) -> tuple[array[int], list[int]]:
-    """Every sentence is tokenised by itself and ends its line, so that an answer may begin with any of them."""
+    """Generate the text. Every sentence is tokenized separately and ends its line, so a reply may begin with any of
+    them."""
     rng = KeyedRandom("running text")
     text, starts = array("i"), list[int]()
     for _ in range(_NUM_SENTENCES):
@@ -70,8 +76,8 @@ KIND_WEIGHTS = (0.001, 0.02, 0.3, 1.0, 2.0, 0.7, 3.0, 3.0)
 """How likely a token of each kind is, by its place in this tuple, where all kinds are allowed."""
 
 
-_EXPONENT_LETTERS = ("e", "E")
-"""Numbers with one are soon too large for those who read them."""
+_EXPONENT_MARKERS = ("e", "E")
+"""Excluded from numbers: exponents soon exceed what parsers accept."""
 _PUNCTUATION_KINDS = {'"': QUOTE, "}": CLOSING, "]": CLOSING, ",": COMMA}
 
 
@@ -82,11 +88,11 @@ def _classify_token(tokenizer: Tokenizer, id: int) -> int:
     if text.isspace():
         return SPACE
     if text[0] in _PUNCTUATION_KINDS:
-        # One that opens or closes a string and goes on with something else leads astray.
+        # A token that opens or closes a string and continues with other text would leave the expected structure.
         return _PUNCTUATION_KINDS[text[0]] if not text.strip('"}],: \n') else ODD
     stripped = text.strip()
     if stripped.isascii() and stripped.isdigit():
         return DIGIT
-    if stripped in _EXPONENT_LETTERS:
+    if stripped in _EXPONENT_MARKERS:
         return ODD
     return WORD if stripped.isascii() and stripped.isalpha() else OTHER

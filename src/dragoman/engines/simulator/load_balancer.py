@@ -1,4 +1,4 @@
-"""Which rank takes a request: the one that a router named, else the least loaded, as in vLLM's own balancer. Pure."""
+"""Data-parallel load balancing: the requested rank, else the least loaded one, as in vLLM's balancer. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .rank import DataParallelRank
 
 
 class DataParallelBalancer:
-    """Of equals the next in turn."""
+    """The least loaded rank; ties go round robin."""
 
     def __init__(self) -> None:
         self._next_rank = 0
 
     def choose(self, ranks: Sequence[DataParallelRank], requested: str | None) -> DataParallelRank:
-        """named: the number of one of them, as JSON text. Raises RequestError."""
+        """requested: a rank's number as JSON text; None for the least loaded. Raises RequestError."""
         count = len(ranks)
         if requested is not None:
             number = int(requested)

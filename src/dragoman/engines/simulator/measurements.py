@@ -1,7 +1,7 @@
-"""A log of measured requests as JSON Lines: what was asked, and when it was answered.
+"""A log of measured requests as JSON Lines: lengths and times.
 
-The fields are those of a trace (see `workload`) with `first_token_s` and `last_token_s`, and `scheduled_s` where it
-is known; all on one clock with `arrival_s`. Other result files are turned into this by whoever reads them.
+The fields are those of a trace (see `workload`) with `first_token_s` and `last_token_s`, and optionally `scheduled_s`;
+all on one clock with `arrival_s`. `logs` converts the result files of other tools.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_log(lines: Iterable[str | bytes]) -> tuple[list[WorkloadRequest], list[
 
 
 def compare(measured: Sequence[Timing], simulated: Sequence[Timing]) -> HeldOutError:
-    """How far the simulation of the same requests is off, metric by metric."""
+    """Compute the simulation's error for the same requests, metric by metric."""
     return HeldOutError(
         ttft=_compute_error(
             summarize(timing.ttft for timing in measured), summarize(timing.ttft for timing in simulated)

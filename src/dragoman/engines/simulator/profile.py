@@ -1,6 +1,6 @@
-"""A profile: what was simulated, on what, and how well it fits. A YAML file that a person can read and edit.
+"""A profile: hardware, model, engine settings, latency coefficients and their error. A YAML file for people to edit.
 
-Profiles ship with the package, named after hardware and model. Knows the file's form; fits nothing.
+Profiles ship with the package, named after hardware and model. This module reads and writes them; it fits nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ PROFILES_DIR = files("dragoman.engines.simulator") / "profiles"
 
 
 class ProfileError(ValueError):
-    """No such profile, or one that cannot be read; the message names the place."""
+    """A profile that does not exist or cannot be read; the message names the place."""
 
 
 class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """memory_bandwidth: bytes a second, of one device. tensor_parallel: devices that share every layer."""
+    """The accelerators of an engine.
+
+    memory_bandwidth: of one device, bytes a second.
+    tensor_parallel: devices that share every layer.
+    """
 
     name: str
     memory_bandwidth: float | None = None
@@ -33,7 +37,11 @@ class Hardware(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
 
 class ModelProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """weight_bytes: read by a step. kv_bytes_per_token: 2 * layers * kv heads * head size * bytes a number."""
+    """The model of a profile.
+
+    weight_bytes: read by a step.
+    kv_bytes_per_token: 2 * layers * kv heads * head size * bytes per number.
+    """
 
     name: str
     weight_bytes: float | None = None
@@ -50,7 +58,7 @@ class MetricError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the simulation is off for requests that the fit has not seen."""
+    """Errors of the simulation on held-out requests."""
 
     ttft: MetricError
     latency: MetricError
@@ -58,7 +66,7 @@ class HeldOutError(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Where the latencies come from. fitted, held_out: numbers of requests."""
+    """Source of the latency coefficients. fitted, held_out: numbers of requests."""
 
     source: str
     fitted: int
@@ -67,7 +75,11 @@ class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 
 
 class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """frontend_seconds: from the client to the engine's queue. noise: sigma of a step's log-normal factor."""
+    """A complete simulator profile.
+
+    frontend_seconds: from the client to the engine's queue.
+    noise: sigma of a step's log-normal factor.
+    """
 
     name: str
     hardware: Hardware
@@ -88,7 +100,7 @@ class SimulatorProfile(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
-    """What a fit may expect; nothing where sizes or bandwidth are not told."""
+    """Estimate the expected coefficients; empty without sizes and bandwidth."""
     if hardware.memory_bandwidth is None or model.weight_bytes is None:
         return Prior()
     return build_prior(
@@ -102,7 +114,7 @@ def estimate_prior(hardware: Hardware, model: ModelProfile) -> Prior:
 def loads(text: str | bytes, source: str = "profile") -> SimulatorProfile:
     """Raises ProfileError, which names the place and the field."""
     try:
-        return msgspec.convert(yaml.safe_load(text), SimulatorProfile, strict=False)  # YAML 1.1 reads 1e-5 as a text
+        return msgspec.convert(yaml.safe_load(text), SimulatorProfile, strict=False)  # YAML 1.1 parses 1e-5 as text
     except (yaml.YAMLError, msgspec.ValidationError, UnicodeError) as error:
         raise ProfileError(f"{source}: {error}") from None
 
@@ -137,7 +149,7 @@ SECTION_COMMENTS = {
 
 
 def dumps(profile: SimulatorProfile) -> str:
-    """YAML with a word on every section; `loads` gives the profile back."""
+    """Serialize as YAML with a comment on every section; inverse of `loads`."""
     sections = msgspec.to_builtins(profile)
     parts: list[str] = []
     for name, value in sections.items():

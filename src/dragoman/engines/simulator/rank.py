@@ -1,6 +1,6 @@
-"""One engine core that serves: what it says to whom at the end of each step, and what it counts of that. Pure.
+"""A data-parallel rank: one engine core, the delivery of its tokens at the end of each step, and its counters. Pure.
 
-The clock is a driver's: `tick` is called at the times that it has asked for. What is said goes out through `deliver`.
+The clock is a driver's: `tick` is called at the times requested by `call_at`. Outputs go to `deliver`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from .sequence import SimulatedSequence
 from .transfers import KvTransfers, TransferContext
 
 CallAt = Callable[[float, Callable[[float], None]], None]
-"""At this time, call that with this time: also if it is late."""
+"""Schedules a callback at a time. The callback gets that time, even if it runs late."""
 
 
 class Delay(Struct, frozen=True):
-    """Between two outputs that are held."""
+    """A pause between two delayed outputs."""
 
     seconds: float
 
 
 class LiveRequest:
-    """A request that is being answered.
+    """A request in progress. Of the request only what is used later is stored.
 
-    Of what was asked no more is kept than is looked at later. choices: that were asked for, of the first of them.
-    held: what has been said and is not told yet. arrived, scheduled, first, last:
-    when it came, left the queue, had its first token and its last so far.
+    choices: number of requested choices, for the first of them; 0 for the others.
+    delayed: outputs that are not delivered yet.
+    arrived_at, scheduled_at, first_token_at, last_token_at: times of arrival, of leaving the queue, of the first token
+        and of the latest one.
     """
 
     __slots__ = (
@@ -93,7 +94,7 @@ class LiveRequest:
         self.deliver, self.sequence, self.reply = deliver, sequence, reply
         self.stop_token_ids, self.min_tokens = request.stop_token_ids, request.min_tokens
         self.logprobs, self.prompt_logprobs = request.logprobs, request.prompt_logprobs
-        # For scores; what is said has been drawn.
+        # Only logprobs need it: the reply is sampled already.
         self.rng = None if request.logprobs is None and request.prompt_logprobs is None else rng
         self.choices = 0 if request.choice else 1 if request.origin is None else request.origin.choices
         self.tokens, self.reply_tokens, self.lora = contents.tokens, reply.tokens, lora
@@ -121,16 +122,16 @@ class LiveRequest:
             self.delayed.append(output)
 
     def discard_outputs(self) -> None:
-        """Nothing that is held is told any more."""
+        """Drop all undelivered outputs."""
         self.deliver = _discard
 
 
 def _discard(_: TokenOutput) -> None:
-    """Whoever asked has gone."""
+    """Discard an output: the client has disconnected."""
 
 
 def _apply_fault(reply: PlannedReply, fault: Fault) -> PlannedReply:
-    """What becomes of an answer that a fault meets."""
+    """Apply a fault to a planned reply."""
     waits = dict(reply.waits)
     if fault.hang:
         waits[0] = waits.get(0, 0.0) + fault.hang
@@ -140,8 +141,12 @@ def _apply_fault(reply: PlannedReply, fault: Fault) -> PlannedReply:
 
 
 class DataParallelRank:
-    """call_at: the driver's clock. ended: told of everyone who has been told the last. publish: told of what changes in
-    the prefix cache, for which the pool has to record it. exchange: with instances that prefill or decode for it.
+    """An engine core with delivery and counters.
+
+    call_at: the driver's clock.
+    on_finished: called after the last output of each request.
+    publish: receives the events of the prefix cache; the pool must record them.
+    transfer_context: transfers with instances that prefill or decode for this one; None for aggregated serving.
     """
 
     def __init__(
@@ -167,7 +172,7 @@ class DataParallelRank:
         )
         self._live: dict[SimulatedSequence, LiveRequest] = {}
         self._tick_at: float | None = None
-        """The time at which `tick` was asked for."""
+        """The time for which `tick` is scheduled."""
 
     @property
     def live(self) -> Iterable[LiveRequest]:
@@ -175,11 +180,11 @@ class DataParallelRank:
 
     @property
     def load(self) -> int:
-        """As vLLM's own balancer weighs it: who waits counts four times."""
+        """Load as in vLLM's data-parallel balancer: waiting requests count four times."""
         return 4 * self.core.scheduler.num_waiting + self.core.scheduler.num_running
 
     def update_stats(self, sleep_level: int, max_loras: int) -> EngineStats:
-        """Its counters, with the scheduler's state as of now."""
+        """Return the counters, with the scheduler's state as of now."""
         stats, scheduler = self.stats, self.core.scheduler
         stats.running, stats.waiting = scheduler.num_running, scheduler.num_waiting
         stats.kv_cache_usage = scheduler.pool.usage
@@ -187,7 +192,7 @@ class DataParallelRank:
         stats.prefix_cache_queries = scheduler.stats.prefix_cache_queries
         stats.prefix_cache_hits = stats.prompt_tokens_cached = scheduler.stats.prefix_cache_hits
         if self.transfers is not None:
-            # As in vLLM all that is not here is looked for there, whether another instance has it or not.
+            # As in vLLM, every local miss is a query to the external cache, whether another instance has it or not.
             stats.external_cache_queries = stats.prefix_cache_queries - stats.prefix_cache_hits
             stats.external_cache_hits = self.transfers.num_fetched_tokens
         stats.sleep_level = sleep_level
@@ -202,7 +207,7 @@ class DataParallelRank:
         return LoraState(tuple(sorted(waiting)), tuple(sorted(running)), max_loras)
 
     def enqueue(self, live: LiveRequest, at: float) -> None:
-        """It joins the scheduler's queue. The scheduler has checked that it can run."""
+        """Add a request to the scheduler's queue. The scheduler has checked that it can run."""
         live.queued_at = at
         live.sequence.arrival = at
         self._live[live.sequence] = live
@@ -210,12 +215,12 @@ class DataParallelRank:
         self.launch_if_idle(at)
 
     def launch_if_idle(self, at: float) -> None:
-        """If nothing runs, something can."""
+        """Launch a step if none is running."""
         if self.core.next_step_end is None:
             self._launch(at)
 
     def abort(self, live: LiveRequest, at: float) -> None:
-        """Aborted: its blocks are free at once."""
+        """Abort a request and free its blocks at once."""
         queued = self._live.pop(live.sequence, None) is not None
         if queued:
             self.core.abort(live.sequence)
@@ -226,7 +231,7 @@ class DataParallelRank:
             self._record_stats(live, at, FinishReason.ABORT)
 
     def fail_all(self, message: str, at: float) -> None:
-        """Everything that runs or waits ends in this failure."""
+        """Fail all running and waiting requests."""
         for live in list(self._live.values()):
             del self._live[live.sequence]
             self.core.abort(live.sequence)
@@ -239,12 +244,12 @@ class DataParallelRank:
             self.transfers.clear()
 
     def abort_all(self, at: float) -> None:
-        """Everything that runs or waits ends as aborted, with what it has said."""
+        """Abort all running and waiting requests; they end with the output so far."""
         for live in list(self._live.values()):
             self._finish(live, Ended(live.id, FinishReason.ABORT), at)
 
     def tick(self, at: float) -> None:
-        """The step that ends at this time. Everyone's token goes out together."""
+        """End the step due at this time and deliver all of its tokens together."""
         self._tick_at = None
         outcome = self.core.commit(at)
         if outcome.sampled:
@@ -254,7 +259,7 @@ class DataParallelRank:
         self._launch(outcome.at)
 
     def _deliver_tokens(self, outcome: StepOutcome) -> None:
-        """The hot loop. Gaps between tokens are mostly the same for all, so equal ones are counted together."""
+        """Deliver tokens: the hot loop. Most gaps between tokens are equal, so equal ones are counted together."""
         live_of, at, stats = self._live, outcome.at, self.stats
         gap, equal_gaps, emitted = 0.0, 0, 0
         for sequence in outcome.sampled:
@@ -300,7 +305,7 @@ class DataParallelRank:
         return self._finish(live, Ended(id, FinishReason.STOP), at) if live.reply_tokens.is_finished else None
 
     def _emit_token(self, live: LiveRequest, at: float) -> None:
-        """One with something about it: a pause before it, a failure in its place."""
+        """Emit a token that may be delayed or replaced by a failure."""
         reply, id = live.reply, live.id
         delay = reply.waits.get(live.num_output_tokens, 0.0) + reply.pace
         if delay:
@@ -318,7 +323,7 @@ class DataParallelRank:
         return fake_logprob(token, alternatives, self._vocab_size, live.rng)
 
     def _delay(self, live: LiveRequest, seconds: float, at: float) -> None:
-        """What comes next is told so much later. Pauses add up behind each other."""
+        """Delay all further outputs. Delays add up."""
         if live.delayed is None:
             live.delayed = deque()
             self._call_at(at + seconds, lambda then: self._flush_delayed(live, then))
@@ -377,7 +382,7 @@ class DataParallelRank:
         self.publish_cache_events()
 
     def publish_cache_events(self) -> None:
-        """What has changed in the prefix cache goes to those who listen."""
+        """Publish changes of the prefix cache."""
         if self._publish is not None and self.event_builder is not None:
             events = self.event_builder.build_events(self.core.scheduler.pool.take_events())
             if events:

@@ -1,7 +1,7 @@
-"""A workload on a virtual clock: the requests of a trace go in, the times at which they would be answered come out.
+"""Replay of a workload on a virtual clock: requests of a trace in, response times out.
 
-The clock jumps from event to event, so it runs as fast as the CPU allows. Several replicas may share the work;
-who gets a request is told by a `Route`.
+The clock jumps from event to event, so the replay runs as fast as the CPU allows. Several replicas may share the
+workload; a `Route` assigns requests to them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ class StepLog(Struct):
 
 
 class ReplayResult(Struct, frozen=True):
-    """timings: of what was answered, in the order of the workload. gaps: seconds between two tokens of a request, for
-    all requests together.
+    """The result of a replay.
+
+    timings: of answered requests, in the order of the workload.
+    steps: a log for each replica.
+    gaps: inter-token latencies in seconds, of all requests together.
     """
 
     timings: list[Timing]
@@ -52,7 +55,7 @@ class ReplayResult(Struct, frozen=True):
 
 
 def build_sequence(request: WorkloadRequest, block_size: int, arrival: float) -> Running:
-    """What a scheduler is given for a request of a trace."""
+    """Build the scheduler's sequence for a request of a trace."""
     contents = TracedContents(
         request.id,
         [block_hash.encode() for block_hash in request.block_hashes],
@@ -80,15 +83,18 @@ def replay(
 ) -> ReplayResult:
     """Serve the whole workload with fresh cores.
 
-    frontend_seconds: from the client to the engine's queue. route: round robin unless told. until: stop
-    when all of these requests are answered; those that are not then have no timing. tick: called with the number of
-    requests answered so far. Raises RequestError for a request that can never run.
+    frontend_seconds: from the client to the engine's queue.
+    route: round robin by default.
+    until: stop when all of these requests are answered; unanswered ones have no timing.
+    tick: called with the number of requests answered so far.
+
+    Raises: RequestError for a request that can never run.
     """
     return Replay(workload, cores, frontend_seconds, route or build_round_robin(), tick).run(until)
 
 
 class RequestProgress:
-    """What is known of one request so far."""
+    """Progress of one request."""
 
     __slots__ = ("arrival", "first_token_at", "last_token_at", "replica", "request", "scheduled", "sequence")
 
@@ -112,7 +118,7 @@ class RequestProgress:
 
 
 class Replay:
-    """The loop over events, for engines that each do everything. `split` has the one for those that do not."""
+    """The event loop of a replay with aggregated engines; `disaggregated_replay` extends it."""
 
     def __init__(
         self,
@@ -156,7 +162,7 @@ class Replay:
         return track.build_timing()
 
     def _arrive(self, arrival: float) -> None:
-        """Everyone who arrives at this moment; an idle replica then begins with all of them together."""
+        """Enqueue all requests that arrive at this moment; an idle replica then starts with all of them together."""
         idle: set[int] = set()
         while self._arrivals and self._arrivals[0][0] == arrival:
             replica = self._enqueue(heappop(self._arrivals)[2], arrival)
@@ -166,7 +172,7 @@ class Replay:
             self._step(replica, arrival + self._frontend_seconds)
 
     def _handle_due(self, source: int, now: float) -> None:
-        """What is due: here a step of the replica of this number."""
+        """Handle a due event: here the end of a step of replica `source`."""
         self._step(source, now)
 
     def _enqueue(self, request: WorkloadRequest, arrival: float) -> int:
@@ -205,7 +211,7 @@ class Replay:
             self._schedule_arrival(track.last_token_at + request.arrival_s, request)
 
     def _schedule_arrival(self, at: float, request: WorkloadRequest) -> None:
-        """At the same moment in the workload's order."""
+        """Schedule an arrival; simultaneous arrivals keep the workload's order."""
         heappush(self._arrivals, (at, self._order[request.id], request))
 
     def _record(self, replica: int, outcome: StepOutcome) -> None:

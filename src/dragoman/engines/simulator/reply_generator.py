@@ -1,7 +1,7 @@
-"""What is said to a request: told by a script, a directive or a data set, else made up. Pure; it knows no times.
+"""Plans the reply to a request: from a script, a directive or a data set, else generated. Pure; independent of time.
 
-The text is model text, in the syntax that the model's parsers read: reasoning, calls and formats take the way of a
-real model's.
+The text is model text, in the syntax that the model's parsers read: reasoning, tool calls and formats take the same
+path as a real model's.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ from .reply_tokens import NO_TOKEN, ConstrainedTokens, PlannedTokens, ReplyToken
 
 ReplyMode = Literal["random", "echo"]
 _PROMPT_TAIL_TOKENS = 16
-"""Tokens at the end of a prompt in which its template may have opened or closed a thought."""
+"""Tokens at the end of a prompt in which its template may have opened or closed reasoning."""
 
 
 class ReplyOptions(Struct, frozen=True):
-    """How it speaks where nothing is told. mode: `echo` says what the last message said.
+    """Options of generated replies.
 
-    tool_calls: how probable a call is where tools may be called and need not. reasoning: how probable a thought is
-    where the template neither opens nor closes one and the client says nothing about it.
+    mode: `echo` repeats the last message.
+    tool_calls: probability of a call when tools are optional.
+    reasoning: probability of reasoning when neither the template nor the client determines it.
     """
 
     mode: ReplyMode = "random"
@@ -66,9 +67,12 @@ class ReplyOptions(Struct, frozen=True):
 
 
 class PlannedReply(Struct, frozen=True):
-    """speech: its tokens. waits: seconds before the token of that number. pace: seconds before each.
+    """A reply with its timing and its end.
 
-    reason: how it ends when the speech does. error: how it fails instead, after so many tokens.
+    waits: seconds before the token of that index.
+    pace: seconds before each token.
+    reason: finish reason at the end of the tokens.
+    fails_at: number of tokens after which the reply fails with `error`.
     """
 
     tokens: ReplyTokens
@@ -80,7 +84,7 @@ class PlannedReply(Struct, frozen=True):
 
 
 class ReplyGenerator:
-    """The state of what was told and what of it has been used."""
+    """Generates replies, and tracks which script entries were used."""
 
     def __init__(
         self,
@@ -92,8 +96,10 @@ class ReplyGenerator:
         script: Script | None = None,
         replies: Mapping[str, ScriptEntry] | None = None,
     ) -> None:
-        """replies: by the SHA-256 of a prompt's text, in hexadecimal (see `prompt_key`). Raises ScriptError for a
-        script that asks for what an engine of tokens cannot do."""
+        """replies: by the SHA-256 of a prompt's text, in hexadecimal (see `hash_prompt`).
+
+        Raises: ScriptError for a script that a token engine cannot execute.
+        """
         self._lexicon, self._options = lexicon, options or ReplyOptions()
         self._reasoning_syntax = None if reasoning is None else reasoning.syntax
         self._tools = tools
@@ -106,11 +112,11 @@ class ReplyGenerator:
         self._last_lookup: tuple[GenerateRequest, ScriptEntry | None] | None = None
 
     def enqueue_reply(self, entry: ScriptEntry) -> None:
-        """What the next request is answered, before anything else that is told."""
+        """Enqueue the reply to the next request, ahead of all other sources."""
         self._queued_replies.append(entry)
 
     def plan_reply(self, request: TokenRequest, rng: KeyedRandom) -> PlannedReply:
-        """Raises whatever error the reply is told to be."""
+        """Plan the reply. Raises the error that the entry specifies."""
         entry = self._find_entry(request)
         if entry is not None:
             return self._plan_entry(request, entry)
@@ -119,7 +125,7 @@ class ReplyGenerator:
         return PlannedReply(self._plan_random(request, rng))
 
     def _find_entry(self, request: TokenRequest) -> ScriptEntry | None:
-        """The choices of a request share one entry, which is used up once."""
+        """Find the entry of a request. The choices of a request share one entry, which is used up once."""
         origin = request.origin
         if origin is None:
             return None
@@ -171,7 +177,7 @@ class ReplyGenerator:
                 case _:
                     plan += self._encode_part(part, request)
         end = self._find_eos(request) if entry.finish is FinishReason.STOP else NO_TOKEN
-        # No grammar is asked: what was told has been checked, and is said to the letter.
+        # No grammar is applied: the entry was validated and is emitted verbatim.
         tokens = PlannedTokens(plan, self._lexicon.text, 0, len(plan), end)
         return PlannedReply(tokens, waits, entry.pace, entry.finish, fails_at, error)
 
@@ -220,14 +226,14 @@ class ReplyGenerator:
         return ConstrainedTokens(request, lexicon, rng, plan + call_prefix, ends_at=ends_at)
 
     def _has_free_text(self, request: TokenRequest) -> bool:
-        """Tools that may be called and need not: running text is never one of their calls."""
+        """Whether running text is possible although tools are callable: running text never parses as a call."""
         origin = request.origin
         if origin is None or origin.constraint is not None or not isinstance(origin.prompt, Conversation):
             return False
         return origin.prompt.tool_choice.mode == "auto"
 
     def _generate_reasoning(self, request: TokenRequest, rng: KeyedRandom, start: int) -> list[int]:
-        # Drawn whether it counts or not: the same prompt ids and seed get the same answer in every dialect.
+        # Always drawn, so that equal prompt ids and seeds give equal replies in every dialect.
         draw = rng.random()
         enabled = self._is_reasoning_requested(request)
         if enabled is None:
@@ -239,7 +245,7 @@ class ReplyGenerator:
         return self._wrap_reasoning(request, [text[(start + index) % len(text)] for index in range(count)])
 
     def _wrap_reasoning(self, request: TokenRequest, inner: list[int]) -> list[int]:
-        """A thought with its marks, as far as the prompt has not set them, within its budget."""
+        """Wrap reasoning in the delimiters that the prompt has not set, within its budget."""
         if self._reasoning_syntax is None:
             return []
         if request.reasoning_budget is not None:
@@ -254,7 +260,7 @@ class ReplyGenerator:
         return tail.rfind(self._reasoning_syntax.begin) > tail.rfind(self._reasoning_syntax.end)
 
     def _is_reasoning_requested(self, request: TokenRequest) -> bool | None:
-        """True: it has to, since it was asked for or begun. None: as it likes."""
+        """Whether the reply must reason: True if requested or opened by the template, None if optional."""
         origin = request.origin
         if self._reasoning_syntax is None or origin is None or not isinstance(origin.prompt, Conversation):
             return False
@@ -262,14 +268,14 @@ class ReplyGenerator:
             return True
         tail = self._lexicon.tokenizer.decode(request.prompt[-_PROMPT_TAIL_TOKENS:])
         if self._reasoning_syntax.begin in tail:
-            return False  # begun and ended by the template
+            return False  # opened and closed by the template
         reasoning = origin.prompt.reasoning
         if reasoning.effort is not None and reasoning.enabled is None:
             return reasoning.effort != "none"
         return reasoning.enabled
 
     def _generate_call_prefix(self, request: TokenRequest, rng: KeyedRandom) -> list[int]:
-        """The tokens that begin a call of one of the tools; none where no call is made."""
+        """Generate the tokens that begin a tool call; empty for no call."""
         tools, origin = find_callable_tools(request), request.origin
         if not tools or self._tools is None or request.matcher is None or origin is None:
             return []
@@ -293,12 +299,12 @@ def find_callable_tools(request: TokenRequest) -> tuple[Tool, ...]:
 
 
 def hash_prompt(text: str) -> str:
-    """What a recorded reply is found by. text: of the last user or tool message, or of a plain prompt."""
+    """Hash a prompt to look up a recorded reply. text: of the last user or tool message, or of a plain prompt."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def parse_reply(value: object, where: str) -> ScriptEntry:
-    """A reply that came in a message. Raises RequestError."""
+    """Parse a reply from a request's JSON. Raises RequestError."""
     try:
         entry = read_entry(value, where)
         check_entry(entry)
@@ -308,7 +314,9 @@ def parse_reply(value: object, where: str) -> ScriptEntry:
 
 
 def check_entry(entry: ScriptEntry) -> None:
-    """Raises ScriptError for what only an engine of events can do: false counts, text cut otherwise than in tokens."""
+    """Validate an entry. Raises ScriptError for features of event engines only: usage overrides, text cut in other
+    pieces than tokens.
+    """
     if any(count is not None for count in msgspec.structs.astuple(entry.usage)):
         raise ScriptError("`usage`: the simulator counts its own tokens")
     if entry.chunks != "tokens":

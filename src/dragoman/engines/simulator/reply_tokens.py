@@ -1,4 +1,4 @@
-"""The tokens of one answer, one at a time: from a plan, or improvised within what a grammar allows. Pure."""
+"""The tokens of one reply, one at a time: from a plan, or generated within a grammar. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from .keyed_rng import KeyedRandom
 from .lexicon import CLOSING, KIND_WEIGHTS, ODD, QUOTE, Lexicon
 
 NO_TOKEN = -1
-"""No token: the answer is over."""
+"""No token: the reply has ended."""
 
 
 class ReplyTokensError(Exception):
-    """The answer cannot go on; the message says why."""
+    """The reply cannot continue; the message gives the reason."""
 
 
 class ReplyTokens(Protocol):
     @property
     def is_finished(self) -> bool:
-        """Nothing may follow what was said, not even a stop token."""
+        """Whether nothing may follow, not even a stop token."""
         ...
 
     def next_token(self, count: int) -> int:
-        """The token that follows the first `count`, or NOTHING. Asked once for each count. Raises SpeechError."""
+        """Return the token after the first `count`, or NOTHING. Called once for each count. Raises ReplyTokensError."""
         ...
 
 
 class PlannedTokens:
-    """A plan, then running text, then an end. The way of nearly all answers: it costs next to nothing a token.
+    """A plan, then running text, then an end. Used by nearly all replies: it costs next to nothing per token.
 
-    ends_at: after so many tokens comes `end`, a stop token or NOTHING; None goes on for ever.
+    ends_at: number of tokens before `end`, a stop token or NOTHING; None never ends.
     """
 
     __slots__ = ("_end", "_ends_at", "_plan", "_start", "_text")
@@ -55,10 +55,11 @@ class PlannedTokens:
 
 
 class TokenRestrictions:
-    """Which tokens a request's sampling leaves: `allowed_token_ids`, `bad_words`, and biases that leave no choice."""
+    """Token restrictions of a request's sampling: `allowed_token_ids`, `bad_words`, and biases that exclude all
+    else."""
 
     DECISIVE_BIAS = 50.0
-    """A bias that outweighs whatever a model thinks."""
+    """A bias at or beyond this outweighs any logit."""
 
     def __init__(self, request: TokenRequest) -> None:
         sampling = request.sampling
@@ -71,12 +72,12 @@ class TokenRestrictions:
         self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
 
     def allow_all(self, tokens: frozenset[int]) -> bool:
-        """Whether text of these tokens can never meet one of them."""
+        """Whether none of these tokens is restricted in any context."""
         last = {word[-1] for word in self.bad_words}
         return self.allowed is None and tokens.isdisjoint(self.banned) and tokens.isdisjoint(last)
 
     def apply(self, allowed: NDArray[np.bool_], output: Sequence[int]) -> None:
-        """Take away from `allowed` what may not follow what was said."""
+        """Clear the restricted tokens in `allowed`."""
         if self.allowed is not None:
             remaining = [id for id in self.allowed if allowed[id]]
             allowed[:] = False
@@ -88,9 +89,9 @@ class TokenRestrictions:
 
 
 class ConstrainedTokens:
-    """Follows its plan while that is allowed, and otherwise finds a way to an end that is.
+    """Tokens that follow a plan while the grammar allows it, and otherwise find a path to a valid end.
 
-    ends_at: as with Recital, where the grammar leaves it open.
+    ends_at: as in PlannedTokens, if the grammar leaves it open.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class ConstrainedTokens:
     def next_token(self, count: int) -> int:
         allowed = self._compute_allowed()
         eos_ids = [id for id in self._lexicon.eos if id < len(allowed) and allowed[id]]
-        # A grammar that does not let the answer end is in the middle of something.
+        # A grammar that does not allow an end is inside a structure.
         self._inside_structure = self._inside_structure or (self._matcher is not None and not eos_ids)
         token = self._choose(count, allowed, eos_ids)
         if token != NO_TOKEN:
@@ -149,7 +150,7 @@ class ConstrainedTokens:
         return self._choose_inner_token(count, allowed)
 
     def _choose_text_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
-        """The next of the running text that is allowed."""
+        """Return the next allowed token of the running text."""
         text = self._lexicon.text
         for _ in range(len(text)):
             token, self._text_position = text[self._text_position], (self._text_position + 1) % len(text)
@@ -158,7 +159,7 @@ class ConstrainedTokens:
         return self._sample_by_kind(count, np.flatnonzero(allowed))
 
     def _choose_inner_token(self, count: int, allowed: NDArray[np.bool_]) -> int:
-        """Within something that has to be closed. Where nearly all is allowed that is a string: words, and its end."""
+        """Choose a token inside a structure. If nearly all tokens are allowed it is a string: words, then its end."""
         ids: NDArray[np.int64] = np.flatnonzero(allowed)
         if 2 * len(ids) < len(allowed):
             return self._sample_by_kind(count, ids)
@@ -168,7 +169,7 @@ class ConstrainedTokens:
         return self._choose_text_token(count, allowed)
 
     def _sample_by_kind(self, count: int, ids: NDArray[np.int64]) -> int:
-        """First a kind, then one of it. The longer the answer, the likelier that what is open is closed."""
+        """Sample a kind, then a token of it. The longer the reply, the likelier closing tokens are."""
         kinds = self._lexicon.kinds[ids]
         present: list[int] = np.bincount(kinds, minlength=len(KIND_WEIGHTS)).tolist()
         weights = [

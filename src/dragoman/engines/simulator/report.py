@@ -1,4 +1,4 @@
-"""What a benchmark tool prints of a run: percentiles, goodput, throughput, cache and preemptions. Numbers and text."""
+"""A benchmark report of a run: percentiles, goodput, throughput, cache hits and preemptions. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .timing import Timing
 
 
 class Spread(Struct, frozen=True):
-    """Of one quantity, over all requests (or all gaps between tokens). All 0 if there is none."""
+    """Statistics of one quantity, over all requests (or all gaps between tokens). All 0 if there is none."""
 
     mean: float
     p50: float
@@ -22,14 +22,15 @@ class Spread(Struct, frozen=True):
 
 
 class Slo(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds; a request is good if it keeps all that are set."""
+    """A service level objective, in seconds; a request is good if it meets all limits that are set."""
 
     ttft: float | None = None
     tpot: float | None = None
     latency: float | None = None
 
     def is_met(self, timing: Timing) -> bool:
-        """An answer of one token has no time per output token and keeps any."""
+        """Whether a timing meets the SLO. A response of one token has no time per output token and meets any limit on
+        it."""
         pairs = ((self.ttft, timing.ttft), (self.tpot, timing.tpot or 0.0), (self.latency, timing.latency))
         return all(limit is None or value <= limit for limit, value in pairs)
 
@@ -73,7 +74,7 @@ def summarize(values: Iterable[float]) -> Spread:
 
 
 def build_report(result: ReplayResult, slo: Slo | None = None) -> Report:
-    """Of a whole run; at least one request must have been answered."""
+    """Build the report of a run; at least one request must have been answered."""
     timings = result.timings
     if not timings:
         raise ValueError("no request was answered")
@@ -110,7 +111,7 @@ def _is_disaggregated(timings: Sequence[Timing]) -> bool:
 def _average_over_time(
     steps: Sequence[StepLog], columns: Sequence[Sequence[float]], duration: float, *, mean: bool = False
 ) -> float:
-    """Weighted by the steps' lengths, idle time counting as nothing; summed over the replicas, or their mean."""
+    """Average columns weighted by step duration, with 0 for idle time; summed over the replicas, or their mean."""
     total = 0.0
     for log, column in zip(steps, columns, strict=True):
         lengths: NDArray[np.float64] = np.array(log.ends) - np.array(log.begins)
@@ -119,7 +120,7 @@ def _average_over_time(
 
 
 def render_report(report: Report) -> str:
-    """For people, in milliseconds."""
+    """Render the report as text, in milliseconds."""
     lines = [
         f"requests         {report.requests} in {report.duration:.2f} s",
         f"throughput       {report.request_rate:.2f} requests/s, {report.input_token_rate:.0f} input tokens/s, "

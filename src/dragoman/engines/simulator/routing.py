@@ -1,4 +1,4 @@
-"""Which of several replicas gets a request, by what their schedulers say of themselves. Pure."""
+"""Routing of requests to replicas by their schedulers' state. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .engine_core import EngineCore
 from .sequence import SimulatedSequence as Request
 
 Route = Callable[[Request, Sequence[EngineCore]], int]
-"""The index of the replica that serves this request. Replicas have the same block size."""
+"""Returns the index of the replica for a request. Replicas have the same block size."""
 
 
 def build_round_robin() -> Route:
-    """One after the other."""
+    """Build a round-robin route."""
     counter = count()
     return lambda _, cores: next(counter) % len(cores)
 
 
 def build_least_loaded() -> Route:
-    """The fewest requests, waiting ones counted four times, as vLLM's data-parallel balancer does."""
+    """Build a route to the fewest requests; waiting ones count four times, as in vLLM's data-parallel balancer."""
 
     def route(_: Request, cores: Sequence[EngineCore]) -> int:
         return min(range(len(cores)), key=lambda index: _weigh_load(cores[index]))
@@ -28,7 +28,7 @@ def build_least_loaded() -> Route:
 
 
 def build_prefix_aware(load_weight: float = 16.0) -> Route:
-    """The longest cached prefix; a request in the way counts as much as `load_weight` missing blocks."""
+    """Build a route to the longest cached prefix; each queued request costs as much as `load_weight` missing blocks."""
 
     def route(request: Request, cores: Sequence[EngineCore]) -> int:
         def score(index: int) -> float:

@@ -1,11 +1,11 @@
-"""Which sequence computes how many tokens in the next step: vLLM's V1 scheduler. Pure; it knows no times.
+"""A simulation of vLLM's V1 scheduler: how many tokens of which sequence the next step computes. Pure; without times.
 
-Those that run come first; what is left of the step's token budget goes to those that wait. Prompts are computed
-in chunks beside the others' decoding. When the pool runs out the least urgent sequence gives up its blocks and is
-computed again later (preemption by recompute).
+Running sequences come first; the rest of the step's token budget goes to waiting ones. Prompts are computed in chunks
+alongside decoding (chunked prefill). When the pool is exhausted, the sequence of lowest priority loses its blocks and
+is computed again later (preemption by recompute).
 
-`schedule` may be called again before `update` has heard of the step's end: tokens that a running step will give
-are counted as scheduled, so the next step can be made without knowing them (asynchronous scheduling).
+`schedule` may be called again before `update` reports the step's end: tokens that a running step will sample count as
+scheduled, so the next step is scheduled without knowing them (asynchronous scheduling).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .waiting_queue import WaitingQueue
 
 
 class PrefillChunk(Struct, frozen=True, gc=False):
-    """num_tokens tokens of a prompt (or of one that is computed again), from num_computed_tokens on."""
+    """A chunk of a prompt (or of a preempted sequence): num_tokens tokens from num_computed_tokens on."""
 
     sequence: SimulatedSequence
     num_computed_tokens: int
@@ -36,18 +36,21 @@ class PrefillChunk(Struct, frozen=True, gc=False):
 
 
 class RemoteFetch(Struct, frozen=True, gc=False):
-    """A sequence that waits for num_tokens of its prompt from another instance; 0 if all were found here."""
+    """A sequence that waits for num_tokens of its prompt from another instance; 0 if all were cached here."""
 
     sequence: SimulatedSequence
     num_tokens: int
 
 
 class SchedulerOutput:
-    """What is computed together.
+    """The sequences of one step.
 
-    decodes: who computes one token and has the next when the step ends. chunks: prompts' pieces.
-    filled: whose decoding fills a block. admitted: who left the queue for this step. preempted: who went back.
-    fetching: who left the queue to wait for another instance; they take no part in the step.
+    decodes: sequences that compute one token and sample the next.
+    chunks: prompt chunks.
+    filled: sequences whose decoding fills a block.
+    admitted: sequences that left the queue for this step.
+    preempted: sequences that went back into it.
+    fetching: sequences that left the queue to wait for another instance; they take no part in the step.
     """
 
     __slots__ = (
@@ -77,7 +80,7 @@ class SchedulerOutput:
 
     @property
     def load(self) -> StepLoad:
-        """As it is right after `schedule`."""
+        """The load, valid right after `schedule`."""
         return StepLoad(
             tokens=self.num_tokens,
             context=sum([sequence.num_computed_tokens for sequence in self.decodes]),
@@ -109,7 +112,7 @@ class SimulatedScheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Those that fetch included, as in vLLM."""
+        """Number of waiting sequences, including fetching ones, as in vLLM."""
         return len(self._waiting) + len(self._ready_to_resume) + len(self._fetching)
 
     @property
@@ -117,22 +120,22 @@ class SimulatedScheduler:
         return len(self._running)
 
     def list_running(self) -> tuple[SimulatedSequence, ...]:
-        """In the order in which they are scheduled."""
+        """List running sequences in scheduling order."""
         return tuple(self._running)
 
     def list_waiting(self) -> tuple[SimulatedSequence, ...]:
-        """In the order in which they would be admitted; at the end those that fetch."""
+        """List waiting sequences in admission order; fetching ones last."""
         return (*self._ready_to_resume, *self._waiting, *self._fetching)
 
     def find_cached_prefix(self, sequence: SimulatedSequence) -> list[int]:
-        """Blocks that hold its beginning already; at least the last token is left to compute."""
+        """Find the cached blocks of a sequence's prefix; at least the last token is left to compute."""
         if not self.config.enable_prefix_caching:
             return []
         num_full = (sequence.num_tokens - 1) // self.config.block_size
         return self.pool.find(sequence.contents.get_block_hash(index) for index in range(num_full))
 
     def check(self, sequence: SimulatedSequence) -> None:
-        """Raise RequestError for what could never run, so that it does not wedge the queue."""
+        """Raise RequestError for a sequence that can never run, so that it does not block the queue."""
         if sequence.num_prompt_tokens < 1:
             raise RequestError("The prompt is empty.", param="prompt")
         if sequence.max_tokens < 1:
@@ -154,7 +157,7 @@ class SimulatedScheduler:
         self._waiting.add(sequence)
 
     def finish(self, sequence: SimulatedSequence) -> None:
-        """Ended by its content, or aborted: out at once, and its blocks are free. Again does nothing."""
+        """Finish or abort a sequence: remove it at once and free its blocks. Idempotent."""
         match sequence.status:
             case SequenceStatus.RUNNING:
                 self._running.remove(sequence)
@@ -172,12 +175,12 @@ class SimulatedScheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def release(self, sequence: SimulatedSequence) -> None:
-        """Free what a finished sequence kept for another instance. Again does nothing."""
+        """Free the blocks that a finished sequence holds for another instance. Idempotent."""
         if sequence.status is SequenceStatus.FINISHED:
             self._free(sequence)
 
     def complete_fetch(self, sequence: SimulatedSequence) -> None:
-        """What it waited for has come: it goes on before anyone who is not yet running."""
+        """Complete a fetch: the sequence is scheduled before all that are not running yet."""
         self._fetching.remove(sequence)
         available = max(sequence.num_remote_tokens, sequence.num_computed_tokens)
         sequence.num_computed_tokens = min(available, sequence.num_tokens - 1)  # the last one gives the first token
@@ -188,7 +191,7 @@ class SimulatedScheduler:
         self._ready_to_resume.append(sequence)
 
     def fail_fetch(self, sequence: SimulatedSequence) -> None:
-        """It does not come: the sequence is computed here instead, and is next in the queue."""
+        """Fail a fetch: the sequence is computed here instead, and is next in the queue."""
         self._fetching.remove(sequence)
         self._free(sequence)
         sequence.num_remote_tokens = 0
@@ -196,7 +199,7 @@ class SimulatedScheduler:
         self._waiting.prepend(sequence)
 
     def schedule(self) -> SchedulerOutput:
-        """The next step; one without tokens if there is nothing to compute, or all gave way."""
+        """Schedule the next step; it has no tokens if there is nothing to compute, or all sequences were preempted."""
         step = SchedulerOutput()
         self._schedule_running(step)
         for chunk in step.chunks:
@@ -206,7 +209,8 @@ class SimulatedScheduler:
         return step
 
     def update(self, step: SchedulerOutput) -> tuple[list[SimulatedSequence], list[SimulatedSequence]]:
-        """The step has ended: who got a token (those that were aborted meanwhile did not), and who is finished."""
+        """End a step. Returns the sequences that got a token (without those aborted meanwhile), and the finished
+        ones."""
         for sequence in step.block_fillers:
             if sequence.status is SequenceStatus.RUNNING:
                 self._cache_full_blocks(sequence)
@@ -228,7 +232,9 @@ class SimulatedScheduler:
         return sampled, finished
 
     def _schedule_running(self, step: SchedulerOutput) -> None:
-        """The hot loop: who decodes costs a few attribute accesses, and a block every block_size steps."""
+        """Schedule running sequences: the hot loop. A decoding sequence costs a few attribute accesses, and a block
+        every block_size steps.
+        """
         block_size, budget, decodes = self.config.block_size, self.config.max_num_batched_tokens, step.decodes
         for sequence in self._running.copy():
             remaining = budget - step.num_chunk_tokens - len(decodes)
@@ -236,7 +242,7 @@ class SimulatedScheduler:
                 break
             computed, known = sequence.num_computed_tokens, sequence.num_tokens
             if known == sequence.num_tokens_at_end or sequence.status is not SequenceStatus.RUNNING:
-                continue  # its last token is on its way, or it has just been preempted
+                continue  # its last token is in flight, or it was just preempted
             if known - computed != 1:
                 if not self._schedule_chunk(sequence, min(remaining, known - computed), step):
                     break
@@ -250,7 +256,7 @@ class SimulatedScheduler:
                 step.block_fillers.append(sequence)
 
     def _schedule_chunk(self, sequence: SimulatedSequence, count: int, step: SchedulerOutput) -> bool:
-        """Compute so many more tokens of its prompt. False if it had to give way."""
+        """Schedule `count` more prompt tokens. Returns False if the sequence was preempted."""
         count = self._limit_chunk(count)
         if not self._allocate(sequence, sequence.num_computed_tokens + count, step):
             return False
@@ -266,7 +272,9 @@ class SimulatedScheduler:
             step.last_chunks.append(sequence)
 
     def _allocate(self, sequence: SimulatedSequence, num_tokens: int, step: SchedulerOutput) -> bool:
-        """Hold blocks for so many tokens, preempting while there are too few. False if it had to give way itself."""
+        """Allocate blocks for `num_tokens` tokens, preempting while there are too few. Returns False if the sequence
+        itself was preempted.
+        """
         missing = -(-num_tokens // self.config.block_size) - len(sequence.blocks)
         while missing > self.pool.num_free:
             victim = self._choose_victim()
@@ -292,7 +300,7 @@ class SimulatedScheduler:
         self._waiting.prepend(victim)
 
     def _remove_from_step(self, victim: SimulatedSequence, step: SchedulerOutput) -> None:
-        """A victim by priority may already be part of this step."""
+        """Remove a victim from this step, which it may already be part of under the priority policy."""
         if victim in step.decodes:
             step.decodes.remove(victim)
             victim.num_tokens -= 1
@@ -305,7 +313,7 @@ class SimulatedScheduler:
         step.num_chunk_tokens = sum(chunk.num_tokens for chunk in step.chunks)
 
     def _admit(self, step: SchedulerOutput) -> None:
-        """Take from the queue while there is room. Its head is never skipped."""
+        """Admit sequences from the queue while there is room. The head is never skipped."""
         config = self.config
         self._resume_fetched(step)
         while self._waiting and not self._ready_to_resume and len(self._running) < config.max_num_seqs:
@@ -332,8 +340,9 @@ class SimulatedScheduler:
             self._cache_full_blocks(sequence)
 
     def _resume_fetched(self, step: SchedulerOutput) -> None:
-        """Those whose prompt has been fetched. They hold their blocks, so nobody may stand in their way: whoever waits
-        for these blocks would wait for ever."""
+        """Resume sequences whose prompt has been fetched. They hold blocks, so nothing may block them: a sequence that
+        waits for these blocks would deadlock.
+        """
         while self._ready_to_resume and len(self._running) < self.config.max_num_seqs:
             remaining = self.config.max_num_batched_tokens - step.num_tokens
             sequence = self._ready_to_resume[0]
@@ -348,9 +357,10 @@ class SimulatedScheduler:
             self._cache_full_blocks(sequence)
 
     def _start_fetch(self, sequence: SimulatedSequence, hits: list[int], step: SchedulerOutput) -> bool:
-        """Blocks for the whole prompt, to be filled by another instance. False if they are not to be had.
+        """Allocate blocks for the whole prompt, to be filled by another instance. Returns False without enough free
+        blocks.
 
-        What is in the cache is not fetched; if that is all, the sequence stays where it is, as any other.
+        Cached blocks are not fetched; if all are cached, the sequence stays in the queue as any other.
         """
         missing = min(sequence.num_remote_tokens, sequence.num_prompt_tokens) - len(hits) * self.config.block_size
         if missing <= 0:
@@ -383,7 +393,7 @@ class SimulatedScheduler:
         step.admitted.append(sequence)
 
     def _acquire_prefix(self, sequence: SimulatedSequence, hits: list[int]) -> None:
-        """What the cache has of its beginning."""
+        """Acquire the cached prefix."""
         self.pool.acquire(hits)
         sequence.blocks = hits
         sequence.num_hashed_blocks = len(hits)
@@ -394,7 +404,7 @@ class SimulatedScheduler:
             self.stats.prefix_cache_hits += sequence.num_computed_tokens
 
     def _cache_full_blocks(self, sequence: SimulatedSequence) -> None:
-        """Let its full blocks be found, as far as their tokens are known."""
+        """Cache a sequence's full blocks, as far as their tokens are known."""
         if not self.config.enable_prefix_caching:
             return
         known = sequence.num_prompt_tokens + sequence.num_output_tokens

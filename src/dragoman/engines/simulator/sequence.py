@@ -1,4 +1,4 @@
-"""One request on its way through the scheduler: counts of tokens and the blocks it holds. No text, no times."""
+"""The scheduler's state of one request: token counts and blocks. No text, no times."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SequenceStatus(Enum):
 
 
 class SimulatedSequence:
-    """State is the scheduler's to change and everyone's to read.
+    """One request in the scheduler. Only the scheduler changes its state.
 
-    num_tokens: prompt and output, including the output that steps still running will give.
+    num_tokens: prompt and output, including the output that running steps will sample.
     num_computed_tokens: those whose keys and values are in the cache, or will be when those steps end.
     num_cached_tokens: of the prompt, found in the prefix cache at the first admission (or fetched); None before it.
-    num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once they are here.
-    keeps_blocks: when its last token is there its blocks stay held, for another instance to fetch.
+    num_remote_tokens: of the prompt, whose keys and values another instance has; 0 once fetched.
+    keeps_blocks: after the last token its blocks stay held, for another instance to fetch.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""How a server drives a simulated vLLM: what it is told when it is made, and what follows from that. Runs nothing."""
+"""Settings of a served simulation, and what follows from them. Runs nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXTRAS = frozenset({"lora", "reply", "fault", "data_parallel_rank"})
 
 
 class KvTransferSettings(Struct, frozen=True):
-    """Prefill for others, or decode what they have prefilled. tp_size: devices of this instance."""
+    """Disaggregated prefill and decode. tp_size: devices of this instance."""
 
     config: KvTransferConfig
     cost: TransferCost
@@ -38,10 +38,12 @@ class KvTransferSettings(Struct, frozen=True):
 
 
 class SimulatorConfig(Struct, frozen=True):
-    """What is simulated, and how a server drives it.
+    """The simulated engine, and how a server drives it.
 
-    time_scale: 10 is ten times as fast. warm_up: seconds after the start until work is taken. ranks: data-parallel
-    copies of the engine core.  max_loras: adapters that may run at once.
+    time_scale: 10 is ten times as fast.
+    warm_up: seconds from startup to readiness.
+    ranks: data-parallel copies of the engine core.
+    max_loras: adapters that may run at once.
     """
 
     scheduler: SimulatedSchedulerConfig
@@ -71,7 +73,7 @@ def build_capabilities(config: SimulatorConfig, vocab_size: int) -> Capabilities
 
 
 def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
-    """Of the rank of this number, with a noise of its own, on the server's clock."""
+    """Build the step time of a rank, with its own noise, on the server's clock."""
     seconds: StepTime = config.latency.compute_seconds
     if config.noise:
         seconds = add_noise(seconds, config.noise, np.random.default_rng([config.seed, rank]))
@@ -79,7 +81,7 @@ def build_step_time(config: SimulatorConfig, rank: int) -> StepTime:
 
 
 def check_request(request: TokenRequest, vocab: int, max_model_len: int) -> None:
-    """Raises RequestError for what no engine of this size could take."""
+    """Validate a request. Raises RequestError if it exceeds the engine's size."""
     check_prompt(request.prompt, vocab, max_model_len)
     if request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")

@@ -1,5 +1,5 @@
-"""Workloads made up: Poisson arrivals, bursts, conversations with shared prefixes. Chance comes from the caller's
-generator alone: the same generator state gives the same workload.
+"""Synthetic workloads: Poisson arrivals, bursts, conversations with shared prefixes. Randomness comes only from the
+caller's generator: the same generator state gives the same workload.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Generator = np.random.Generator
 
 
 class FixedLength(Struct, frozen=True, tag="fixed", forbid_unknown_fields=True):
-    """Always so many tokens."""
+    """A constant number of tokens."""
 
     tokens: int
 
@@ -34,7 +34,7 @@ class UniformLength(Struct, frozen=True, tag="uniform", forbid_unknown_fields=Tr
 
 
 class LogNormalLength(Struct, frozen=True, tag="lognormal", forbid_unknown_fields=True):
-    """Around a median, with a long tail up to `most`; sigma is the standard deviation of the logarithm."""
+    """Log-normal around a median, capped at `maximum`; sigma is the standard deviation of the logarithm."""
 
     median: float
     sigma: float
@@ -49,7 +49,7 @@ RequestLengths = FixedLength | UniformLength | LogNormalLength
 
 
 def parse_lengths(text: str) -> RequestLengths:
-    """What a person writes: `512`, `100-900`, `lognormal:400,0.8,8192` (median, sigma, most). Raises ValueError."""
+    """Parse `512`, `100-900` or `lognormal:400,0.8,8192` (median, sigma, maximum). Raises ValueError."""
     name, _, rest = text.partition(":")
     try:
         if name == "lognormal" and rest:
@@ -98,7 +98,7 @@ def generate_poisson(
     outputs: RequestLengths,
     burstiness: float = 1.0,
 ) -> list[WorkloadRequest]:
-    """Requests that know nothing of each other."""
+    """Generate independent requests."""
     times = generate_arrivals(generator, rate=rate, burstiness=burstiness)
     return [
         WorkloadRequest(f"r{index}", next(times), inputs.sample(generator), outputs.sample(generator))
@@ -109,7 +109,7 @@ def generate_poisson(
 def generate_bursts(
     generator: Generator, *, count: int, size: int, interval: float, inputs: RequestLengths, outputs: RequestLengths
 ) -> list[WorkloadRequest]:
-    """`size` requests at once, every so many seconds."""
+    """Generate `size` simultaneous requests every `interval` seconds."""
     if size < 1 or not interval > 0:
         raise ValueError("size must be at least 1 and every more than 0 seconds")
     return [
@@ -119,11 +119,11 @@ def generate_bursts(
 
 
 class SessionOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """What sessions are like.
+    """Parameters of sessions (multi-turn conversations).
 
-    Every session starts with one of `groups` system prompts of `system_tokens` tokens, which those of its group share.
-    A turn adds `inputs` tokens to all that was said and is answered with `outputs` tokens; the next one follows after
-    `think_seconds` in the mean (exponentially distributed).
+    Every session starts with one of `groups` system prompts of `system_tokens` tokens, shared by the sessions of a
+    group. A turn appends `inputs` tokens to the conversation and is answered with `outputs` tokens; the next turn
+    follows after `think_seconds` on average (exponentially distributed).
     """
 
     turns: RequestLengths
@@ -166,6 +166,6 @@ def _generate_session(
 
 
 def _build_block_hashes(group: str, session: str, shared_tokens: int, tokens: int, block_size: int) -> tuple[str, ...]:
-    """Names of the full blocks of what was said in a session so far; those of the system prompt are the group's."""
+    """Build the names of a conversation's full blocks; those of the system prompt are shared by the group."""
     owners = (group if (block + 1) * block_size <= shared_tokens else session for block in range(tokens // block_size))
     return tuple(f"{owner}/{block}" for block, owner in enumerate(owners))

@@ -1,4 +1,4 @@
-"""What is due when, on the event loop's clock: one timer for all streams; no deadline moves because one was late."""
+"""Timers on the event loop's clock: one loop timer for all streams; a late call does not move other deadlines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from itertools import count
 
 
 class TimerQueue:
-    """Times are seconds on the loop's clock, less what it was held.
+    """A queue of callbacks. Times are seconds on the loop's clock, less the time it was paused.
 
-    Calls happen in the order of their times, with exactly the time they were asked for: what is due together happens
-    together, and after a late wake-up everything that was missed happens at once.
+    Callbacks run in the order of their times and get exactly the time that they were scheduled for: simultaneous ones
+        run
+    together, and after a late wake-up all missed ones run at once.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class TimerQueue:
         self._running = False
 
     def now(self) -> float:
-        """The present, or the moment at which it was held."""
+        """The current time, or the time of the pause."""
         return (self._loop.time() if self._paused_at is None else self._paused_at) - self._paused_seconds
 
     def call_at(self, when: float, callback: Callable[[float], None]) -> None:
@@ -56,7 +57,7 @@ class TimerQueue:
             self._timer = None
 
     def _arm(self) -> None:
-        """A timer for the next call, unless there is one that is early enough."""
+        """Arm a loop timer for the next callback, unless one is early enough."""
         if not self._calls or self._paused_at is not None:
             return
         when = self._calls[0][0] + self._paused_seconds

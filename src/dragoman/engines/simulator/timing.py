@@ -1,4 +1,4 @@
-"""When one request arrived, began and ended: simulated or measured, the same shape. Knows no percentiles."""
+"""Times of one request, simulated or measured."""
 
 from __future__ import annotations
 

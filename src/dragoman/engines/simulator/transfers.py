@@ -1,4 +1,5 @@
-"""What one engine core keeps for other instances, and what it fetches from them. Pure; the clock is a driver's."""
+"""KV transfers of one engine core: blocks leased to other instances, and fetches from them. Pure; the clock is a
+driver's."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _PARAM = "kv_transfer_params"
 
 
 class TransferContext(Struct, frozen=True):
-    """How an instance takes part. report: tells the instance that is named there that its blocks are wanted no more."""
+    """Transfer settings of an instance. report: notifies the named instance that its blocks are no longer needed."""
 
     address: KvAddress
     cost: TransferCost
@@ -29,7 +30,7 @@ class TransferContext(Struct, frozen=True):
 
 
 def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
-    """A request's own. Raises RequestError, also for what an instance of this role does not do."""
+    """Parse a request's transfer parameters. Raises RequestError, also for what this role does not support."""
     try:
         params = msgspec.json.decode(text, type=KvTransferParams)
     except msgspec.DecodeError as error:
@@ -46,7 +47,7 @@ def parse_transfer_params(text: str, role: KvRole) -> KvTransferParams:
 
 
 class KvTransfers:
-    """Of one rank. wake: something may be able to run now that could not."""
+    """The transfers of one rank. wake: called when a waiting sequence may be able to run."""
 
     def __init__(
         self,
@@ -59,19 +60,19 @@ class KvTransfers:
         self._leases = BlockLeases(scheduler, context.lease_seconds)
         self._link = NetworkLink(context.cost)
         self._sources: dict[SimulatedSequence, KvTransferParams] = {}
-        """Of those whose prompt lies elsewhere, until that instance has been told that it may free it."""
+        """Parameters of sequences with a remote prompt, until that instance was notified that it may free it."""
         self._fetching: dict[str, SimulatedSequence] = {}
         self._link_timer_at: float | None = None
         self.num_fetched_tokens = 0
-        """Tokens of prompts that were asked of other instances, since the start."""
+        """Prompt tokens requested from other instances since the start."""
 
     @property
     def num_leased(self) -> int:
-        """Sequences whose blocks are held for others."""
+        """Number of sequences whose blocks are leased."""
         return len(self._leases)
 
     def register(self, sequence: SimulatedSequence, params: KvTransferParams) -> None:
-        """Before it is queued: what is to become of it here."""
+        """Register a sequence's parameters before it is queued."""
         sequence.keeps_blocks = params.do_remote_decode
         if params.do_remote_prefill:
             remote_tokens = params.remote_num_tokens
@@ -80,7 +81,7 @@ class KvTransfers:
             self._sources[sequence] = params
 
     def fetch(self, fetch: RemoteFetch, at: float) -> None:
-        """The scheduler has blocks for it; or it needs none, for all is in the cache."""
+        """Start a fetch: the scheduler has allocated the blocks; or complete it, if all are cached."""
         if not fetch.num_tokens:
             self._report(fetch.sequence)
             return
@@ -90,14 +91,15 @@ class KvTransfers:
         self._schedule_link()
 
     def cancel(self, sequence: SimulatedSequence, at: float) -> None:
-        """It has ended, in whatever way: what is on its way to it is wanted no more."""
+        """Cancel the transfer of an ended sequence."""
         if self._fetching.pop(sequence.id, None) is not None:
             self._link.cancel(sequence.id, at)
             self._schedule_link()
         self._report(sequence)
 
     def finish(self, sequence: SimulatedSequence, last: Ended | Failed, at: float) -> Ended | Failed:
-        """What its last word says of its blocks. As in vLLM only the end of max_tokens leaves something to fetch."""
+        """Add transfer parameters to the end of a sequence. As in vLLM only the finish reason length leaves blocks to
+        fetch."""
         self.cancel(sequence, at)
         if not sequence.keeps_blocks or not sequence.blocks:
             return last
@@ -105,18 +107,18 @@ class KvTransfers:
             self._scheduler.release(sequence)
             return last
         params = build_transfer_params(sequence, self._context.address)
-        self._leases.release(sequence.id)  # of an earlier one of the same name
+        self._leases.release(sequence.id)  # of an earlier request with the same id
         self._leases.add(sequence, at)
         self._call_at(at + self._context.lease_seconds, self._expire)
         return msgspec.structs.replace(last, kv_transfer_params=msgspec.json.encode(params).decode())
 
     def release(self, id: str, at: float) -> None:
-        """Another instance has fetched it, or does not want it. Again, or of what is not kept, does nothing."""
+        """Release a lease after another instance fetched it or cancelled. Idempotent."""
         self._leases.release(id)
         self._call_at(at, self._wake)
 
     def clear(self) -> None:
-        """Nothing is kept or waited for any more."""
+        """Drop all leases and fetches."""
         self._leases.clear()
         for sequence in list(self._sources):
             self._report(sequence)

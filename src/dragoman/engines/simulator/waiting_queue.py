@@ -1,4 +1,4 @@
-"""The waiting queue: first come first served, or by priority and then arrival; the preempted go in front."""
+"""The waiting queue: first come first served, or by priority and then arrival; preempted sequences go first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WaitingQueue:
 
     @property
     def head(self) -> SimulatedSequence:
-        """Who is admitted next. The queue must not be empty."""
+        """The sequence that is admitted next. The queue must not be empty."""
         return self._queue[0]
 
     def add(self, sequence: SimulatedSequence) -> None:

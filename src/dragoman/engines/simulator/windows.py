@@ -1,6 +1,7 @@
-"""What the simulated steps compute while a request waits for its first token, and while it has the others.
+"""Builds a linear system from a replay and measured times: what simulated steps compute while a request waits for its
+first token, and between its first and last.
 
-Turns a replay and the measured times of the same requests into a linear system. Knows nothing of how it is solved.
+Independent of how the system is solved.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .replay import ReplayResult, StepLog
 from .timing import Timing
 
 KNOTS = (0, 64, 256)
-"""Where the curve of the cost of a step's tokens may bend: decoding alone, many decoding, prompts."""
+"""Token counts at which the cost curve may bend: decoding alone, large decode batches, prompts."""
 BASE = 0
 TOKENS = slice(1, 1 + len(KNOTS))
 CONTEXT, PAIRS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 4)
@@ -22,7 +23,7 @@ CONTEXT, PAIRS, FRONTEND, NUM_FEATURES = range(TOKENS.stop, TOKENS.stop + 4)
 
 
 class MeasuredWindows:
-    """observed: with the ids of requests that the replay has answered."""
+    """The windows of measured requests in a replay. observed: only ids that the replay has answered."""
 
     def __init__(self, result: ReplayResult, observed: Sequence[Timing], frontend_seconds: float) -> None:
         simulated = {timing.id: timing for timing in result.timings}
@@ -56,8 +57,8 @@ class MeasuredWindows:
         return Rows(np.array([work / seconds for work, seconds in windows]), np.ones(len(windows)))
 
     def compute_error(self) -> float:
-        """How far the simulation is from the measurements: the mean deviation of single requests and that of the
-        means, in logarithms; 1 counts as the most. Median requests that are 3 % off give about 0.05.
+        """Compute the error: the mean deviation of single requests and that of the means, in logarithms, each capped at
+        1. Median requests that are 3 % off give about 0.05.
         """
         has_decode = (self._decode > 0) & (self._simulated_decode > 0)
         ttft = np.abs(np.log(self._simulated_ttft / self._ttft))
@@ -78,7 +79,7 @@ def _compute_durations(timings: Sequence[Timing]) -> tuple[Vector, Vector]:
 
 
 class _CumulativeWork:
-    """Everything computed from the beginning up to a moment, a column a feature; linear within a step."""
+    """Cumulative work up to a moment, a column per feature; linear within a step."""
 
     def __init__(self, steps: StepLog) -> None:
         self._boundaries = np.column_stack([steps.begins, steps.ends]).ravel()

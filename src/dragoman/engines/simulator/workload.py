@@ -72,14 +72,14 @@ class _Mooncake(Struct):
     hash_ids: tuple[int, ...] = ()
 
     def to_request(self, number: int) -> WorkloadRequest:
-        """A last block that is not full has an id too, but nobody could share it."""
+        """Convert a line. The last partial block also has an id, but cannot be shared."""
         hashes = tuple(str(block) for block in self.hash_ids[: self.input_length // MOONCAKE_BLOCK])
         at = self.timestamp / 1000
         return WorkloadRequest(f"line{number}", at, self.input_length, self.output_length, hashes, MOONCAKE_BLOCK)
 
 
 def encode_workload(requests: Iterable[WorkloadRequest]) -> str:
-    """JSON Lines that `read` gives back."""
+    """Encode as JSON Lines that `read_workload` reads."""
     return "".join(f"{msgspec.json.encode(request).decode()}\n" for request in requests)
 
 

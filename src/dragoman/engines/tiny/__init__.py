@@ -1,4 +1,4 @@
-"""A small Llama in numpy: the engine that needs nothing but this package."""
+"""A small Llama in numpy: the engine without further dependencies."""
 
 from .engine import TinyEngine, find_bundled_model, load
 

@@ -1,8 +1,8 @@
-"""Attention over a paged pool of keys and values, the same to the last bit for one query or many.
+"""Paged attention in numpy, bitwise equal for one query or many.
 
-The keys of a sequence are cut into chunks of CHUNK, counted from its beginning. Within a chunk sums have a
-fixed shape; over the chunks they run in order. What is masked adds exact zeros, so that neither padding nor
-the number of chunks changes a result. Knows nothing of requests or scheduling.
+The keys of a sequence are split into chunks of CHUNK from its beginning. Within a chunk sums have a fixed shape; over
+the chunks they run in order. Masked keys add exact zeros, so neither padding nor the number of chunks changes a
+result. Independent of requests and scheduling.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 CHUNK = 128
-"""Keys over which one product sums."""
+"""Keys that one product sums over."""
 CHUNK_BLOCKS = CHUNK // BLOCK_SIZE
 _MAX_SCORES = 1 << 18
-"""Scores held at once while a prompt is computed: 1 MiB."""
+"""Scores in memory while a prompt is computed: 1 MiB."""
 
 
 class SingleQueries(Struct, frozen=True):
-    """Rows start to stop of a batch: one query each, of sequences of about the same length.
+    """Rows start to stop of a batch: one query each, of sequences of similar length.
 
-    tables: [rows, blocks] of the pool. hidden: [rows, 1, chunks, 1, CHUNK], -inf where a key may not be seen.
+    tables: [rows, blocks] of the pool.
+    mask: [rows, 1, chunks, 1, CHUNK], -inf at masked keys.
     """
 
     start: int
@@ -42,7 +43,7 @@ class SingleQueries(Struct, frozen=True):
 class SpanPart(Struct, frozen=True):
     """Queries begin to end of a span, which see `chunks` chunks of keys.
 
-    hidden: [last chunks, rows, CHUNK], -inf where a key may not be seen; all chunks before these are visible.
+    mask: [last chunks, rows, CHUNK], -inf at masked keys; all chunks before these are visible.
     """
 
     begin: int
@@ -61,15 +62,16 @@ class QuerySpan(Struct, frozen=True):
 
 
 def count_chunks(length: int) -> int:
-    """How many chunks the keys of so many tokens are computed in: few different numbers, so that sequences
-    of about the same length go together (padding at most a half)."""
+    """Compute the number of chunks for a length: one of few values, so that sequences of similar length form groups
+    (padding at most a half).
+    """
     chunks = -(-length // CHUNK)
     power = 1 << (chunks - 1).bit_length()
     return power * 3 // 4 if power * 3 // 4 >= chunks else power
 
 
 class Attention:
-    """The attention of one model. Finds by trial which calls of BLAS treat all rows alike."""
+    """The attention of one model. Tests at load time which BLAS calls compute all rows independently."""
 
     def __init__(self, config: LlamaConfig, block_sizes: BlockSizes) -> None:
         self._kv_heads, self._group, self._head_dim = config.kv_heads, config.group_size, config.head_dim
@@ -79,14 +81,14 @@ class Attention:
         self._value_block = block_sizes.find_block_size(sample[:, self._kv_heads], self._row_multiple)
 
     def build_single(self, start: int, positions: Ints, tables: Ints) -> SingleQueries:
-        """positions: of the queries. tables: zero-padded to a whole number of chunks."""
+        """Build single queries. positions: of the queries. tables: zero-padded to a whole number of chunks."""
         width: int = tables.shape[1] * BLOCK_SIZE
         keys = np.arange(width).reshape(1, 1, -1, 1, CHUNK)
         mask = _build_mask(keys, positions[:, None, None, None, None])
         return SingleQueries(start=start, stop=start + len(positions), tables=tables, mask=mask)
 
     def build_span(self, start: int, count: int, position: int, table: Ints) -> QuerySpan:
-        """position: of the first query. table: zero-padded to a whole number of chunks."""
+        """Build a span of queries. position: of the first one. table: zero-padded to a whole number of chunks."""
         keys = len(table) * BLOCK_SIZE
         step = max(8, _MAX_SCORES // (self._kv_heads * self._group * keys))
         bounds = [*range(0, count, step), count]
@@ -102,7 +104,9 @@ class Attention:
         return SpanPart(begin=begin, end=end, chunks=chunks, mask=_build_mask(keys, queries))
 
     def attend_single(self, queries: Floats, single: SingleQueries, cache: Floats) -> Floats:
-        """queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width] of this layer."""
+        """Attend for single queries. queries: [rows, heads * head_dim], scaled. cache: [blocks, BLOCK_SIZE * kv_width]
+        of this layer.
+        """
         rows = len(queries)
         kv = cache.take(single.tables, axis=0).reshape(rows, -1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, :, : self._kv_heads].transpose(0, 3, 1, 4, 2)
@@ -115,7 +119,7 @@ class Attention:
         return mixed[:, :, : self._group].reshape(rows, -1)
 
     def attend_span(self, queries: Floats, span: QuerySpan, cache: Floats) -> Floats:
-        """As `one_each`, for the queries of one span."""
+        """As `attend_single`, for the queries of one span."""
         kv = cache.take(span.table, axis=0).reshape(-1, CHUNK, 2 * self._kv_heads, self._head_dim)
         keys = kv[:, :, : self._kv_heads].transpose(2, 0, 3, 1)
         values = kv[:, :, self._kv_heads :].transpose(2, 0, 1, 3)
@@ -133,7 +137,7 @@ class Attention:
         return mixed.reshape(self._kv_heads, count, -1).transpose(1, 0, 2).reshape(count, -1)
 
     def _mix_values(self, scores: Floats, values: Floats) -> Floats:
-        """The softmax over chunks and keys, times the values.
+        """Compute the softmax over chunks and keys, times the values.
 
         scores: [..., chunks, rows, CHUNK], overwritten. values: [..., chunks, CHUNK, head_dim].
         """
@@ -148,12 +152,12 @@ class Attention:
 
 
 def _build_mask(keys: Ints, queries: Ints) -> Floats:
-    """0 where a query sees a key, -inf where the key lies after it. Both are positions, and broadcast."""
+    """Build a mask: 0 for visible keys, -inf for later ones. keys, queries: positions, broadcast."""
     return np.where(np.greater(keys, queries), np.float32(-np.inf), np.float32(0))
 
 
 def _sum_in_order(parts: Floats) -> Floats:
-    """The sum over the chunks (axis -3), one after the other: np.sum would pair them up by their number."""
+    """Sum over the chunks (axis -3) one after the other: np.sum's pairwise order depends on their number."""
     total = parts[..., 0, :, :]
     for chunk in range(1, parts.shape[-3]):
         total = total + parts[..., chunk, :, :]

@@ -1,7 +1,7 @@
-"""What a Llama's config.json says, checked. Knows nothing of weights or requests.
+"""Reads and validates a Llama's config.json. Independent of weights and requests.
 
-Everything that `LlamaForCausalLM` can be and this engine is not is refused here, by name: a model that loads
-must also be computed right.
+Features of `LlamaForCausalLM` that this engine lacks are rejected by name: a model that loads must compute correct
+results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RopeConfig(Struct, frozen=True):
 
 
 class LlamaConfig(Struct, frozen=True):
-    """Shapes of a Llama. max_positions: the longest context that it was trained for."""
+    """Dimensions of a Llama. max_positions: the longest context that it was trained for."""
 
     hidden: int
     intermediate: int
@@ -52,7 +52,7 @@ class LlamaConfig(Struct, frozen=True):
 
     @property
     def kv_width(self) -> int:
-        """Numbers a layer keeps of a token: its keys, then its values."""
+        """Numbers per token and layer in the KV cache: keys, then values."""
         return 2 * self.kv_heads * self.head_dim
 
 

@@ -1,6 +1,6 @@
-"""A text's vector from a Llama: the mean of its last hidden states. Knows nothing of the engine's pool.
+"""Embeddings from a Llama: the mean of its last hidden states. Uses its own KV cache.
 
-A Llama was not trained for this. Texts with words in common come out close to one another; more is not promised.
+A Llama is not trained for embeddings: texts with common words have similar vectors, and no more is promised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKENS_PER_BATCH = 4 * CHUNK
 
 
 def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32]:
-    """[hidden] numbers, not normalised. Keys and values are kept for the call alone."""
+    """Compute the mean state, [hidden], not normalized. The KV cache is freed after the call."""
     table = np.arange(count_chunks(len(ids)) * CHUNK_BLOCKS)
     cache = model.build_cache(len(table))
     total = np.zeros(model.config.hidden, np.float32)
@@ -38,13 +38,13 @@ def compute_mean_state(model: Llama, ids: tuple[int, ...]) -> NDArray[np.float32
 
 
 class TinyEmbedder:
-    """A `core.engine.Embedder` on a thread of its own, beside the engine's steps.
+    """A `core.engine.Embedder` on its own thread, concurrent with the engine's steps.
 
-    matryoshka: the numbers of a mean of states have no order, so that some of them say as much as others.
+    matryoshka: supported, since a mean of states has no order of importance: any prefix is as good as others.
     """
 
     def __init__(self, get_model: Callable[[], Llama], max_tokens: int, max_waiting: int = 1024) -> None:
-        """now: the model with the weights that it has at present; each text is read with one and the same."""
+        """get_model: returns the model with its current weights; each text is computed with one version."""
         config = get_model().config
         self._vocab = config.vocab
         self._embedding_info = EmbeddingInfo(config.hidden, max_tokens, matryoshka=True)

@@ -1,4 +1,4 @@
-"""The engine over the Llama in numpy, and how it is loaded."""
+"""The engine over the numpy Llama, and its loading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .runner import PagedLlama
 
 
 class TinyEngine(BatchingEngine):
-    """A sequence's tokens and logprobs do not depend on what else runs, to the last bit."""
+    """A batching engine whose tokens and logprobs are bitwise independent of concurrent sequences."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class TinyEngine(BatchingEngine):
         paged = PagedLlama(model)
         super().__init__(paged, config, rng_factory, clock, name="tiny-engine", files=files)
         self.embedder = TinyEmbedder(paged.get_model, config.max_model_len, config.max_num_waiting)
-        """Not started with the engine: some do without it."""
+        """Started separately from the engine, on demand."""
 
 
 def load(
@@ -37,11 +37,12 @@ def load(
     rng_factory: RngFactory = build_rng,
     files: BlockFiles | None = None,
 ) -> TinyEngine:
-    """The engine for a directory of config.json and *.safetensors, not started yet.
+    """Load the engine for a directory of config.json and *.safetensors, not started yet.
 
-    draws: where chance comes from; by default each sequence has a generator of its own, seeded as its request says.
+    rng_factory: builds the random generator of a sequence; by default seeded with the request's seed.
     files: as in BatchingEngine.
-    Raises EngineError if the model cannot be served.
+
+    Raises: EngineError for an unsupported model.
     """
     model = read_model(directory)
     config = (limits or EngineLimits()).build_config(
@@ -51,5 +52,5 @@ def load(
 
 
 def find_bundled_model() -> Path:
-    """The model that comes with this package."""
+    """Find the model bundled with this package."""
     return Path(str(resources.files(__package__ or "") / "data"))

@@ -1,7 +1,7 @@
-"""A Llama in numpy: token ids and a paged pool of keys and values in, logits out.
+"""A Llama in numpy: token ids and a paged KV cache in, logits out.
 
-A row of the result depends on the tokens of its own sequence alone, to the last bit: not on the rows beside
-it, nor on how a prompt was cut. Knows nothing of requests, sampling or scheduling.
+A row of the result is bitwise independent of other sequences in the batch and of how a prompt was chunked.
+Independent of requests, sampling and scheduling.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TokenBatch(Struct, frozen=True):
 
 
 class _Layer(Struct, frozen=True):
-    """The matrices of a layer, with what can be folded into them: norms, the scale and the order of rope."""
+    """The matrices of a layer, with norms, the attention scale and the rope order folded in."""
 
     qkv: Linear
     out: Linear
@@ -47,10 +47,10 @@ class _Layer(Struct, frozen=True):
 
 
 class Llama:
-    """One model's weights. `forward` may be called from one thread at a time."""
+    """The weights of a Llama. `forward` may be called from one thread at a time."""
 
     def __init__(self, config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes | None = None) -> None:
-        """trials: of another model of the same shapes. Raises EngineError, also for tensors that are left over."""
+        """block_sizes: shared with another model of the same shapes. Raises EngineError, also for unused tensors."""
         self.config = config
         self._block_sizes = block_sizes = block_sizes or BlockSizes()
         self._tokens = tensors.take("model.embed_tokens.weight", config.vocab, config.hidden)
@@ -69,17 +69,18 @@ class Llama:
         tensors.check_all_used()
 
     def with_weights(self, tensors: Tensors) -> Llama:
-        """The same model with other weights. Raises EngineError."""
+        """Build the same model with other weights. Raises EngineError."""
         return Llama(self.config, tensors, self._block_sizes)
 
     def build_cache(self, blocks: int) -> Floats:
-        """[layers, blocks, BLOCK_SIZE * kv_width] of zeros; pages of it take memory once they are written."""
+        """Build a zeroed cache [layers, blocks, BLOCK_SIZE * kv_width]; its pages use memory once written."""
         return np.zeros((self.config.layers, blocks, BLOCK_SIZE * self.config.kv_width), np.float32)
 
     def forward(self, batch: TokenBatch, cache: Floats) -> Floats:
-        """Write the keys and values of the batch; the last hidden states, normalised but for the norm's weight.
+        """Compute a batch and write its keys and values.
 
-        Returns [rows, hidden], rows padded to a multiple of ROWS.
+        Returns the last hidden states [rows, hidden], normalized without the norm's weight; rows padded to a multiple
+        of ROWS.
         """
         padding = (0, round_up(len(batch.ids), ROWS) - len(batch.ids))
         rotations = self._rope.get_rotations(np.pad(batch.positions, padding))
@@ -91,14 +92,14 @@ class Llama:
         return self._normalize(rows)
 
     def compute_logits(self, states: Floats) -> Floats:
-        """[n, hidden] of what forward returned to [n, vocab]."""
+        """Compute logits [n, vocab] from states [n, hidden] of `forward`."""
         count = len(states)
         padded = np.zeros((round_up(count, ROWS), self.config.hidden), np.float32)
         padded[:count] = states
         return self._head(padded)[:count]
 
     def apply_final_norm(self, states: Floats) -> Floats:
-        """What forward returned, with the norm's weight: the last hidden states as transformers gives them."""
+        """Apply the norm's weight to states of `forward`: the last hidden states as in transformers."""
         return states * self._norm
 
     def _normalize(self, rows: Floats) -> Floats:
@@ -129,7 +130,7 @@ class Llama:
 
 
 def read_model(directory: Path) -> Llama:
-    """The Llama in a directory of config.json and *.safetensors; EngineError says what is wrong with it."""
+    """Read a Llama from a directory of config.json and *.safetensors. Raises EngineError."""
     return Llama(read_config(directory / "config.json"), Tensors(directory))
 
 
@@ -156,7 +157,7 @@ def _load_layer(config: LlamaConfig, tensors: Tensors, block_sizes: BlockSizes, 
 
 
 def _interleave_heads(weight: Floats, head_dim: int) -> Floats:
-    """The rows of each head in the order of `interleave`."""
+    """Reorder the rows of each head by `compute_interleaved_order`."""
     return weight.reshape(-1, head_dim, weight.shape[1])[:, compute_interleaved_order(head_dim)].reshape(weight.shape)
 
 

@@ -16,14 +16,14 @@ Rotations = NDArray[np.complex64]
 
 
 class Rope:
-    """The rotation of every position; the table grows with the longest position asked for."""
+    """The rotations of all positions; the table grows with the longest position."""
 
     def __init__(self, config: RopeConfig, head_dim: int) -> None:
         self._frequencies = _compute_frequencies(config, head_dim)
         self._table = self._compute(0, 512)
 
     def get_rotations(self, positions: Ints) -> Rotations:
-        """[n] positions to [n, 1, head_dim / 2] rotations, the same for all heads."""
+        """Return the rotations [n, 1, head_dim / 2] of positions [n], shared by all heads."""
         last = int(positions.max(initial=0))
         if last >= len(self._table):
             extension = self._compute(len(self._table), 1 << (last + 1).bit_length())
@@ -36,9 +36,9 @@ class Rope:
 
 
 def compute_interleaved_order(head_dim: int) -> Ints:
-    """The order of a head's numbers that puts the two parts of each rotated pair side by side.
+    """Compute the order of a head's numbers that makes the two parts of each rotated pair adjacent.
 
-    Queries and keys are permuted alike, so that their products stay what they were.
+    Queries and keys are permuted alike, so their dot products do not change.
     """
     return np.arange(head_dim).reshape(2, head_dim // 2).T.reshape(-1)
 
@@ -56,7 +56,7 @@ def _compute_frequencies(config: RopeConfig, head_dim: int) -> NDArray[np.float3
 
 
 def _scale_llama3(config: RopeConfig, base: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Long waves are stretched by the factor, short ones are kept, those between are mixed."""
+    """Scale the frequencies: long wavelengths by the factor, short ones not at all, those between by interpolation."""
     rotations = config.original_max_position_embeddings * base / (2 * np.pi)
     low, high = config.low_freq_factor, config.high_freq_factor
     unscaled_share = np.clip((rotations - low) / (high - low), 0.0, 1.0)

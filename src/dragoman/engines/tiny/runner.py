@@ -1,4 +1,4 @@
-"""A Llama over a pool of blocks: puts the chunks of a step into the order that its attention wants, and runs them."""
+"""A Llama as a batching model: arranges the chunks of a step for attention and runs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 class PagedLlama:
-    """A Llama as the engine wants it: a `batching.Model`."""
+    """A Llama as a `batching.Model`."""
 
     def __init__(self, model: Llama) -> None:
         self._model = model
@@ -31,7 +31,7 @@ class PagedLlama:
         return self._model.config.max_positions
 
     def get_model(self) -> Llama:
-        """With the weights that it has at present."""
+        """Return the model with its current weights."""
         return self._model
 
     def build_runner(self, num_blocks: int) -> LlamaRunner:
@@ -46,7 +46,7 @@ class PagedLlama:
         return apply
 
     def prepare_discard(self) -> None:
-        """It keeps them."""
+        """Not supported: the weights stay in memory."""
 
 
 class LlamaRunner:
@@ -78,15 +78,16 @@ class LlamaRunner:
         self._cache[:, block] = np.frombuffer(contents, np.float32).reshape(len(self._cache), -1)
 
     def _zero_new_blocks(self, chunks: Sequence[Chunk]) -> None:
-        """Zero the blocks that are new to their sequences: what is masked counts for nothing as a number, but
-        0 * NaN is NaN, and a sequence must not suffer from what its predecessor left behind."""
+        """Zero the new blocks of sequences: masked entries have weight 0, but 0 * NaN is NaN, so stale values could
+        affect a sequence.
+        """
         new_blocks = [block for chunk in chunks for block in chunk.sequence.blocks[-(-chunk.begin // BLOCK_SIZE) :]]
         if new_blocks:
             self._cache[:, new_blocks] = 0
 
 
 class LlamaStates:
-    """The last hidden states of a step. starts, lengths: of each chunk's rows, by its place in the step."""
+    """The last hidden states of a step. starts, lengths: of each chunk's rows, by index in the step."""
 
     def __init__(self, model: Llama, rows: Floats, starts: list[int], lengths: list[int]) -> None:
         self._model, self._rows, self._starts, self._lengths = model, rows, starts, lengths
@@ -102,8 +103,7 @@ class LlamaStates:
 
 
 def _build_batch(model: Llama, chunks: Sequence[Chunk]) -> tuple[list[int], TokenBatch]:
-    """The places of the chunks in the order of their rows: single tokens first, those of about the same length
-    together."""
+    """Build the batch: single tokens first, grouped by similar length. Returns the chunks' indices in row order."""
     groups: dict[int, list[int]] = {}
     for index, chunk in enumerate(chunks):
         if chunk.num_tokens == 1:

@@ -1,6 +1,6 @@
-"""torch, transformers and safetensors, which only this package needs. Imported when the engine is chosen.
+"""torch, transformers and safetensors, needed only by this package. Imported when the engine is selected.
 
-They are untyped here on purpose: what they give is checked where it is used.
+Deliberately untyped here: values are checked where they are used.
 """
 
 from __future__ import annotations

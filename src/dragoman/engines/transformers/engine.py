@@ -1,4 +1,4 @@
-"""The engine over a model of the transformers library, and how it is loaded."""
+"""Loads a model of the transformers library into a batching engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ log = logging.getLogger(__name__)
 
 _CPU_KV_BYTES = 4 << 30
 _KV_MEMORY_SHARE = 0.85
-"""Of an accelerator's free memory, once the weights are there, for keys and values."""
+"""Share of an accelerator's free memory, after the weights are loaded, for the KV cache."""
 
 
 class LoadedTransformers(Struct, frozen=True):
-    """engine: not started yet. adapters: where its adapters are. vision: None for a model that sees nothing."""
+    """A loaded model.
+
+    engine: not started yet.
+    adapters: the registry of its LoRA adapters.
+    vision: None for a text-only model.
+    """
 
     engine: BatchingEngine
     adapters: AdapterRegistry
@@ -35,10 +40,11 @@ class LoadedTransformers(Struct, frozen=True):
 def load(
     directory: Path, limits: EngineLimits, options: TransformersOptions, files: BlockFiles | None = None
 ) -> LoadedTransformers:
-    """The engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
+    """Load the engine for a directory that `AutoModelForCausalLM` or `AutoModelForImageTextToText` can load.
 
-    Keys and values take what is left of an accelerator's memory, or 4 GiB. files: as in BatchingEngine. Raises
-    EngineError.
+    The KV cache takes a share of an accelerator's free memory, or 4 GiB. files: as in BatchingEngine.
+
+    Raises: EngineError.
     """
     network = load_network(directory, options)
     model, bytes_per_token = build_paged_model(network, options.attention_backend)
@@ -63,7 +69,8 @@ def load(
 
 
 def build_paged_model(network: Network, attention_backend: str = "auto") -> tuple[TransformersModel, int]:
-    """The network with its attention replaced, and the bytes that it keeps of a token. Raises EngineError."""
+    """Replace the network's attention by paged attention. Returns the model and its KV bytes per token. Raises
+    EngineError."""
     model = TransformersModel(network, attention_backend)
     expected = _compute_reference(network, build_test_tokens(model.vocab))
     register()
@@ -82,7 +89,7 @@ def build_paged_model(network: Network, attention_backend: str = "auto") -> tupl
 def load_vision(
     model: TransformersModel, network: Network, directory: Path, options: TransformersOptions
 ) -> TransformersVision | None:
-    """Let a model see, if it sees the same in pages as by itself; what does not is served without its eyes."""
+    """Enable vision if the paged model reproduces the network's own logits; otherwise the model is served text-only."""
     try:
         processor = load_processor(directory, network.config, trust_remote_code=options.trust_remote_code)
         vision, vision_runner = TransformersVision(processor), TransformersVisionRunner(network)
@@ -108,7 +115,7 @@ def _compute_reference(network: Network, ids: list[int]) -> Floats:
 
 
 def _find_kv_bytes(network: Network) -> int:
-    """Bytes for keys and values. On a CPU they are memory only once they are written."""
+    """Find the size of the KV cache, bytes. On a CPU its memory is allocated on first write."""
     if network.device.type != "cuda":
         return _CPU_KV_BYTES
     free, _ = torch.cuda.mem_get_info(network.device)

@@ -1,7 +1,7 @@
-"""LoRA adapters beside the weights of a network: each row of a step gets what its own adapter adds, or nothing.
+"""LoRA adapters applied per row: each row of a step gets the contribution of its own adapter, or none.
 
-Read as PEFT writes them (adapter_config.json, adapter_model.safetensors); no code of theirs runs. With x a row of
-what a layer takes in, the layer gives W x + scale * B A x (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
+Adapters are read in PEFT's format (adapter_config.json, adapter_model.safetensors) without running PEFT. For an input
+row x, a layer returns W x + scale * B A x (Hu et al. 2021, https://arxiv.org/abs/2106.09685).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN_NAME = re.compile(r"[\w.]+")
 
 
 class _Config(Struct, frozen=True):
-    """What of an adapter_config.json decides what is computed. Patterns: by the end of a layer's name."""
+    """The fields of adapter_config.json that affect the computation. Patterns match the end of a layer's name."""
 
     peft_type: str
     r: int
@@ -43,7 +43,7 @@ class _Config(Struct, frozen=True):
 
 
 class LoraPair(Struct, frozen=True):
-    """down: [width in, rank]. up: [rank, width out], with the scale in it."""
+    """The two matrices of one layer. down: [input width, rank]. up: [rank, output width], scaled."""
 
     down: Tensor
     up: Tensor
@@ -54,7 +54,7 @@ LoraWeights = Mapping[str, LoraPair]
 
 
 class LoraLayers:
-    """The layers of one network that some adapter has met. Those that none has are as fast as without."""
+    """The adapted layers of one network. A layer without any adapter has no overhead."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -62,7 +62,8 @@ class LoraLayers:
         self._active: list[tuple[LoraWeights, Tensor]] = []
 
     def read(self, directory: Path) -> LoraWeights:
-        """Raises RequestError for what is no adapter of this network, or has more in it than LoRA of linear layers."""
+        """Read an adapter. Raises RequestError if it does not fit this network, or is more than LoRA of linear
+        layers."""
         config = _read_config(directory)
         halves: dict[str, dict[str, Tensor]] = {}
         for name, tensor in _read_tensors(directory).items():
@@ -78,13 +79,13 @@ class LoraLayers:
         }
 
     def activate(self, chunks: Sequence[Chunk]) -> None:
-        """For the step of these chunks, whose rows follow each other. Called on the thread that computes."""
+        """Activate the adapters of a step's chunks, whose rows are consecutive. Called on the worker thread."""
         rows: dict[int, tuple[LoraWeights, list[int]]] = {}
         start = 0
         for chunk in chunks:
             adapter = chunk.sequence.adapter
             if adapter is not None:
-                # What `read` gave, and nobody else's: the shelf is made of it.
+                # Untyped in the registry; it is always the result of `read`.
                 weights: Any = adapter.weights
                 rows.setdefault(adapter.number, (weights, []))[1].extend(range(start, start + chunk.num_tokens))
             start += chunk.num_tokens
@@ -98,7 +99,9 @@ class LoraLayers:
             self._hooked.add(layer)
 
     def _add(self, layer: str, module: Network, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-        """given, made: [1, rows, width]. A copy of what was made, since the layer may still hold it."""
+        """Add the adapters' output to a layer's. inputs, output: [1, rows, width]. Returns a copy, since the layer may
+        reuse its output.
+        """
         del module
         pairs = [(lora[layer], rows) for lora, rows in self._active if layer in lora]
         if not pairs:
@@ -113,7 +116,7 @@ class LoraLayers:
             module = self._network.get_submodule(layer)
         except AttributeError:
             raise _build_error(directory, f"this model has no layer `{layer}`") from None
-        # What is seen is computed once for all, whoever asks.
+        # Image features are shared by all requests, so an adapter cannot change the vision encoder.
         is_in_decoder = any(module is submodule for submodule in self._network.get_decoder().modules())
         if not is_in_decoder or not isinstance(module, torch.nn.Linear):
             raise _build_error(directory, f"`{layer}` is not a linear layer of the language model")
@@ -156,7 +159,8 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def _find_by_layer(layer: str, pattern: Mapping[str, float], default: float) -> float:
-    """The number of the first name that the layer's ends in, as PEFT has it for names without wildcards."""
+    """Find the value for the first pattern that the layer's name ends with, as PEFT does for names without
+    wildcards."""
     matches = (number for name, number in pattern.items() if layer == name or layer.endswith("." + name))
     return next(matches, default)
 

@@ -1,4 +1,4 @@
-"""What was made last, by its name, as much of it as fits into so many bytes. Safe to use from several threads."""
+"""An LRU cache bounded by bytes. Thread-safe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ T = TypeVar("T")
 
 
 class LruBytes(Generic[T]):
-    """size: bytes of one. The last one is kept however large it is."""
+    """A cache of computed values.
+
+    max_bytes: limit of all values; the most recent one is cached even if it is larger.
+    size: returns the bytes of a value.
+    """
 
     def __init__(self, max_bytes: int, size: Callable[[T], int]) -> None:
         self._max_bytes, self._size = max_bytes, size
@@ -20,7 +24,7 @@ class LruBytes(Generic[T]):
         self._lock = Lock()
 
     def get_or_compute(self, key: bytes, compute: Callable[[], T]) -> T:
-        """The one that is kept, else what `make` makes, which is kept then."""
+        """Return the cached value, or compute and cache it."""
         with self._lock:
             if key in self._items:
                 self._items.move_to_end(key)

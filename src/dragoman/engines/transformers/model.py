@@ -1,6 +1,6 @@
-"""A causal language model of the transformers library, as the engine wants it. Knows nothing of requests.
+"""A causal language model of the transformers library as a batching model. Independent of requests.
 
-Only safetensors are read, nothing is fetched, and code that lies with a model runs only where that was asked for.
+Only safetensors are read, nothing is downloaded, and a model's own code runs only if enabled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ Floats = NDArray[np.float32]
 
 
 class TransformersOptions(Struct, frozen=True):
-    """dtype: `auto` is what the checkpoint says, on a CPU without bfloat16 float32. device: `auto` takes an
-    accelerator where there is one. trust_remote_code: run the Python that lies with the model. quantization: how to
-    quantise its weights while they are loaded, see `quantizing`. attention_backend: as in `paged.kernels`.
+    """Options of a transformers model.
+
+    dtype: `auto` is the checkpoint's; float32 on a CPU without bfloat16.
+    device: `auto` is an accelerator if there is one.
+    trust_remote_code: run the Python code in the model's directory.
+    quantization: quantize weights while loading, see `quantization`.
+    attention_backend: see `paged_attention.select_kernels`.
     """
 
     dtype: str = "auto"
@@ -136,7 +140,7 @@ class TransformersRunner:
         self.pool.restore(block, contents)
 
     def _build_inputs(self, step: PagedStep, chunks: Sequence[Chunk]) -> dict[str, Tensor]:
-        """What is computed, and the positions of it."""
+        """Build the model's inputs: ids or embeddings, and positions."""
         vision_runner = self._vision_runner
         if vision_runner is None:
             return {"input_ids": step.ids, "position_ids": step.positions}
@@ -147,7 +151,7 @@ class TransformersRunner:
 
 
 class LogitRows:
-    """As `batching.States`, for the rows that somebody wants. starts: of each chunk's rows, and where they end."""
+    """As `batching.StepStates`, for the needed rows only. starts: of each chunk's rows, and the end of the last."""
 
     def __init__(self, logits: Tensor, row_index: dict[int, int], starts: list[int]) -> None:
         self._logits, self._row_index, self._starts = logits, row_index, starts
@@ -165,7 +169,7 @@ class LogitRows:
 
 
 def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
-    """Rows whose logits are asked for: where a token is due, and all of a prompt that is scored."""
+    """Find the rows whose logits are needed: where a token is sampled, and all rows of prompts with logprobs."""
     rows: set[int] = set()
     start = 0
     for chunk in chunks:
@@ -177,7 +181,7 @@ def _find_logit_rows(chunks: Sequence[Chunk]) -> set[int]:
 
 
 def load_network(directory: Path, options: TransformersOptions) -> Network:
-    """The model in a directory, in evaluation mode on its device. Raises EngineError for what cannot be served."""
+    """Load a model in evaluation mode on its device. Raises EngineError for an unsupported model."""
     library.utils.logging.disable_progress_bar()
     if not list(directory.glob("*.safetensors")):
         raise EngineError(
@@ -200,7 +204,7 @@ def load_network(directory: Path, options: TransformersOptions) -> Network:
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise EngineError(f"transformers cannot load {directory}: {error}") from error
-    # What is quantised cannot be moved, and is where it belongs already.
+    # A quantized network cannot be moved; it was loaded onto its device.
     return network.eval() if quantization_args else network.to(device).eval()
 
 

@@ -1,8 +1,8 @@
-"""Attention over a paged pool of keys and values, for any model that lets its attention be replaced.
+"""Paged attention for any model of the transformers library with replaceable attention.
 
-The rows of a step are the tokens of all its chunks, one after the other, as one sequence without padding. The model
-computes what treats each token alone; here every token meets the keys and values of its own sequence. Registered with
-the library under NAME (https://huggingface.co/docs/transformers/attention_interface). Knows nothing of requests.
+The rows of a step are the tokens of all its chunks, concatenated without padding. The model computes the token-wise
+layers; here every token attends to the keys and values of its own sequence. Registered with the library under NAME
+(https://huggingface.co/docs/transformers/attention_interface). Independent of requests.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAME = "dragoman_paged"
 _PARTS = ("keys", "values")
 
 KernelContext: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""While it is entered only the kernels of somebody's choice compute attention."""
+"""A context manager that restricts attention to the selected kernels."""
 
 
 class KvPool:
-    """Keys and values of every layer, in blocks of BLOCK_SIZE tokens. A layer takes its memory when it is first met."""
+    """The KV cache of every layer, in blocks of BLOCK_SIZE tokens. A layer's memory is allocated on first use."""
 
     def __init__(self, num_blocks: int, device: Device) -> None:
         self._num_slots = num_blocks * BLOCK_SIZE
@@ -33,7 +33,7 @@ class KvPool:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def get_layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """[slots, heads, width] each, for keys and values like these: [tokens, heads, width]."""
+        """Return the layer's keys and values, [slots, heads, width] each, for new ones of [tokens, heads, width]."""
         layer = self._layers.get(index)
         if layer is None:
             layer = (
@@ -44,14 +44,14 @@ class KvPool:
         return layer
 
     def zero_blocks(self, blocks: Sequence[int]) -> None:
-        """Zero them: what is masked counts for nothing as a number, but 0 * NaN is NaN, and a sequence must not
-        suffer from what its predecessor left behind."""
+        """Zero reused blocks: masked entries have weight 0, but 0 * NaN is NaN, so stale values could affect a
+        sequence."""
         for parts in self._layers.values():
             for part in parts:
                 part.view(-1, BLOCK_SIZE, *part.shape[1:])[list(blocks)] = 0
 
     def save(self, block: int) -> bytes:
-        """As safetensors: keys and values of each layer that was met, by its number."""
+        """Serialize a block as safetensors: keys and values of each allocated layer, by its number."""
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         parts = {
             f"{index}.{name}": part[span].cpu()
@@ -61,7 +61,7 @@ class KvPool:
         return safetensors.torch.save(parts)
 
     def restore(self, block: int, contents: bytes) -> None:
-        """What `save` gave. Layers that were not met yet take their memory now."""
+        """Restore a block from the output of `save`. Missing layers are allocated."""
         span = slice(block * BLOCK_SIZE, (block + 1) * BLOCK_SIZE)
         parts = {name: part.to(self._device) for name, part in safetensors.torch.load(contents).items()}
         for index in {int(name.partition(".")[0]) for name in parts}:
@@ -71,15 +71,16 @@ class KvPool:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of all layers that were met."""
+        """Bytes per token over all allocated layers."""
         return sum(part[0].numel() * part.element_size() for layer in self._layers.values() for part in layer)
 
 
 class AttentionGroup:
-    """Rows of a step that attend in one go: one token each of several sequences, or several tokens of one.
+    """Rows of a step that attend in one call: one token each of several sequences, or several tokens of one.
 
-    rows: where they lie in the step. slots: [sequences, keys] of the pool. positions: [sequences, queries] of the
-    queries; the key at place k of a sequence has position k.
+    rows: their slice of the step.
+    slots: [sequences, keys] of the pool.
+    positions: [sequences, queries]; key k of a sequence has position k.
     """
 
     def __init__(self, rows: slice, slots: Tensor, positions: Tensor) -> None:
@@ -87,7 +88,8 @@ class AttentionGroup:
         self._masks: dict[int | None, Tensor] = {}
 
     def get_mask(self, window: int | None) -> Tensor:
-        """[sequences, 1, queries, keys], True where a query sees a key; the same for all layers with this window."""
+        """Return the mask [sequences, 1, queries, keys], True where a query sees a key; shared by all layers with this
+        window."""
         if window not in self._masks:
             keys = torch.arange(self.slots.shape[1], device=self.slots.device)
             queries = self._positions[:, :, None]
@@ -111,7 +113,8 @@ class PagedStep:
 
 
 def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGroup]:
-    """Chunks of one token that follow each other go together, if the longest is at most twice as long as the rest."""
+    """Group the chunks. Consecutive single-token chunks form one group if the longest is at most twice as long as the
+    rest."""
     groups: list[AttentionGroup] = []
     start = index = 0
     while index < len(chunks):
@@ -132,7 +135,7 @@ def _build_groups(chunks: Sequence[Chunk], device: Device) -> list[AttentionGrou
 def _build_group(chunks: Sequence[Chunk], start: int, device: Device) -> AttentionGroup:
     rows = slice(start, start + sum(chunk.num_tokens for chunk in chunks))
     width = -(-max(chunk.end for chunk in chunks) // BLOCK_SIZE)
-    # Block 0 belongs to nobody: what is masked is read from there.
+    # Block 0 is never allocated: padding of the table points to it and is masked.
     tables = [(chunk.sequence.blocks + [0] * width)[:width] for chunk in chunks]
     blocks = torch.tensor(tables, device=device)
     slots = (blocks[:, :, None] * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device=device)).flatten(1)
@@ -154,8 +157,10 @@ def attend(
     s_aux: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """One layer, as the library calls it. query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads,
-    width]. sliding_window, softcap, s_aux (sinks): what some models add, in the library's words.
+    """Attend in one layer, with the library's signature.
+
+    query, key, value: [1, heads, tokens, width]; returns [1, tokens, heads, width].
+    sliding_window, softcap, s_aux (sinks): features of some models, named as in the library.
     """
     if step is None or attention_mask is not None:
         raise EngineError("this model's attention uses its own mask or drops ours")
@@ -181,9 +186,9 @@ def attend(
 
 
 def select_kernels(backend: str) -> KernelContext:
-    """Lets only this one of torch's kernels compute; `auto` is torch's own choice for each step.
+    """Restrict attention to one of torch's kernels; `auto` is torch's own choice for each step.
 
-    Capped scores and sinks are no kernel's work, see `_by_hand`.
+    Softcapping and sinks use no fused kernel, see `_attend_unfused`.
     """
     if backend == "auto":
         return nullcontext
@@ -200,7 +205,7 @@ def select_kernels(backend: str) -> KernelContext:
 def _attend_unfused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
 ) -> Tensor:
-    """What the fused kernels cannot: scores that are capped by a tanh, and sinks that take part in the softmax."""
+    """Attention with features that the fused kernels lack: tanh softcapping of scores, and sinks in the softmax."""
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
     scores = query @ key.transpose(2, 3) * scale
@@ -215,19 +220,19 @@ def _attend_unfused(
 
 
 def set_attention(network: Network, *, paged: bool) -> None:
-    """The one over pages, or the library's own. What is no text keeps its own in any case."""
+    """Switch between paged attention and the library's own. Non-text parts always use the library's."""
     name = NAME if paged else "sdpa"
     text = _find_text_config(network)
     network.set_attn_implementation(name if text is None else {text: name})
 
 
 def _find_text_config(network: Network) -> str | None:
-    """The name of the part of a model's configuration that is about text; None where all of it is."""
+    """Find the name of the text part of a model's configuration; None if all of it is text."""
     config = network.config
     text = config.get_text_config()
     return next((name for name in config.sub_configs if getattr(config, name, None) is text), None)
 
 
 def register() -> None:
-    """Make NAME known to the library; it then makes no masks of its own. Doing so again changes nothing."""
+    """Register NAME with the library, which then builds no masks for it. Idempotent."""
     library.AttentionInterface.register(NAME, attend)

@@ -1,6 +1,6 @@
-"""Weights in fewer bits: as they lie in a directory, or made so by another library while they are loaded.
+"""Quantized weights: as stored in a checkpoint, or quantized by a library while loading.
 
-Keys and values, and what is computed between the layers, keep the numbers of `--dtype`.
+The KV cache and activations use `--dtype`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from .backend import library, torch
 
 
 def build_quantization_args(config: Any, quantization: str | None, dtype: str, device: str) -> dict[str, Any]:  # noqa: ANN401 - untyped
-    """What `from_pretrained` is told beside; nothing for a model that is not quantised.
+    """Build the arguments of `from_pretrained`; empty for a model without quantization.
 
-    asked: `bitsandbytes` is NF4, four bits, as in vLLM; `torchao` is eight bits, weights only. Raises EngineError for
-    what cannot be, ImportError where a library is missing.
+    quantization: `bitsandbytes` is 4-bit NF4, as in vLLM; `torchao` is 8-bit, weights only.
+
+    Raises: EngineError for an impossible combination, ImportError if a library is missing.
     """
     if quantization is None:
         return _build_device_map(device) if is_quantized(config) else {}
@@ -25,7 +26,7 @@ def build_quantization_args(config: Any, quantization: str | None, dtype: str, d
         raise EngineError(f"the weights are quantised already ({method}); leave out --quantization")
     match quantization:
         case "bitsandbytes":
-            # The library's own default computes in 32 bits.
+            # bitsandbytes computes in float32 by default.
             compute_dtype = config.get_text_config().dtype if dtype == "auto" else getattr(torch, dtype)
             quantization_config = library.BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype or torch.float32
@@ -42,5 +43,5 @@ def is_quantized(config: Any) -> bool:  # noqa: ANN401 - untyped
 
 
 def _build_device_map(device: str) -> dict[str, Any]:
-    """Quantised weights are put onto their device while they are read. Needs accelerate."""
+    """Build a device map: quantized weights are loaded directly onto their device. Needs accelerate."""
     return {"device_map": {"": device}}

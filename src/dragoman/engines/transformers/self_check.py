@@ -1,4 +1,6 @@
-"""Whether a model sees with its pages what it sees by itself: two images in one prompt, cut within each of them."""
+"""A self-check of vision at startup: paged logits must match the network's own. The prompt has two images, each split
+across chunks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from .vision import TransformersVision, VisionInputs, VisionProcessor, decode_im
 from .vision_runner import move_to_device
 
 _IMAGE_SIZES = ((64, 48), (32, 96))
-"""Width and height of each."""
+"""Width and height of each test image, pixels."""
 
 
 def check_vision(
@@ -31,7 +33,8 @@ def check_vision(
     *,
     tolerance: float,
 ) -> None:
-    """tolerance: of the largest logit. Raises EngineError. The network's attention is paged afterwards."""
+    """Check vision. tolerance: relative to the largest logit. Raises EngineError. Leaves the network's attention
+    paged."""
     files = [_draw_image(*size) for size in _IMAGE_SIZES]
     try:
         texts, inputs = processor.process([decode_image(file) for file in files])
@@ -57,7 +60,7 @@ def check_vision(
 
 
 def _draw_image(width: int, height: int) -> bytes:
-    """A picture of its own, the same every time, as a file."""
+    """Draw a deterministic test image and encode it as a file."""
     pillow = import_module("PIL.Image")
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
     file = BytesIO()
@@ -73,7 +76,7 @@ def _build_prompt(processor: VisionProcessor, texts: Sequence[str]) -> list[int]
 def _compute_reference(
     network: Network, ids: list[int], image_mask: list[int], inputs: VisionInputs, rows: list[int]
 ) -> Floats:
-    """shown: 1 where an image is, for models that want to be told."""
+    """Compute the network's own logits. image_mask: 1 at image tokens, for models that need it."""
     tensor_options = {"device": network.device}
     if hasattr(network.model, "get_rope_index"):
         inputs = {**inputs, "mm_token_type_ids": torch.tensor([image_mask], **tensor_options)}

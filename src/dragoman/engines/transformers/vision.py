@@ -1,6 +1,6 @@
-"""Images as a model of the transformers library takes them: decoded, made ready by its own processor, counted.
+"""Image preprocessing for models of the transformers library: decoding, the model's own processor, token counts.
 
-Nothing of the model itself computes here: that is `sight`'s work. Runs on any thread, never on the event loop.
+The vision encoder itself runs in `vision_runner`. Runs on any thread but the event loop's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .lru_bytes import LruBytes
 PillowImage: TypeAlias = Any
 """A `PIL.Image.Image`."""
 VisionInputs: TypeAlias = Mapping[str, Tensor]
-"""What the model's vision takes, by the names of its arguments."""
+"""Inputs of the vision encoder, by argument name."""
 
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _TEXT_INPUTS = frozenset(
@@ -34,7 +34,8 @@ _TEXT_INPUTS = frozenset(
 )
 _CACHE_BYTES = 128 << 20
 _GRID_MODEL_TYPES = frozenset({"qwen2_vl", "qwen2_5_vl"})
-"""Their processors want torchvision for videos, which are not served; of an image they only count patches."""
+"""Model types whose processors need torchvision for videos, which are not supported; for images they only count
+patches."""
 _IMAGE_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -47,11 +48,12 @@ _IMAGE_ERRORS = (
     ValueError,
     struct.error,
 )
-"""What Pillow and processors raise at files that are damaged, or have a shape that they cannot take."""
+"""Exceptions of Pillow and processors for damaged files or unsupported shapes."""
 
 
 class ImagePixels(Struct, frozen=True):
-    """One image, as `ReadImage.prepared`. count: placeholders in its text, each for one row of features."""
+    """One preprocessed image, stored in `ReadImage.prepared`. count: placeholder tokens, each for one row of
+    features."""
 
     inputs: VisionInputs
     count: int
@@ -62,9 +64,10 @@ class ImagePixels(Struct, frozen=True):
 
 
 class VisionProcessor(Struct, frozen=True):
-    """What lies with a model for its images. placeholder, token: what its template writes for an image, and its id.
+    """The image processor of a model.
 
-    read: the text that stands for each of several images, and what the vision takes of all of them.
+    placeholder, token: the text that its template writes for an image, and its id.
+    process: returns the expanded text of each image, and the vision inputs of all.
     """
 
     placeholder: str
@@ -74,7 +77,7 @@ class VisionProcessor(Struct, frozen=True):
 
 
 def load_processor(directory: Path, config: Any, *, trust_remote_code: bool) -> VisionProcessor:  # noqa: ANN401 - untyped
-    """Raises EngineError for a directory without one, or with one that cannot be used."""
+    """Load the processor. Raises EngineError if it is missing or unsupported."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     try:
         if config.model_type in _GRID_MODEL_TYPES:
@@ -116,7 +119,7 @@ class TransformersVision:
 
     def __init__(self, processor: VisionProcessor) -> None:
         self._processor = processor
-        # The library's processors and tokenizers are not made for several threads.
+        # The library's processors and tokenizers are not thread-safe.
         self._lock = Lock()
         self._cache = LruBytes[tuple[str, ImagePixels]](_CACHE_BYTES, lambda read: read[1].size)
 
@@ -140,7 +143,7 @@ class TransformersVision:
         return PreparedImage(text, digest, pixels)
 
     def _process(self, data: bytes, number: int) -> tuple[str, ImagePixels]:
-        """Each image by itself, so that it is the same whatever stands beside it."""
+        """Process one image alone, so that its result does not depend on others."""
         try:
             picture = decode_image(data)
             with self._lock:
@@ -153,17 +156,18 @@ class TransformersVision:
 
 
 def get_pixels(image: PreparedImage | PromptImage) -> ImagePixels:
-    """What `TransformersVision` made of it."""
+    """Return the pixels prepared by `TransformersVision`."""
     if not isinstance(image.model_inputs, ImagePixels):
         raise EngineError("the image was preprocessed for another engine")
     return image.model_inputs
 
 
 def decode_image(data: bytes) -> PillowImage:
-    """In RGB, upright, on white where it is transparent; the first frame. Raises what Pillow does, ValueError."""
+    """Decode the first frame to RGB, with EXIF rotation applied and transparency on white. Raises Pillow's errors,
+    ValueError."""
     pillow, operations = import_module("PIL.Image"), import_module("PIL.ImageOps")
     with pillow.open(BytesIO(data), formats=_FORMATS) as opened:
-        # What a header said before need not be what the decoder goes by.
+        # The decoder's size may differ from the header that was checked before.
         if opened.width * opened.height > MAX_PIXELS:
             raise ValueError(f"it has more than {MAX_PIXELS} pixels")
         upright = operations.exif_transpose(opened)
@@ -175,5 +179,5 @@ def decode_image(data: bytes) -> PillowImage:
 
 
 def is_vision_model(config: Any) -> bool:  # noqa: ANN401 - untyped
-    """Whether a configuration is that of a model that takes text and images."""
+    """Whether the configuration is of a model with text and image input."""
     return type(config) in library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and hasattr(config, "image_token_id")

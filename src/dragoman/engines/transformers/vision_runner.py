@@ -1,6 +1,6 @@
-"""What a model computes of images: features once an image, put where its tokens stand, at the positions it gives them.
+"""The vision encoder on the worker thread: features per image, inserted at its tokens, with the model's positions.
 
-Runs on the thread that computes the steps. Knows nothing of files or of how an image was made ready.
+Independent of files and preprocessing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _CACHE_BYTES = 512 << 20
 
 
 class TransformersVisionRunner:
-    """As `batching.Sight`. Features of an image that are no longer kept are computed again when they are needed."""
+    """As `batching.VisionRunner`. Evicted features are computed again when needed."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._image_token_id: int = network.config.image_token_id
         self._cache = LruBytes[Tensor](_CACHE_BYTES, lambda rows: rows.numel() * rows.element_size())
-        # Models that tell rows and columns of an image apart by positions (M-RoPE) say where everything is.
+        # Models with M-RoPE (rows and columns as positions) compute the positions of all tokens themselves.
         self._compute_rope_index = getattr(network.model, "get_rope_index", None)
         self._prompt_positions: WeakKeyDictionary[Running, Tensor] = WeakKeyDictionary()
 
@@ -35,11 +35,11 @@ class TransformersVisionRunner:
             self._get_features(image)
 
     def clear_cache(self) -> None:
-        """What was seen so far was seen with other weights."""
+        """Drop all features: they come from other weights."""
         self._cache.clear()
 
     def build_embeddings(self, ids: Tensor, chunks: Sequence[Chunk]) -> Tensor:
-        """ids: [1, tokens] of a step; [1, tokens, width], with features where images are."""
+        """Build the input embeddings [1, tokens, width] of a step's ids [1, tokens], with features at image tokens."""
         embeddings = self._network.get_input_embeddings()(ids).clone()
         start = 0
         for chunk in chunks:
@@ -52,7 +52,8 @@ class TransformersVisionRunner:
         return embeddings
 
     def build_positions(self, chunks: Sequence[Chunk], text_positions: Tensor) -> Tensor:
-        """plain: [1, tokens], as text has them. [3, 1, tokens] for models that want time, row and column."""
+        """Build the positions of a step. text_positions: [1, tokens]. Returns [3, 1, tokens] (time, row, column) for
+        M-RoPE."""
         if self._compute_rope_index is None:
             return text_positions
         parts = [self._build_chunk_positions(chunk).to(text_positions.device) for chunk in chunks]
@@ -61,7 +62,7 @@ class TransformersVisionRunner:
     def _find_rows(
         self, device: object, sequence: Running, image: PromptImage, begin: int, end: int
     ) -> tuple[Tensor, Tensor]:
-        """Places between begin and end that stand for pieces of the image, and the features of those pieces."""
+        """Find the rows between begin and end that are image tokens, and their features."""
         ids = torch.tensor(sequence.tokens[image.begin : image.end], device=device)
         positions = (ids == self._image_token_id).nonzero()[:, 0] + image.begin
         in_span = (positions >= begin) & (positions < end)
@@ -108,5 +109,5 @@ class TransformersVisionRunner:
 
 
 def move_to_device(network: Network, tensor: Tensor) -> Tensor:
-    """Where the network computes; numbers with a point as it computes them."""
+    """Move a tensor to the network's device, and floating point tensors to its dtype."""
     return tensor.to(network.device, network.dtype if tensor.is_floating_point() else tensor.dtype)

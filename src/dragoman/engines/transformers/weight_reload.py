@@ -1,4 +1,4 @@
-"""Other weights for a network that is loaded: where each tensor of a checkpoint belongs. Knows nothing of requests."""
+"""Weight updates of a loaded network: maps checkpoint tensors to the network's. Independent of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .backend import Device, Network, Tensor, torch
 
 
 class WeightSlot(Struct, frozen=True):
-    """A tensor of the network. names: what checkpoints call it, several where it is tied. shape, dtype: as it was."""
+    """A tensor of the network. names: in checkpoints, several if it is tied. shape, dtype: at load time."""
 
     names: tuple[str, ...]
     tensor: Tensor
@@ -21,7 +21,7 @@ class WeightSlot(Struct, frozen=True):
 
 
 def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
-    """Every parameter, and every buffer that a checkpoint has."""
+    """Find every parameter, and every buffer that is in checkpoints."""
     names_by_tensor: dict[int, tuple[list[str], Tensor]] = {}
     persistent = network.state_dict().keys()
     named_tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
@@ -34,7 +34,7 @@ def find_weight_slots(network: Network) -> tuple[WeightSlot, ...]:
 
 
 def stage_weights(slots: Sequence[WeightSlot], tensors: Tensors) -> list[tuple[WeightSlot, Tensor]]:
-    """All of them, read and checked, in the network's own kinds of numbers. Raises EngineError."""
+    """Read and validate all tensors in the network's dtypes. Raises EngineError."""
     staged = [(slot, _read_weight(slot, tensors)) for slot in slots]
     tensors.check_all_used()
     return staged
@@ -49,6 +49,6 @@ def _read_weight(slot: WeightSlot, tensors: Tensors) -> Tensor:
 
 
 def release_cached_memory(device: Device) -> None:
-    """What the library keeps for later goes back to others."""
+    """Return the allocator's cached memory to the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

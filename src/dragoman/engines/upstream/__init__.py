@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's API, as an engine of events: its dialects become all of ours."""
+"""An engine over any OpenAI-compatible server; all dialects of this server work over it."""
 
 from .discovery import DiscoveredModel, discover
 from .encode import UpstreamDefaults

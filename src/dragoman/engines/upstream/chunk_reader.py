@@ -1,6 +1,6 @@
-"""The chunks of one answer as one legal stream of events. Pure: it knows no connection and no clock.
+"""Reads the chunks of one response as a valid stream of events. Pure: independent of connections and time.
 
-A stream that ends before its choices do has failed, whatever it said last.
+A stream that ends before all of its choices have finished is a failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REASON_BY_WORD = {word: reason for reason, words in _WORDS_BY_REASON.items() fo
 
 
 class _ChoiceReader:
-    """held: tokens that no event has carried yet."""
+    """Reads the chunks of one choice. Buffers tokens that no event has carried yet."""
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
         self.choice = choice
@@ -49,7 +49,7 @@ class _ChoiceReader:
         self.num_tokens = 0
 
     def feed(self, chunk: ChunkChoice, kv_transfer_params: str | None = None) -> list[Event]:
-        """kv: where its keys and values can be fetched."""
+        """Read one chunk. kv_transfer_params: see `core.engine.Ended`."""
         if self.is_finished:
             return []
         tokens = read_tokens(chunk)
@@ -63,7 +63,7 @@ class _ChoiceReader:
         return events
 
     def _read_delta(self, delta: Delta, tokens: tuple[Token, ...]) -> list[Event]:
-        """The tokens ride on the last thing that was said."""
+        """Read a delta. The chunk's tokens are attached to its last event."""
         events: list[Event] = []
         if reasoning := delta.reasoning or delta.reasoning_content:
             events.append(ReasoningDelta(self.choice, reasoning))
@@ -92,7 +92,7 @@ class _ChoiceReader:
 
 
 class ChunkReader:
-    """Chunks in, events out. `close` when the upstream has said that it is done, or has hung up."""
+    """Converts chunks to events. Call `close` after the upstream's [DONE] or the end of the connection."""
 
     def __init__(self, request: GenerateRequest, new_id: Callable[[], str]) -> None:
         self._request = request
@@ -102,7 +102,8 @@ class ChunkReader:
         self.has_started = False
 
     def feed(self, chunk: UpstreamChunk) -> list[Event]:
-        """Raises RequestError if the upstream refuses, EngineError if it fails or makes no sense."""
+        """Feed a chunk. Raises RequestError if the upstream rejects the request, EngineError if it fails or the chunk
+        is invalid."""
         if chunk.error is not None:
             error = build_stream_error(chunk.error)
             raise error if isinstance(error, EngineError) or not self.has_started else EngineError(error.message)
@@ -115,7 +116,7 @@ class ChunkReader:
         return events
 
     def close(self) -> list[Event]:
-        """Raises EngineError if the answer is not complete."""
+        """Finish the stream. Raises EngineError if the response is incomplete."""
         if not self.has_started or not all(choice.is_finished for choice in self._choices):
             raise EngineError("The upstream's answer was cut off.")
         usage, details = self._usage, self._usage.completion_tokens_details

@@ -1,4 +1,4 @@
-"""What an upstream says of itself before it is served: its models, how long a prompt may be, what kind it is."""
+"""Discovery at startup: an upstream's models, its maximum context and its kind of server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .server_kinds import ServerKind, find_kind
 
 
 class DiscoveredModel(Struct, frozen=True):
-    """max_model_len: None where the upstream does not say."""
+    """A model of an upstream. max_model_len: tokens; None if the upstream does not report it."""
 
     model: str
     kind: ServerKind
@@ -35,7 +35,7 @@ class _Models(Struct):
 
 
 def discover(upstream: Upstream, model: str | None, *, client: httpx2.Client | None = None) -> DiscoveredModel:
-    """Blocking. model: which of its models is meant; None is the first one. Raises EngineError."""
+    """Query an upstream's models. Blocking. model: its name; None selects the first one. Raises EngineError."""
     models = _list_models(upstream, client or httpx2.Client(timeout=10.0))
     chosen = next((candidate for candidate in models if model in (None, candidate.id)), None)
     if chosen is None:

@@ -1,4 +1,4 @@
-"""A canonical request as the body of one to an upstream. Pure: it asks for a stream, and sends nothing."""
+"""Encodes a canonical request as an upstream request body, always streamed. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Fields = Iterator[tuple[str, Any]]
 
 
 class UpstreamRequest(Struct, frozen=True):
-    """What is posted. path: behind the base URL."""
+    """A request to POST. path: relative to the base URL."""
 
     path: str
     body: bytes
 
 
 class UpstreamDefaults(Struct, frozen=True):
-    """What this server's own settings say where a request says nothing."""
+    """This server's defaults for fields that a request leaves open."""
 
     sampling: SamplingOptions = SamplingOptions()
     max_tokens: int | None = None
@@ -45,7 +45,9 @@ class UpstreamDefaults(Struct, frozen=True):
 def encode_request(
     request: GenerateRequest, kind: ServerKind, model: str, defaults: UpstreamDefaults
 ) -> UpstreamRequest:
-    """Raises Unsupported for what cannot be said to this kind of server, and RequestError for what no JSON can hold."""
+    """Encode a request. Raises Unsupported for features that this kind of server lacks, RequestError for values that
+    JSON cannot represent.
+    """
     _check_supported(request, kind)
     body = {"model": model, "stream": True, **dict(_encode_common(request, kind, defaults))}
     if isinstance(request.prompt, Conversation):
@@ -72,7 +74,7 @@ def _check_supported(request: GenerateRequest, kind: ServerKind) -> None:
 
 
 def _encode_common(request: GenerateRequest, kind: ServerKind, defaults: UpstreamDefaults) -> Fields:
-    """What chats and completions say alike."""
+    """Encode the fields that chats and completions share."""
     choices = max(request.choices, request.best_of or 0)
     if choices > 1:
         yield "n", choices
@@ -102,7 +104,7 @@ def _merge_sampling(requested: SamplingOptions, defaults: SamplingOptions) -> Sa
 
 
 def _encode_sampling(sampling: SamplingOptions, kind: ServerKind) -> Fields:
-    """Only what the client said: the rest is the upstream's own default."""
+    """Encode the sampling fields that the client set; the upstream's defaults apply to the rest."""
     for name in sampling.list_set_fields():
         if name not in kind.parameters:
             continue
@@ -183,7 +185,7 @@ def _encode_chat(
         if logprobs:
             body["top_logprobs"] = logprobs
         if kind.returns_token_ids:
-            # By their numbers: an alternative is told by nothing else; its bytes say what it reads as.
+            # Alternatives have no id field of their own, and different ids may decode to equal text.
             body["return_tokens_as_token_ids"] = True
     if request.return_prompt:
         body["return_prompt_text"] = True
@@ -202,7 +204,9 @@ def _resolve_max_tokens(request: GenerateRequest, defaults: UpstreamDefaults) ->
 
 
 def _resolve_logprobs(request: GenerateRequest) -> int | None:
-    """Candidates are compared by likelihood, so that they need logprobs even if the client does not."""
+    """Resolve the number of logprobs. `best_of` ranks candidates by likelihood, so it needs logprobs even if the client
+    does not request them.
+    """
     if request.logprobs is None and (request.best_of or 0) > request.choices:
         return 0
     return request.logprobs
@@ -213,7 +217,7 @@ def _encode_tools(conversation: Conversation, kind: ServerKind) -> Fields:
     if not tools:
         return
     if choice.names is not None and not choice.is_named and not kind.has_openai_tools:
-        # Who knows no `allowed_tools` is told of no others.
+        # A server without `allowed_tools` gets the allowed tools only.
         tools = tuple(tool for tool in tools if tool.name in choice.names)
         choice = ToolChoice(choice.mode)
     yield "tools", [_encode_tool(tool, kind) for tool in tools]

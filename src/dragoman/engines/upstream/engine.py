@@ -1,6 +1,6 @@
-"""Asks upstreams over HTTP and gives events. All I/O of this engine is here; what is said is read elsewhere.
+"""The upstream engine: sends requests over HTTP and yields events. All I/O of this package is here.
 
-Retried is only what has not been answered: from the first byte on a failure is the answer's failure.
+Only requests without any response byte are retried: after the first byte a failure ends the response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .wire import UpstreamChunk
 log = logging.getLogger(__name__)
 
 MAX_JSON_BODY = 64 * 1024 * 1024
-"""Bytes of an answer that an upstream does not stream."""
+"""Limit of a non-streamed response, bytes."""
 MAX_ERROR_BODY = 64 * 1024
 _DONE = b"[DONE]"
 
@@ -40,13 +40,18 @@ T = TypeVar("T")
 
 
 class _ConnectionLost(Overloaded):
-    """The connection was lost before an answer came, as happens to one that was idle for long."""
+    """The connection was lost before a response, as happens to keepalive connections that the server closed."""
 
 
 class UpstreamConfig(Struct, frozen=True):
-    """model: its name there. silence: seconds without a byte after which an upstream has failed. retries: how often
-    a request is asked again, of another one. probe: seconds between looks at each. native_tools, native_reasoning:
-    see Capabilities.
+    """Settings of an upstream engine.
+
+    model: its name at the upstream.
+    connect_timeout: seconds.
+    read_timeout: seconds without a byte after which an upstream has failed.
+    retries: how many times a request is retried, on other upstreams.
+    probe_interval: seconds between health checks.
+    native_tools, native_reasoning: see Capabilities.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -62,7 +67,7 @@ class UpstreamConfig(Struct, frozen=True):
 
 
 class UpstreamEngine:
-    """A `core.engine.Engine` over other servers. transport: how they are reached; None is the network."""
+    """A `core.engine.Engine` over other servers. transport: the HTTP transport; None is the network."""
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class UpstreamEngine:
         self._client = httpx2.AsyncClient(
             transport=self._transport,
             timeout=httpx2.Timeout(config.read_timeout, connect=config.connect_timeout, pool=None),
-            # How many may run is decided before an engine is asked.
+            # Unlimited: the queue in front of the engine limits concurrency.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
         )
         self._probe_task = asyncio.create_task(self._probe_all(self._client))
@@ -131,7 +136,7 @@ class UpstreamEngine:
 
     @asynccontextmanager
     async def _open_response(self, request: UpstreamRequest, prefix: bytes) -> AsyncGenerator[httpx2.Response]:
-        """An answer of status 200, of which nothing has been read. Raises what the last upstream said otherwise."""
+        """Open a response of status 200, its body unread. Otherwise raises the error of the last upstream."""
         index, response = await self._send_with_retries(request, prefix)
         try:
             yield response
@@ -143,7 +148,8 @@ class UpstreamEngine:
             await response.aclose()
 
     async def _send_with_retries(self, request: UpstreamRequest, prefix: bytes) -> tuple[int, httpx2.Response]:
-        """The upstream that took the request; it counts as running it. One that has no room is not asked again."""
+        """Send to upstreams until one accepts; it counts the request as running. An overloaded upstream is not
+        retried."""
         tried: set[int] = set()
         last_error: Overloaded | RateLimited = Overloaded("No upstream is available; retry later.")
         for _ in range(self._config.retries + 1):
@@ -183,14 +189,14 @@ class UpstreamEngine:
                 raise _build_connection_error(error) from None
             raise
         self._pool.running[index] -= 1
-        # What a client did wrong is told to the client.
+        # Client errors are passed to the client.
         status = response.status_code
         level = logging.WARNING if status >= 500 or status in (401, 403) else logging.DEBUG
         log.log(level, "%s returned HTTP %d", upstream.url, status)
         raise parse_error(status, body, response.headers.get("retry-after"))
 
     async def _read_chunks(self, response: httpx2.Response) -> AsyncGenerator[UpstreamChunk]:
-        """All chunks of a stream up to its end; the one object of an answer that is not streamed."""
+        """Yield the chunks of a stream up to its end, or the single object of a non-streamed response."""
         if response.headers.get("content-type", "").startswith("application/json"):
             yield self._decode_chunk(await self._wait_for(_read_limited(response, MAX_JSON_BODY)))
             return
@@ -210,7 +216,7 @@ class UpstreamEngine:
             raise EngineError("The upstream sent an invalid chunk.") from None
 
     async def _wait_for(self, awaitable: Awaitable[T]) -> T:
-        """Waits for an upstream, unless this engine is stopped meanwhile: then EngineError."""
+        """Await an upstream's response. Raises EngineError if this engine is stopped meanwhile."""
         try:
             async with asyncio.timeout(None) as timeout:
                 self._timeouts.add(timeout)
@@ -222,13 +228,14 @@ class UpstreamEngine:
             raise EngineError("The engine was stopped.") from None
 
     def _record_failure(self, index: int, error: httpx2.HTTPError) -> None:
-        """One that is silent, or hangs up, may be busy or may have lost one connection: the next look will tell."""
+        """Record a transport failure. A timeout or disconnect may concern one connection only: the next health check
+        decides."""
         log.warning("%s: %s", self._pool.upstreams[index].url, error or type(error).__name__)
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             self._pool.set_up(index, up=False)
 
     async def _probe_all(self, client: httpx2.AsyncClient) -> None:
-        """Looks after every upstream, all at once, again and again."""
+        """Health-check all upstreams concurrently, until cancelled."""
         while True:
             await asyncio.gather(*(self._probe_one(client, index) for index in range(len(self._pool.upstreams))))
             await self._sleep(self._config.probe_interval)
@@ -248,7 +255,7 @@ class UpstreamEngine:
 
 
 async def _read_limited(response: httpx2.Response, max_bytes: int) -> bytes:
-    """The body. Of an error that is longer the beginning will do; an answer that is longer is no answer."""
+    """Read a body. A longer error is truncated; a longer successful response is an EngineError."""
     pieces: list[bytes] = []
     size = 0
     async for piece in response.aiter_bytes():
@@ -268,7 +275,7 @@ def _build_error(error: httpx2.HTTPError) -> EngineError:
 
 
 def _build_connection_error(error: httpx2.HTTPError) -> EngineError:
-    """Nothing has been answered yet, so that another one, or another connection, may be tried."""
+    """Build the error of a failed connection: no response has begun, so the request can be retried."""
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return _build_error(error)
     was_connected = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)

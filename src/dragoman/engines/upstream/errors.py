@@ -1,4 +1,4 @@
-"""An upstream's errors as ours. What was the client's fault there stays the client's, in the upstream's own words."""
+"""Maps upstream errors to this server's errors. Client errors stay client errors, with the upstream's message."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ _decode = msgspec.json.Decoder(UpstreamErrorBody).decode
 
 
 def parse_error(status: int, body: bytes, retry_after: str | None) -> DragomanError:
-    """Of an answer with another status than 200. retry_after: that header."""
+    """Parse a response with a status other than 200. retry_after: that header."""
     return build_error(status, _decode_error(body), _parse_retry_after(retry_after))
 
 
 def build_error(status: int, error: WireError, retry_after: float | None = None) -> DragomanError:
     message = (error.message or "")[:MAX_MESSAGE]
     if status in (401, 402, 403, 407) or 300 <= status < 400:
-        # The client has no part in it: which key goes upstream, and where that is, this server was told.
+        # The upstream's URL and key are this server's configuration: authentication errors and redirects are not the
+        # client's.
         return EngineError(f"The upstream rejected this server's request (HTTP {status}).", code="upstream_error")
     message = message or f"The upstream failed (HTTP {status})."
     code = error.code if isinstance(error.code, str) else None
@@ -63,7 +64,7 @@ def build_error(status: int, error: WireError, retry_after: float | None = None)
 
 
 def build_stream_error(error: WireError | str) -> DragomanError:
-    """Of an error that came as a stream's data. It has a status only by its code or its type."""
+    """Build the error of a stream's error event. Its status follows from its code or type only."""
     if isinstance(error, str):
         return EngineError(error[:MAX_MESSAGE])
     if isinstance(error.code, int) and 400 <= error.code < 600:
@@ -73,7 +74,7 @@ def build_stream_error(error: WireError | str) -> DragomanError:
 
 
 def _parse_context_error(message: str, code: str | None, param: str | None) -> RequestError | None:
-    """A prompt that is too long is told to clients in their own dialect, with its numbers where they are known."""
+    """Parse a context length error, so that clients get it in their own dialect, with its numbers if known."""
     limit, prompt = _CONTEXT.search(message), _PROMPT.search(message)
     if limit is not None and prompt is not None:
         is_lower_bound = prompt[1] is not None
@@ -104,6 +105,6 @@ def _decode_error(body: bytes) -> WireError:
 
 
 def _parse_retry_after(retry_after: str | None) -> float | None:
-    """A date would need a clock that both agree on; the error's own default will do."""
+    """Parse seconds. An HTTP date would need synchronized clocks; the error's default applies instead."""
     text = (retry_after or "").strip()
     return float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else None

@@ -1,4 +1,4 @@
-"""Canonical messages as Chat Completions has them: what a reader of that dialect makes the same messages of again."""
+"""Encodes canonical messages as Chat Completions messages, such that parsing them gives the same messages."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .server_kinds import ServerKind
 
 
 def encode_messages(messages: Sequence[Message], kind: ServerKind) -> list[dict[str, Any]]:
-    """Raises Unsupported for media that only a file id stands for."""
+    """Encode messages. Raises Unsupported for media given by a file id only."""
     return [encoded for message in messages for encoded in _encode_message(message, kind)]
 
 
 def _encode_message(message: Message, kind: ServerKind) -> Iterator[dict[str, Any]]:
-    """One, and one more for each tool result in it."""
+    """Encode one message, and one more for each tool result in it."""
     if message.role is Role.ASSISTANT:
         yield _encode_assistant(message, kind)
         return
@@ -52,7 +52,7 @@ def _encode_message(message: Message, kind: ServerKind) -> Iterator[dict[str, An
 
 
 def _encode_plain(role: Role, parts: Sequence[Part], name: str | None) -> dict[str, Any]:
-    # What stands beside tool results in a message of theirs is the user's word.
+    # Other parts of a tool message are user content.
     wire_role = Role.USER if role is Role.TOOL else role
     return {"role": wire_role.value, "content": _encode_content(parts), **_encode_name(name)}
 
@@ -62,7 +62,7 @@ def _encode_name(name: str | None) -> dict[str, Any]:
 
 
 def _encode_result(result: ToolResult, message: Message) -> dict[str, Any]:
-    """Chat knows no failed results, so that the text has to say it."""
+    """Encode a tool result. Chat Completions has no error flag, so the text states the failure."""
     content: Sequence[Part] = result.content
     if result.is_error:
         first, *rest = result.content or (Text(""),)
@@ -98,7 +98,7 @@ def _encode_call(call: ToolCall, kind: ServerKind) -> dict[str, Any]:
 
 
 def _encode_content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """A string where that says the same: many servers know nothing else for most roles."""
+    """Encode content, as a string if possible: many servers accept only strings for most roles."""
     if not parts:
         return ""
     if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].text:

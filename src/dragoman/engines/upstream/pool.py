@@ -1,6 +1,6 @@
-"""Which of several upstreams gets a request: those that are up, by weight, the same for the same beginning.
+"""Load balancing over upstreams: healthy ones, by weight, with affinity to the prompt's prefix.
 
-Knows neither connections nor a clock; it is told who answered and who did not.
+Independent of connections and time; the caller reports successes and failures.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from ...core.message import Role
 from ...core.request import Conversation, Prompt
 
 MAX_PREFIX = 4096
-"""Characters or tokens of a prompt's beginning that decide; prefix caches work on what is the same from the start."""
+"""Length of the hashed prefix, characters or tokens; prefix caches match from the start."""
 
 OVERLOAD_FACTOR = 1.25
-"""How much more than its share of what runs an upstream may have before the next one takes over."""
+"""Load factor over its share beyond which an upstream passes requests to the next one."""
 
 
 class Upstream(Struct, frozen=True):
-    """url: what stands before `/chat/completions`. weight: its share of new conversations. key: shown to nobody."""
+    """One upstream server.
+
+    url: base URL, without `/chat/completions`.
+    weight: relative share of new conversations.
+    key: bearer token; never logged.
+    """
 
     url: str
     weight: float = 1.0
@@ -34,7 +39,7 @@ class Upstream(Struct, frozen=True):
 
 
 class UpstreamPool:
-    """At least one upstream. An upstream is up until it is told to have failed."""
+    """At least one upstream. An upstream is up until a failure is reported."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         if not upstreams:
@@ -54,10 +59,11 @@ class UpstreamPool:
         self._up[index] = up
 
     def choose(self, prefix: bytes, tried: Collection[int] = ()) -> int | None:
-        """The upstream for a prompt that begins like this; None if none is left.
+        """Choose the upstream for a prompt prefix; None if none is left.
 
-        Rendezvous hashing: when an upstream comes or goes, only its own conversations move. One that has far
-        more than its share passes new requests on, so that one popular beginning does not drown it.
+        Rendezvous hashing: when an upstream goes up or down, only its own conversations move. Bounded load: an upstream
+            far
+        above its share passes new requests on, so that one popular prefix does not overload it.
         """
         candidates = [index for index in range(len(self.upstreams)) if self._up[index] and index not in tried]
         ranked = sorted(candidates, key=lambda index: self._score(index, prefix), reverse=True)
@@ -77,7 +83,7 @@ class UpstreamPool:
 
 
 def build_prefix(prompt: Prompt) -> bytes:
-    """What is the same in all turns of a conversation: tools and everything up to the user's first words."""
+    """Build the prefix that all turns of a conversation share: tools and everything up to the first user message."""
     match prompt:
         case Conversation(messages, tools):
             count = next((n for n, message in enumerate(messages, 1) if message.role is Role.USER), len(messages))

@@ -1,6 +1,6 @@
-"""What the servers that speak OpenAI's API can do beyond it, and by which names. A table; it asks nobody.
+"""Extensions of OpenAI-compatible servers and their field names. A table.
 
-A server that is none of these is `compatible`: what every one of them has had for years, and nothing else.
+Unknown servers are `compatible`: the common subset that all of them have supported for years.
 """
 
 from __future__ import annotations
@@ -15,12 +15,19 @@ from ...core.request import Extras, GenerationLimits, SamplingOptions
 
 
 class ServerKind(Struct, frozen=True):
-    """features, parameters: see Capabilities. owners: what its `/models` says in `owned_by`.
+    """One kind of server.
 
-    max_tokens: its name for that in a chat. rest: how a completion says "the rest of the context"; None where it
-    cannot. thoughts: the fields in which it takes an assistant's past reasoning back. token_ids: it tells the ids of
-    tokens on demand, and the usage of every chunk. developer: it knows that role. openai_tools: it takes free-form
-    tools and `allowed_tools`. structured: it takes vLLM's `structured_outputs`. renamed: its names for parameters.
+    features, parameters: see Capabilities.
+    owners: values of `owned_by` in its `/models`.
+    max_tokens_field: its name in a chat.
+    unlimited_max_tokens: JSON value for "the rest of the context" in a completion; None if there is none.
+    reasoning_fields: fields that accept past reasoning of the assistant.
+    returns_token_ids: returns token ids on request, and usage with every chunk.
+    has_developer_role: accepts the developer role.
+    has_openai_tools: accepts custom tools and `allowed_tools`.
+    has_structured_outputs: accepts vLLM's `structured_outputs`.
+    parameter_names: its names for parameters that differ.
+    max_logprobs: maximum of top_logprobs.
     """
 
     name: str
@@ -91,7 +98,7 @@ _ALL = (
     ServerKind(
         "vllm",
         _VLLM_FEATURES | {Feature.REASONING_BUDGET},
-        # A priority is an error there unless its scheduler goes by them.
+        # vLLM rejects a priority unless it runs with the priority scheduling policy.
         _VLLM - {"priority"},
         ("vllm",),
         unlimited_max_tokens=b"null",
@@ -129,5 +136,5 @@ KINDS: Mapping[str, ServerKind] = MappingProxyType({kind.name: kind for kind in 
 
 
 def find_kind(owner: str) -> ServerKind:
-    """The kind of server whose models are owned by this one."""
+    """Find the kind of server by the `owned_by` of its models."""
     return next((kind for kind in _ALL if owner.lower() in kind.owners), KINDS["compatible"])

@@ -1,17 +1,17 @@
-"""Server-sent events out of bytes, as they come: each event's data, however it was cut. Pure."""
+"""Incremental decoder of server-sent events. Pure."""
 
 from __future__ import annotations
 
 from ...core.errors import EngineError
 
 MAX_EVENT = 16 * 1024 * 1024
-"""Bytes of one event. A chunk is small, but the first may list the ids of a long prompt."""
+"""Limit of one event, bytes. A chunk is small, but the first may list the ids of a long prompt."""
 
 
 class SseDecoder:
-    """Feed bytes in; the data of each event that they complete comes out. Names, ids and comments are skipped.
+    """Decodes bytes to the data of complete events. Names, ids and comments are skipped.
 
-    An event that never ends raises EngineError. The work is linear in the bytes, also for one byte at a time.
+    Raises EngineError for an event above the limit. The work is linear in the bytes, also for one byte at a time.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -25,7 +25,7 @@ class SseDecoder:
         events: list[bytes] = []
         rest = data[1:] if self._after_cr and data.startswith(b"\n") else data
         self._after_cr = data.endswith(b"\r")
-        # Only these are ends of lines here; `splitlines` of text knows others, that of bytes does not.
+        # SSE lines end with CR, LF or CRLF only. `bytes.splitlines` splits at these; `str.splitlines` at others too.
         for line in rest.splitlines(keepends=True):
             self._size += len(line)
             if self._size > self._max_event:

@@ -1,4 +1,4 @@
-"""The tokens of a chunk, out of what an upstream tells of them: ids, logprobs, or nothing. Pure."""
+"""Reads the tokens of a chunk from ids or logprobs, if present. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TOKEN_ID_PREFIX = "token_id:"
 
 
 def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
-    """In the order in which they were sampled. Text is empty where only ids are told."""
+    """Read tokens in sampling order. Text is empty if only ids are known."""
     logprobs, ids = choice.logprobs, choice.token_ids or []
     if logprobs is None:
         return tuple(Token(id, "") for id in ids)
@@ -27,7 +27,7 @@ def read_tokens(choice: ChunkChoice) -> tuple[Token, ...]:
 
 
 def _rank_alternatives(top: dict[str, float] | None) -> tuple[Alternative, ...]:
-    """A completion's alternatives have no ids."""
+    """Rank alternatives by logprob; those of a completion have no ids."""
     ranked = sorted((top or {}).items(), key=lambda entry: -entry[1])
     return tuple(Alternative(UNKNOWN_TOKEN_ID, text, score) for text, score in ranked)
 
@@ -50,7 +50,7 @@ def _find_id(entry: TokenLogprobEntry, fallback: int) -> int:
 
 
 def _read_text(entry: TokenLogprobEntry) -> tuple[str, bytes | None]:
-    """What it reads as, and its bytes where the text is not them."""
+    """Read a token's text, and its bytes if they differ from the text."""
     if entry.bytes is None or not all(0 <= byte < 256 for byte in entry.bytes):
         return entry.token, None
     raw = bytes(entry.bytes)

@@ -1,8 +1,7 @@
-"""Tool calls of one choice, in sequence, out of deltas that may be interleaved. Pure.
+"""Converts possibly interleaved tool call deltas of one choice to sequential calls. Pure.
 
-Here a call ends where the next begins. So a later call waits until the one before it is complete: as soon as its
-arguments are a whole JSON object, which is at once for those who send one call after the other, and else when the
-calls are over.
+In the event stream a call ends before the next begins. A later call is buffered until the one before it is complete:
+when its arguments are a whole JSON object, which causes no delay for sequential calls, or else at the end of all calls.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from ...core.events import Event, Token, ToolCallDelta, ToolCallStart
 from .wire import CallDelta
 
 MAX_PENDING_CHARACTERS = 8 * 1024 * 1024
-"""Characters of calls that wait for others."""
+"""Limit of buffered calls, characters."""
 
 Tokens = tuple[Token, ...]
 
 
 class JsonObjectScanner:
-    """Whether a text, fed in pieces, has come to the end of a JSON object."""
+    """Detects the end of a JSON object in text that is fed in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -57,11 +56,11 @@ class _Call:
 
     @property
     def is_complete(self) -> bool:
-        """A free-form call's text has no end of its own."""
+        """Whether the arguments are complete. Custom tool input has no detectable end."""
         return self.scanner.is_complete and not self.custom
 
     def drain(self, choice: int, new_id: Callable[[], str]) -> list[Event]:
-        """What can be said of it now."""
+        """Return the events that are ready."""
         if not self.name:
             return []
         pending, self.pending = self.pending, []
@@ -75,7 +74,7 @@ class _Call:
 
 
 class ToolCallSequencer:
-    """The calls of one choice. new_id: makes the id of a call to which the upstream gave none."""
+    """The tool calls of one choice. new_id: creates ids for calls without one."""
 
     def __init__(self, choice: int, new_id: Callable[[], str]) -> None:
         self._choice, self._new_id = choice, new_id
@@ -84,7 +83,7 @@ class ToolCallSequencer:
         self._pending_characters = 0
 
     def feed(self, delta: CallDelta, tokens: Tokens = ()) -> list[Event]:
-        """tokens: those that came with this delta."""
+        """Feed a delta. tokens: of the same chunk."""
         call = self._find_call(delta)
         name, text = _read_delta(delta)
         if name and not call.name:
@@ -103,7 +102,7 @@ class ToolCallSequencer:
         return events
 
     def close(self) -> list[Event]:
-        """No more calls, at least for now: everything that has waited, in the order in which the calls began."""
+        """End the calls and flush all buffered ones, in the order in which they began."""
         events: list[Event] = []
         for call in self._queue:
             if not call.name:
@@ -117,11 +116,11 @@ class ToolCallSequencer:
     def _find_call(self, delta: CallDelta) -> _Call:
         index = delta.index
         if index is None:
-            # Some send each call whole and do not number them.
+            # Some servers send each call whole, without an index.
             is_new = delta.id is not None or not self._by_index
             index = len(self._by_index) if is_new else max(self._by_index)
         call = self._by_index.get(index)
-        # Others number all of them 0.
+        # Others use index 0 for all calls.
         is_another = call is not None and delta.id and call.id and delta.id != call.id and call.is_complete
         if call is None or is_another:
             call = _Call(delta.id or None, delta.custom is not None)
@@ -143,7 +142,7 @@ class ToolCallSequencer:
 
 
 def _read_delta(delta: CallDelta) -> tuple[str, str]:
-    """The tool's name and a piece of what it is called with."""
+    """Read the tool's name and a fragment of its arguments."""
     if delta.custom is not None:
         return delta.custom.name or "", delta.custom.input or ""
     if delta.function is not None:

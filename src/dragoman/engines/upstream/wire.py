@@ -1,6 +1,6 @@
-"""What an upstream answers: chunks, whole answers and errors of Chat Completions and Completions, as they come.
+"""Wire types of upstream responses: chunks, whole responses and errors of Chat Completions and Completions.
 
-Lenient, since servers differ: what is not needed is not read, and almost everything may be missing.
+Lenient, since servers differ: unused fields are ignored, and almost everything is optional.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TokenLogprobEntry(Struct, frozen=True):
 
 
 class Logprobs(Struct, frozen=True):
-    """A chat's: content, refusal. A completion's: the three others."""
+    """Logprobs: `content` and `refusal` of a chat, the three others of a completion."""
 
     content: list[TokenLogprobEntry] | None = None
     refusal: list[TokenLogprobEntry] | None = None
@@ -45,7 +45,7 @@ class CallDelta(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """Also a whole answer's message."""
+    """A delta, or the message of a non-streamed response."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -104,7 +104,7 @@ class UpstreamChunk(Struct, frozen=True):
 
 
 class UpstreamErrorBody(Struct, frozen=True):
-    """The body of an answer that is none: OpenAI's envelope, vLLM's older one, or FastAPI's."""
+    """The body of an error response: OpenAI's envelope, vLLM's older one, or FastAPI's."""
 
     error: WireError | str | None = None
     message: str | None = None

@@ -1,5 +1,4 @@
-"""Models of vLLM, which runs in this process and a few of its own: its scheduler, its kernels, its cluster by Ray.
+"""Models served by vLLM in this process and its workers, with its scheduler, kernels and Ray clusters.
 
-Only `backend`, and what imports it, needs vLLM. Knows nothing of templates, text or dialects: token ids go in, and
-token ids come out.
+Only `backend` and its importers need vLLM. Independent of templates, text and dialects: token ids in, token ids out.
 """

@@ -1,4 +1,4 @@
-"""Adapters (LoRA) by their names, as vLLM wants to hear of them: a number for each load."""
+"""LoRA adapters by name, with a unique number for each load, as vLLM requires."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .backend import LoRARequest
 
 
 class AdapterTable:
-    """vLLM keeps weights by an adapter's number and cached blocks by its name. No two loads share either, so that what
-    one computed is not found for its successor."""
+    """Loaded adapters. vLLM caches weights by an adapter's number and blocks by its name. Both are unique to a load, so
+    that cached blocks are never reused for a successor of the same name.
+    """
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -22,7 +23,7 @@ class AdapterTable:
         self._adapters: dict[str, LoRARequest] = {}
 
     def create(self, name: str, path: str) -> LoRARequest:
-        """Not known yet: `put` makes it so."""
+        """Create a load request; `register` adds it to the table."""
         number = next(self._numbers)
         unique_name = f"{name}#{number}" if name in self._used else name
         self._used.add(name)
@@ -38,7 +39,7 @@ class AdapterTable:
         return tuple(self._adapters.values())
 
     def find_for(self, request: TokenRequest) -> LoRARequest | None:
-        """Raises RequestError for one that is not here any more."""
+        """Find the adapter of a request. Raises RequestError if it was unloaded."""
         text = dict(request.extras).get("lora")
         if text is None:
             return None

@@ -1,7 +1,7 @@
-"""vLLM, which this package needs and nothing else does. Imported when the engine is chosen.
+"""vLLM's names, needed only by this package. Imported when the engine is selected.
 
-Untyped here on purpose, as it is untyped without torch: what it gives is checked where it is used. Written against
-vLLM 0.33.0; its names are in this one place, so that another version is met here.
+Deliberately untyped, since vLLM's types need torch: values are checked where they are used. Written against
+vLLM 0.33.0; all of its names are in this module, so that changes for another version are local.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ except ImportError as error:
     raise EngineError(f"{error}; this engine needs `pip install '.[vllm]'`") from error
 
 ClientError: type[Exception] = _errors.VLLMClientError
-"""The request is at fault. Its `parameter`, where it has one, names the field."""
+"""An invalid request. Its `parameter`, if set, names the field."""
 ServerError: type[Exception] = _errors.VLLMServerError
 DeadError: type[Exception] = _engine_errors.EngineDeadError
 RetryableError: type[Exception] = _errors.RetryableRequestError
-"""It is paused."""
+"""The engine is paused."""
 BusyError: type[Exception] = _errors.GracefulHTTPError
-"""No room in the queue now."""
+"""The queue is full."""

@@ -1,4 +1,4 @@
-"""What a vLLM can do, as it is configured. Pure: this needs no vLLM."""
+"""Capabilities of vLLM as configured. Pure: does not need vLLM."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from ...core.engine import CONSTRAINT_FEATURES, Capabilities, Feature
 from ...core.request import GenerationLimits, SamplingOptions
 
 ReasoningDelimiters = tuple[tuple[int, ...], tuple[int, ...]]
-"""The ids that begin a thought and those that end it, as the engine was told them at its start."""
+"""Token ids that begin and end reasoning, as configured at startup."""
 
 
 class VllmFeatures(Struct, frozen=True):
-    """What its configuration says that it can do.
+    """Features of a vLLM configuration.
 
-    eos: the token that its grammars end with; None where it takes none. marks: see `asking`. adapters: LoRA is on.
-    sleeps: it can give memory back. transfers: it has a KV connector. prioritised: the lowest priority runs first.
+    eos_id: the token that ends its grammars; None without grammar support.
+    reasoning_delimiters: see `request`.
+    can_sleep: sleep mode is enabled.
+    has_kv_transfer: a KV connector is configured.
+    has_priorities: the lowest priority runs first.
     """
 
     max_model_len: int

@@ -1,4 +1,4 @@
-"""What an administrator orders of vLLM: to rest, to sleep, to end what runs. Knows nothing of HTTP."""
+"""Administrative control of vLLM: pause, sleep, abort. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VllmControl:
         self._sleep_level = 0
 
     def reset(self) -> None:
-        """It has been started again."""
+        """Reset the state after a restart of the engine."""
         self._paused, self._sleep_level = False, 0
 
     @property
@@ -36,7 +36,7 @@ class VllmControl:
         return self._sleep_level
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """With abort and wait what comes meanwhile is refused (Overloaded); with keep it waits."""
+        """Pause. In modes abort and wait new requests are rejected (Overloaded); in keep they wait."""
         llm = self._get_engine()
         self._paused = True
         await llm.pause_generation(mode=mode, clear_cache=clear_cache)

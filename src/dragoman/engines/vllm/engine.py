@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM as a TokenEngine: requests in, what it says of each handed on. Knows nothing of HTTP or text."""
+"""vLLM's AsyncLLM as a TokenEngine. Independent of HTTP and text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class _ActiveRequest:
-    """A request that vLLM has, or is about to get. sent: it has it. silent: nobody wants to hear of it any more."""
+    """A request in vLLM, or about to be. is_sent: vLLM has it. is_silenced: its outputs are dropped."""
 
     def __init__(self, request: TokenRequest, deliver: OutputCallback) -> None:
         self.request, self.deliver, self.reader = request, deliver, VllmOutputReader(request)
@@ -71,16 +71,17 @@ class VllmEngine:
         return self._counters.list_all()
 
     async def start(self) -> None:
-        """Reads the weights, which may take minutes. Raises EngineError."""
+        """Start vLLM and load the weights, which may take minutes. Raises EngineError."""
         try:
             self._llm = llm = await asyncio.to_thread(self._launch)
-            # The first order to the core; from here on this event loop hears what it says, and of its death.
+            # The first call starts the output handler on this event loop, which also detects the death of the engine
+            # core.
             await llm.get_supported_tasks()
             self.control.reset()
             for adapter in self._adapters.list_all():
                 await llm.add_lora(adapter)
         except Exception as error:
-            # Whatever a worker of vLLM raised arrives here, often as no more than an Exception with its text.
+            # Exceptions of vLLM's workers arrive here, often as a bare Exception with text.
             await self._shut_down()
             raise EngineError(f"vLLM failed to start: {error}") from error
 
@@ -115,7 +116,7 @@ class VllmEngine:
         return Health(waiting=waiting, running=running)
 
     def add(self, request: TokenRequest, deliver: OutputCallback) -> None:
-        """As TokenEngine.add; what vLLM itself refuses, RequestError or Refused, names the field."""
+        """As TokenEngine.add; vLLM's own validation errors name the field."""
         llm = self._get_engine()
         if request.id in self._active:
             raise ValueError(f"a sequence {request.id!r} is already running")
@@ -132,7 +133,7 @@ class VllmEngine:
             return
         active.is_silenced = True
         if self._llm is not None and not self._llm.errored:
-            # Not by cancelling the task: that loses a request whose way to vLLM has begun.
+            # Cancelling the task instead would leak a request that is being added to vLLM.
             self._create_task(self._abort(self._llm, id))
 
     async def _abort(self, llm: AsyncLLM, id: str) -> None:
@@ -142,10 +143,10 @@ class VllmEngine:
             log.debug("vLLM died before it could abort %s", id)
 
     def cached_tokens(self, prompt: Sequence[int], cache_salt: str) -> None:
-        """As PrefixCache.cached_tokens: vLLM does not tell before it has been asked to generate."""
+        """As PrefixCache.cached_tokens: None, since vLLM reports it only with the generated output."""
 
     async def reset_prefix_cache(self) -> bool:
-        """As PrefixCache.reset_prefix_cache: False while something runs."""
+        """As PrefixCache.reset_prefix_cache: False while requests run."""
         return await self._get_engine().reset_prefix_cache()
 
     def _get_engine(self) -> AsyncLLM:
@@ -154,7 +155,7 @@ class VllmEngine:
         return self._llm
 
     def _abort_running(self) -> list[str]:
-        """What waits or runs now. Those whose way to vLLM has not begun end here."""
+        """Abort all requests; those not sent to vLLM yet end here. Returns the ids of the others."""
         ids: list[str] = []
         for id, active in list(self._active.items()):
             ids.append(id)
@@ -166,7 +167,7 @@ class VllmEngine:
         return ids
 
     async def _run(self, llm: AsyncLLM, active: _ActiveRequest, params: SamplingParams) -> None:
-        """Hand on all that vLLM says, and what it fails with."""
+        """Deliver vLLM's outputs and errors."""
         if active.is_silenced:
             return
         request, active.is_sent = active.request, True
@@ -197,7 +198,7 @@ class VllmEngine:
                 del self._active[request.id]
 
     def _deliver(self, active: _ActiveRequest, output: TokenOutput) -> None:
-        """A receiver that raises takes nothing away from the others."""
+        """Deliver an output. A receiver that raises does not affect other requests."""
         if active.is_silenced:
             return
         try:
@@ -219,7 +220,7 @@ class VllmEngine:
         adapter = self._adapters.create(name, path)
         if self._llm is not None:
             try:
-                # Here a bad one is refused; in the middle of a step it would take the engine with it.
+                # An invalid adapter is rejected here; during a step it would crash the engine.
                 await self._llm.add_lora(adapter)
             except backend.ServerError as error:
                 raise EngineError("The engine failed while it loaded the adapter.") from error
@@ -228,7 +229,7 @@ class VllmEngine:
         self._adapters.register(name, adapter)
 
     def add_adapter(self, name: str, path: str) -> None:
-        """One of the beginning: it is loaded when the engine starts."""
+        """Add an adapter to load at startup."""
         self._adapters.register(name, self._adapters.create(name, path))
 
     def unload_adapter(self, name: str) -> None:

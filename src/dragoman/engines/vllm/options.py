@@ -1,4 +1,4 @@
-"""What vLLM is told at its start: its own engine arguments by their names, and what this server adds to them."""
+"""vLLM's engine arguments, and the defaults that this server adds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _RESERVED_ARGUMENTS = {
     "disable_log_stats": "this server exports the counters, see /metrics",
     "enable_log_requests": "see --request-log",
 }
-"""Arguments that cannot be given, and why."""
+"""Unsupported arguments, and why."""
 
 
 class VllmOptions(Struct, frozen=True):
-    """arguments: fields of vLLM's AsyncEngineArgs. thought: the marks around a thought, as texts, for its budgets.
+    """Options of the vLLM engine.
 
-    max_num_waiting: how many may queue before Overloaded is raised; vLLM itself has no bound.
+    arguments: fields of vLLM's AsyncEngineArgs.
+    reasoning_delimiters: texts that begin and end reasoning, for budgets.
+    max_num_waiting: requests that may queue before Overloaded is raised; vLLM itself has no limit.
     """
 
     arguments: Mapping[str, Any]
@@ -38,9 +40,9 @@ class VllmOptions(Struct, frozen=True):
 
 
 def load(directory: Path, options: VllmOptions) -> VllmEngine:
-    """The engine, not started yet: its weights are read when it is. Blocking.
+    """Load the engine, not started yet: weights are read at start. Blocking.
 
-    Raises EngineError for arguments that vLLM does not know or cannot take.
+    Raises: EngineError for unknown or invalid arguments.
     """
     if not list(directory.glob("*.safetensors")):
         raise EngineError(
@@ -59,7 +61,7 @@ def build_engine_config(arguments: Mapping[str, Any]) -> VllmConfig:
     try:
         return backend.arguments.AsyncEngineArgs(**arguments).create_engine_config()
     except Exception as error:
-        # One of dozens of configurations, each with errors of its own.
+        # vLLM's configuration classes raise many types of errors.
         raise EngineError(f"vLLM rejects these arguments: {error}") from error
 
 
@@ -74,7 +76,7 @@ def _check_argument(name: str, known: set[str]) -> None:
 
 def _build_arguments(directory: Path, options: VllmOptions) -> dict[str, Any]:
     arguments = dict(options.arguments)
-    # The pipeline's grammars are llguidance's, and so must vLLM's be; one who asks for another does without.
+    # The pipeline's grammars are in llguidance's format; another backend would disable structured output.
     arguments.setdefault("structured_outputs_config", {"backend": "guidance"})
     if options.reasoning_delimiters is not None and "reasoning_config" not in arguments:
         begin, end = options.reasoning_delimiters

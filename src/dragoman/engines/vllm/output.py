@@ -1,4 +1,4 @@
-"""What vLLM says of a sequence, as the outputs of a TokenEngine. Pure."""
+"""Converts vLLM's outputs to outputs of a TokenEngine. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASONS = {
 
 
 class VllmOutputReader:
-    """Of one sequence. vLLM tells that it has left the queue together with its first token."""
+    """Reads the outputs of one sequence. vLLM reports the end of queueing together with the first token."""
 
     def __init__(self, request: TokenRequest) -> None:
         self._request = request
@@ -28,7 +28,7 @@ class VllmOutputReader:
         self.has_started = False
 
     def read(self, output: RequestOutput) -> list[TokenOutput]:
-        """output: as `output_kind` DELTA has it, perhaps of several steps at once."""
+        """Read an output of `output_kind` DELTA, possibly of several steps."""
         id, completion = self._request.id, output.outputs[0]
         outputs: list[TokenOutput] = []
         if not self.has_started:
@@ -68,7 +68,7 @@ class VllmOutputReader:
 
 
 def _build_logprob(row: Mapping[int, Any], token: int, num_logprobs: int) -> TokenLogprob:
-    """row: what vLLM thought of this token, and of those that it thought likeliest."""
+    """Build a logprob. row: vLLM's logprobs of the token and the most likely alternatives."""
     sampled = row[token]
     ranked = sorted((other.rank, id, other.logprob) for id, other in row.items() if other.rank <= num_logprobs)
     return TokenLogprob(sampled.logprob, sampled.rank, tuple((id, logprob) for _, id, logprob in ranked[:num_logprobs]))

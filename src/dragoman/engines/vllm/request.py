@@ -1,4 +1,4 @@
-"""A TokenRequest in vLLM's words: its sampling parameters and its prompt."""
+"""Converts a TokenRequest to vLLM's sampling parameters and prompt."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from .backend import Prompt, SamplingParams, StructuredOutputs
 from .config import ReasoningDelimiters
 
 _EMPTY_SALTS = ("", "\n")
-"""What the pipeline makes of no salt of the server's and none of the client's."""
+"""The pipeline's salt if neither the server nor the client sets one."""
 
 _SEED_MASK = (1 << 63) - 1
-"""vLLM's seeds are 64-bit numbers of which -1 means none; here every number is a seed."""
+"""vLLM's seeds are 64-bit, and -1 means none; here every integer is a valid seed."""
 
 
 def build_sampling_params(
     request: TokenRequest, eos: int | None, delimiters: ReasoningDelimiters | None
 ) -> SamplingParams:
-    """eos: the one token that vLLM's grammars end with. marks: None where the engine limits no thoughts.
+    """Build sampling parameters.
 
-    Ends are the stop ids of the request alone: which tokens end an answer the pipeline knows. Raises RequestError
-    naming the field.
+    eos: the token that ends vLLM's grammars.
+    delimiters: None if the engine does not support reasoning budgets.
+
+    Only the request's stop ids end the output: the pipeline determines them.
+
+    Raises: RequestError naming the field.
     """
     sampling, stop_ids = request.sampling, request.stop_token_ids
     structured = None
@@ -44,7 +48,7 @@ def build_sampling_params(
             seed=None if sampling.seed is None else sampling.seed & _SEED_MASK,
             logit_bias=dict(sampling.logit_bias) or None,
             allowed_token_ids=None if sampling.allowed_token_ids is None else list(sampling.allowed_token_ids),
-            # vLLM's own field takes words and spells them; here they have been spelled.
+            # vLLM's public field takes words and tokenizes them; here they are token ids already.
             _bad_words_token_ids=[list(word) for word in sampling.bad_words] or None,
             max_tokens=request.max_tokens,
             min_tokens=request.min_tokens,
@@ -71,14 +75,14 @@ def build_prompt(request: TokenRequest) -> Prompt:
 
 
 def build_request_error(error: Exception) -> RequestError:
-    """The field that vLLM names, where it names one. What it was set to stays out of the message."""
+    """Build the error, with the field if vLLM names it. Values stay out of the message."""
     parameter: object = vars(error).get("parameter")
     message = str(error.args[0]) if error.args else str(error)
     return RequestError(message, param=parameter if isinstance(parameter, str) else None)
 
 
 def _build_structured_outputs(grammar: str) -> StructuredOutputs:
-    """vLLM asks llguidance, as the pipeline does, and so the same grammar allows the same tokens."""
+    """vLLM uses llguidance, as the pipeline does, so a grammar allows the same tokens."""
     if grammar.startswith("{"):
         raise Unsupported(
             "This model's engine does not support a grammar together with tools or reasoning.", param="response_format"
@@ -93,7 +97,7 @@ def _get_reasoning_budget(budget: ReasoningBudget, delimiters: ReasoningDelimite
 
 
 def _build_extra_args(request: TokenRequest) -> dict[str, Any] | None:
-    """Where vLLM's own server puts them."""
+    """Build extra arguments, placed as by vLLM's own server."""
     extras = dict(request.extras)
     extra_args: dict[str, Any] = {}
     if "vllm_xargs" in extras:

@@ -1,4 +1,4 @@
-"""What vLLM counts of its work, taken where its own Prometheus logger would take it."""
+"""Counters of vLLM, collected through its stat logger interface."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .backend import FinishedStats, IterationStats, SchedulerStats, VllmConfig
 
 
 class VllmCounters:
-    """One EngineStats for each of vLLM's engine cores. They outlive a restart."""
+    """One EngineStats for each engine core of vLLM. They persist over a restart."""
 
     def __init__(self) -> None:
         self._cores: dict[int, EngineStats] = {}
@@ -23,7 +23,7 @@ class VllmCounters:
         return self._cores.setdefault(index, EngineStats())
 
     def build_logger_class(self) -> type:
-        """A stat logger's class. It is a Prometheus logger to vLLM, which then adds none of its own."""
+        """Build a stat logger class. As a subclass of the Prometheus logger it keeps vLLM from adding its own."""
         counters = self
 
         class ForwardingLogger(backend.loggers.PrometheusStatLogger):  # pyright: ignore[reportUntypedBaseClass]

@@ -18,7 +18,7 @@ _SECONDS_PER_UNIT = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 class _Metadata(Struct):
-    """credit_phase: the older name of benchmark_phase."""
+    """Metadata of a record. credit_phase: the older name of benchmark_phase."""
 
     request_start_ns: int | None = None
     benchmark_phase: str | None = None

@@ -1,4 +1,4 @@
-"""Whose log it is, by what is in it. Pure."""
+"""Detection of a log's format by its contents. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ UNITS = tuple(table.UNITS)
 
 
 def read_any(data: bytes, *, unit: str = "s") -> MeasuredLog:
-    """unit: of times in a table whose columns do not tell theirs. Raises LogError."""
+    """Read a log of any supported format. unit: of times in a table whose columns do not name theirs. Raises
+    LogError."""
     if unit not in table.UNITS:
         raise LogError(f"unit {unit!r} is not one of {', '.join(UNITS)}")
     for reader in (recording, vllm_bench, guidellm, genai_perf, aiperf):

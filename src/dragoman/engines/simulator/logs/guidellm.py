@@ -16,7 +16,7 @@ FORMAT = "guidellm"
 
 
 class _Timings(Struct):
-    """first_iteration, last_iteration: of 0.3 and 0.4."""
+    """Timings of a request. first_iteration, last_iteration: of GuideLLM 0.3 and 0.4."""
 
     request_start: float | None = None
     first_token_iteration: float | None = None
@@ -30,7 +30,7 @@ class _Info(Struct):
 
 
 class _Item(Struct):
-    """start_time, first_token_time, last_token_time: of 0.2."""
+    """A request. start_time, first_token_time, last_token_time: of GuideLLM 0.2."""
 
     request_id: str | None = None
     prompt_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""What every reader gives: requests and their times on one clock that begins with the first arrival."""
+"""The common form of a log: requests and their times on one clock that starts with the first arrival."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..timing import Timing
 from ..workload import WorkloadRequest
 
 IDLE_SECONDS = 3600.0
-"""Seconds between two runs that are put one after the other: the server was idle."""
+"""Seconds of idle time between two joined runs."""
 MAX_MEAN_LATENCY = 3600.0
-"""Seconds of a mean latency that nobody measures: the unit must be another."""
+"""Seconds of mean latency above which the unit must be wrong."""
 
 
 class LogError(ValueError):
-    """A log that cannot be used; the message says what it lacks, and how it is had."""
+    """A log that cannot be used; the message names what is missing and how to record it."""
 
 
 class MeasuredLog(Struct, frozen=True):
-    """In order of arrival. format: whose file it was. notes: what a person should know of it."""
+    """A log in order of arrival. format: the tool that wrote it. notes: remarks for the user."""
 
     format: str
     requests: tuple[WorkloadRequest, ...]
@@ -37,8 +37,12 @@ def build_log(
     skipped: int = 0,
     extra: Sequence[WorkloadRequest] = (),
 ) -> MeasuredLog:
-    """Checked, sorted, re-based. skipped: requests without an answer. extra: what is known of the requests beyond
-    their counts, such as prefixes. Raises LogError.
+    """Validate and sort timings, and shift them to start at 0.
+
+    skipped: requests without a response.
+    extra: further data of the requests, such as prefixes.
+
+    Raises: LogError.
     """
     ordered = sorted(timings, key=lambda timing: timing.arrival_s)
     if not ordered:
@@ -95,7 +99,7 @@ def _shift(timing: Timing, by: float) -> Timing:
 
 
 def _build_request(timing: Timing, traced: WorkloadRequest | None) -> WorkloadRequest:
-    """As it arrived: what was measured of a conversation's pace stays, whatever a simulation would make of it."""
+    """Build a request at its measured arrival: measured think times stay, whatever a simulation would change."""
     plain = WorkloadRequest(timing.id, timing.arrival_s, timing.input_tokens, timing.output_tokens)
     if traced is None:
         return plain

@@ -1,6 +1,6 @@
-"""A recording of `dragoman record`: the streamed chats and completions in it. Pure.
+"""Reader of `dragoman record` files: the streamed chats and completions in them. Pure.
 
-The counts are the server's own, so the clients must have asked for them (`stream_options.include_usage`).
+Token counts are the server's, so the requests must set `stream_options.include_usage`.
 """
 
 from __future__ import annotations

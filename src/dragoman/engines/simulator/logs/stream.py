@@ -1,4 +1,4 @@
-"""What a streamed chat or completion tells of its tokens: when they came, and how many there were. Pure."""
+"""Token times and counts of a streamed chat or completion. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Choice(Struct):
 
     @property
     def has_token(self) -> bool:
-        """Whether a token came with it: the first chunk has a role only, the last a reason."""
+        """Whether the chunk has a token: the first chunk has a role only, the last a finish reason."""
         delta = self.delta or _Delta()
         return bool(self.text or delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
 
@@ -40,7 +40,7 @@ _CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 class StreamTimings:
-    """Hears events with their times. usage: None until one tells it. tokens: moments at which any came."""
+    """Collects events with their times. usage: None until an event has it. tokens: times at which tokens arrived."""
 
     def __init__(self, format: str) -> None:
         self.token_times: list[float] = []
@@ -48,7 +48,7 @@ class StreamTimings:
         self._format = format
 
     def feed(self, at: float, text: str) -> None:
-        """Whole lines of a stream, with or without `data:`. Raises LogError for one that is no chunk."""
+        """Feed whole lines of a stream, with or without `data:`. Raises LogError for an invalid chunk."""
         for line in text.splitlines():
             data = line.removeprefix("data:").strip()
             if not data.startswith("{"):

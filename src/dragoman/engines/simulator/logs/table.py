@@ -1,7 +1,7 @@
-"""A table of requests that anyone may have: CSV, JSON (a list, or an object of lists) or JSON Lines. Pure.
+"""A generic table of requests: CSV, JSON (a list, or an object of lists) or JSON Lines. Pure.
 
-A request needs a time of arrival, of its first and of its last token, and the counts of its tokens. Columns are known
-by many names; a name's ending tells its unit (`ttft_ms`, `latency_s`), otherwise it is the one that is given.
+A request needs the times of its arrival, first token and last token, and its token counts. Columns are recognized
+under many names; a suffix gives the unit (`ttft_ms`, `latency_s`), otherwise the default unit applies.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def read_json_lines(data: bytes, unit: str) -> MeasuredLog:
 
 
 def _read_prefixes(data: bytes) -> list[WorkloadRequest]:
-    """Lines that are also lines of a trace tell what the prompts share."""
+    """Read prefixes from lines that are also lines of a trace."""
     if b'"block_hashes"' not in data:
         return []
     try:
@@ -114,7 +114,7 @@ def _build_table_log(format: str, rows: Sequence[Row], unit: str, extra: Sequenc
 
 
 def _find_columns(row: Row) -> dict[str, tuple[str, str | None]]:
-    """For each quantity the column that has it, and the unit that its name tells."""
+    """Find the column of each quantity, and the unit in its name."""
     columns: dict[str, tuple[str, str | None]] = {}
     for column in row:
         normalized = re.sub(r"[\s.()\[\]-]+", "_", column.strip().lower()).strip("_")

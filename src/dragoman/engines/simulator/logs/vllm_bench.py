@@ -25,7 +25,7 @@ class _Result(Struct):
 
 
 def matches_format(data: bytes) -> bool:
-    """Summaries without details are recognised too, so that what they lack can be told."""
+    """Also matches summaries without details, so that the error can name `--save-detailed`."""
     return b'"request_throughput"' in data[:20_000] and b'"total_input_tokens"' in data[:20_000]
 
 
