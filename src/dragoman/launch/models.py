@@ -1,4 +1,4 @@
-"""Which engine MODEL means. Knows the kinds by their names; each is imported when it is chosen."""
+"""Selection of the engine for MODEL. Engine modules are imported only when chosen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder",
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
-    """Raises SettingsError where MODEL or an option of it cannot be used."""
+    """Build all configured models.
+
+    Raises:
+        SettingsError: MODEL or one of its options is invalid.
+    """
     if not settings.models.entries:
         return Models([_build_or_raise(settings, clock)])
     return Models(
@@ -33,8 +37,10 @@ def build_models(settings: Settings, clock: Clock) -> Models:
 
 
 def warn_unsupported(settings: Settings) -> None:
-    """Say which settings are told in vain: none of the engines heeds them. Under `--strict` that is a SettingsError, as
-    a parameter of a request is refused that would be ignored.
+    """Warn about settings that no configured engine supports.
+
+    Raises:
+        SettingsError: with `--strict`, which also rejects ignored request parameters.
     """
     entries = settings.models.entries
     kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [_parse_kind(settings.model)]
@@ -60,7 +66,7 @@ def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: st
 
 
 def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | ModelSpec:
-    """What is pinned is built at once; of the others only what they are is checked."""
+    """Build a pinned model at once; only validate the others, which load on demand."""
     entry_settings = settings.for_entry(entry)
     try:
         check_model(entry_settings.model)
@@ -77,7 +83,7 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
 
 
 def measure_weights(model: str) -> int:
-    """Bytes of the weights in a model's directory or file, whatever engine is named before it; 0 if there are none."""
+    """Bytes of the weights in a model's directory or file, with or without an engine prefix; 0 if there are none."""
     path = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
     if path is None:
         return 0
@@ -104,7 +110,11 @@ def _sentence(error: Exception) -> str:
 
 
 def check_model(model: str) -> None:
-    """Raise ValueError where MODEL names nothing that is here: a typo, a wrong path. Loads no engine."""
+    """Check MODEL without loading an engine.
+
+    Raises:
+        ValueError: it names no known engine, or its path does not exist.
+    """
     kind, rest = parse_model(model)
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
@@ -143,7 +153,12 @@ def _unknown(kind: str, rest: str) -> str:
 
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
-    """Blocking. Raises ValueError where there is no such engine, OSError and DragomanError where it cannot be had."""
+    """Build the model. Blocking.
+
+    Raises:
+        ValueError: MODEL or an option is invalid.
+        OSError, DragomanError: the engine cannot be loaded.
+    """
     check_model(settings.model)
     model = _build_by_kind(settings, clock)
     if model is None:
@@ -154,7 +169,11 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
 
 
 def parse_model(model: str) -> tuple[str, str]:
-    """The engine that MODEL means, by its name, and what that is told. Raises ValueError as `engine_of`."""
+    """Split MODEL into the engine's name and its argument.
+
+    Raises:
+        ValueError: as `detect_engine`.
+    """
     kind, _, rest = model.partition(":")
     if kind in ("scripted", "sim") or (kind in _DIRECTORY_ENGINES and rest) or model == "tiny":
         return kind, rest
@@ -168,7 +187,9 @@ def parse_model(model: str) -> tuple[str, str]:
 
 
 def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
-    """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
+    """Build the model by kind; None if there is no such engine. Engines are imported here, since some take seconds to
+    load.
+    """
     kind, rest = parse_model(settings.model)
     match kind:
         case "scripted":
@@ -188,7 +209,7 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
                 return _build_from_directory(kind, settings, clock, rest)
             except EngineError as error:
                 if kind == "tiny" and rest == settings.model:
-                    # Nobody named this engine; it was only the one that is always there.
+                    # The user did not choose this engine; it was the fallback.
                     raise EngineError(f"{error}; for other models: {OTHER_ENGINES}") from error
                 raise
         case "llamacpp" if rest:

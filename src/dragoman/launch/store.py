@@ -1,4 +1,4 @@
-"""The store that the settings ask for."""
+"""Builds the configured store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from .plugin import STORES, load_entry_point
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
-    """Not opened yet; None where nothing is to be kept. Raises SettingsError."""
+    """Build the store without opening it; None if storage is disabled.
+
+    Raises:
+        SettingsError: the setting is invalid or a driver is missing.
+    """
     bounds = Bounds(settings.store_max_records, settings.store_max_bytes, settings.store_ttl)
     kind, _, rest = settings.store.partition(":")
     match kind, rest:
@@ -42,7 +46,11 @@ def _build_postgres(dsn: str, bounds: Bounds) -> Store:
 
 
 async def check_store(store: Store) -> None:
-    """What cannot be opened is told before the server says that it serves. Raises SettingsError."""
+    """Open and close the store, so that errors are reported at startup.
+
+    Raises:
+        SettingsError: the store cannot be opened.
+    """
     try:
         await store.open()
     except StoreUnavailable as error:
