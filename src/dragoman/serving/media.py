@@ -1,8 +1,8 @@
-"""Brings here the media that a request only names: files that were uploaded, and what lies behind URLs.
+"""Resolves media that a request refers to: uploaded files and URLs.
 
-All of it is done before an engine is asked, and before the headers go out. What the model's engine cannot read is left
-as it is, and admission refuses it; but a file that is text becomes text. Knows nothing of what is in the media but what
-an image's first bytes say.
+Media are resolved before the engine is called and before headers are sent. Media that the engine does not support are
+left unchanged and rejected at admission, except that text files become text. Content is not interpreted beyond an
+image's first bytes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .fetch import Fetcher
 
 MAX_IMAGES = 100
-"""In one request: Anthropic's bound."""
+"""Per request; Anthropic's limit."""
 
 MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all that one request only names."""
+"""Bytes of all referenced media in one request."""
 _MAX_CONCURRENT = 4
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
 
@@ -40,8 +40,10 @@ _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Featu
 
 
 class MediaOptions(Struct, frozen=True):
-    """urls: what becomes of media behind URLs. They are refused, or fetched by this server, or passed on to an
-    upstream, which then decides. hosts: see `Fetcher`.
+    """Options for media.
+
+    urls: `refuse` URLs, `fetch` them, or `pass` them on to an upstream.
+    hosts: see `Fetcher`.
     """
 
     urls: Literal["refuse", "fetch", "pass"] = "refuse"
