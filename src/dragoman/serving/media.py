@@ -51,7 +51,7 @@ class MediaOptions(Struct, frozen=True):
 
 
 class MediaResolver:
-    """What this server does about media. fetcher: how it reaches them."""
+    """Resolves media in requests. fetcher: downloads URLs; created on first use if None."""
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
@@ -59,7 +59,13 @@ class MediaResolver:
     async def resolve_request(
         self, owner_files: OwnerFiles, model: ServedModel, request: GenerateRequest
     ) -> GenerateRequest:
-        """The request with its media in it. owned: what it may name. Raises RequestError."""
+        """Return the request with its media inline.
+
+        owner_files: the files that the request can refer to.
+
+        Raises:
+            RequestError: a medium is missing, too large or not allowed.
+        """
         if not isinstance(request.prompt, Conversation):
             return request
         prompt = await self.resolve_conversation(owner_files, model, request.prompt)
@@ -68,7 +74,7 @@ class MediaResolver:
     async def resolve_conversation(
         self, owner_files: OwnerFiles, model: ServedModel, conversation: Conversation
     ) -> Conversation:
-        """As `gathered`."""
+        """Return the conversation with its media inline. Raises as `resolve_request`."""
         features, pending, unreadable_files = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
         for index, medium in _iterate_media(conversation.messages):
@@ -100,7 +106,7 @@ class MediaResolver:
         return msgspec.structs.replace(conversation, messages=messages)
 
     async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
-        """Each once, some of them at the same time."""
+        """Resolve each medium once, several concurrently."""
         semaphore, total = asyncio.Semaphore(_MAX_CONCURRENT), 0
 
         async def resolve(medium: Medium, param: str) -> Medium:
@@ -131,7 +137,7 @@ class MediaResolver:
                 return medium
         match medium:
             case Image():
-                # What a web server or a file's name says of it is often wrong, and no word of the client's.
+                # Media types from web servers and file names are often wrong, so the bytes determine an image's type.
                 return msgspec.structs.replace(medium, source=check_image(InlineMedia(inline.data), param))
             case File():
                 return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
@@ -146,7 +152,7 @@ class MediaResolver:
                 code="invalid_image_url",
             )
         if self._fetcher is None:
-            # It brings a whole HTTP client, which a server that fetches nothing does not need.
+            # Imported lazily: it loads an HTTP client, which most servers do not need.
             from .fetch import Fetcher  # noqa: PLC0415
 
             self._fetcher = Fetcher(self._options.hosts)
@@ -154,7 +160,7 @@ class MediaResolver:
 
 
 def _decode_text(file: Medium) -> Text | None:
-    """For an engine that reads no files; None for one that is not text."""
+    """Decode a text file for an engine without file support; None if it is not text."""
     if not isinstance(file, File) or not isinstance(file.source, InlineMedia):
         return None
     media_type = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
@@ -167,7 +173,11 @@ def _decode_text(file: Medium) -> Text | None:
 
 
 async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[InlineMedia, str]:
-    """An uploaded file and its name. Raises RequestError."""
+    """Return an uploaded file and its name.
+
+    Raises:
+        RequestError: it does not exist or is too large.
+    """
     file = await owner_files.find(id)
     if file is None:
         raise RequestError(f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found")
@@ -183,7 +193,7 @@ async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[In
 
 
 def _iterate_media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
-    """Each with its message's place."""
+    """Iterate over media with the indices of their messages."""
     for index, message in enumerate(messages):
         for part in message.parts:
             for item in part.content if isinstance(part, ToolResult) else (part,):

@@ -1,4 +1,4 @@
-"""Handlers of the routes that generate nothing: models, tokenising, health."""
+"""Utility routes: models, tokenization, health, version."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..streaming import Responder
 from .messages import expand_thread
 
 MAX_DETOKENIZED = 131_072
-"""Ids in one call, unless the model's context holds more."""
+"""Maximum ids in one call, unless the model's context is longer."""
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:
-    """Patterns are no names that a client could ask for."""
+    """List names, aliases and adapters. Alias patterns are omitted, since they are not names of a model."""
     slots = http.service.models.slots
     names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
     slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
@@ -44,7 +44,7 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
-    """What one that is not loaded can do is known once it has been."""
+    """Capabilities are known only once the model has been loaded."""
     model, model_traits = slot.model, slot.summary
     return ModelCard(
         id=name,
@@ -60,7 +60,7 @@ def _build_card(slot: ModelSlot, name: str) -> ModelCard:
 
 
 def _find_root(model: ServedModel, name: str) -> str:
-    """Of an adapter: where it lies."""
+    """The path of an adapter, or else the root model."""
     path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
     return path or model.root or model.name
 
@@ -92,7 +92,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
-    """Exactly what the prompt of the same call would be."""
+    """Return the exact prompt length of the same call."""
     body, _ = await expand_thread(http, await http.read_json())
     call = read_count_tokens(body, build_reader_options(http))
     warnings = collect_warnings(call, strict=http.service.options.strict)
@@ -135,7 +135,7 @@ def _build_no_tokenizer_error() -> Unsupported:
 
 
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
-    """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
+    """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
@@ -153,7 +153,7 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def live(_: HttpRequest) -> JsonResponse | Responder:
-    """200 with an empty body as long as the process answers, whatever its engines do and also while it shuts down."""
+    """Liveness: 200 with an empty body as long as the process responds, also during shutdown."""
     return JsonResponse(b"")
 
 
@@ -165,7 +165,7 @@ Anthropic's clients   base_url = this address
 its models            GET /v1/models
 its state             GET /health
 """
-"""For whoever opens the address in a browser."""
+"""The index page for browsers."""
 
 
 async def show_index(_: HttpRequest) -> JsonResponse | Responder:
