@@ -34,9 +34,9 @@ class HttpConnection(asyncio.Protocol):
         "_context",
         "_deadline",
         "_exchange",
-        "_grown",
         "_is_closing",
         "_is_reading",
+        "_received_bytes",
         "_timeouts",
         "_unsent_bytes",
         "client",
@@ -55,7 +55,7 @@ class HttpConnection(asyncio.Protocol):
         self._body: BodyReader | None = None
         self._buffer = b""
         self._deadline: Deadlines[HttpConnection] | None = None
-        self._unsent_bytes = self._grown = 0
+        self._unsent_bytes = self._received_bytes = 0
         self._body_until = 0.0
         self._address: str | None = None
         self._is_reading = True
@@ -76,9 +76,9 @@ class HttpConnection(asyncio.Protocol):
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
-            self._turn_away()
+            self._reject_over_limit()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         self._context.connections.discard(self)
         self._context.release(self._address)
         self._set_deadline(None)
@@ -224,16 +224,16 @@ class HttpConnection(asyncio.Protocol):
             self._start_next_request()
 
     def _begin_waiting_for_body(self) -> None:
-        self._grown = 0
+        self._received_bytes = 0
         self._set_deadline(self._timeouts.body)
 
     def _note_growth(self, size: int) -> None:
         """Count received body bytes. A body that meets the minimum rate gets a new deadline."""
         limits = self._context.limits
-        self._grown += size
+        self._received_bytes += size
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
-        elif self._grown >= limits.body_rate * limits.body:
+        elif self._received_bytes >= limits.body_rate * limits.body:
             if self._context.loop.time() > self._body_until:
                 self.on_body_timeout()
             else:
@@ -276,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
         )
         self._linger()
 
-    def _turn_away(self) -> None:
+    def _reject_over_limit(self) -> None:
         """Reject a connection above the limit: with a 503, or with a reset when the server is flooded."""
         if self._context.is_flooded:
             self.abort(hard=True)

@@ -47,9 +47,9 @@ class ServerContext:
         return count <= self.limits.per_address and len(self.connections) <= self.limits.connections
 
     def release(self, host: str | None) -> None:
-        left = self._by_address.get(host or "", 0) - 1
-        if left > 0:
-            self._by_address[host or ""] = left
+        remaining = self._by_address.get(host or "", 0) - 1
+        if remaining > 0:
+            self._by_address[host or ""] = remaining
         else:
             self._by_address.pop(host or "", None)
 
@@ -75,11 +75,11 @@ class ServerContext:
         """Create the WebSocket protocol for an upgraded connection, which still counts for `host`."""
         protocol_class = cast("Callable[..., Any]", self.config.ws_protocol_class)
         protocol = protocol_class(config=self.config, server_state=self.state, app_state=self.lifespan_state)
-        lost = protocol.connection_lost
+        original_connection_lost = protocol.connection_lost
 
         def connection_lost(error: Exception | None) -> None:
             self.release(host)
-            lost(error)
+            original_connection_lost(error)
 
         protocol.connection_lost = connection_lost
         return cast("asyncio.Protocol", protocol)

@@ -188,12 +188,12 @@ def check_websocket(head: RequestHead) -> None:
 
 def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     """Check that the authority of an absolute-form target, which overrides Host, matches Host (RFC 9112, 3.2.2)."""
-    found = _AUTHORITY.match(url)
-    if found is None:
+    match = _AUTHORITY.match(url)
+    if match is None:
         return
-    port = _DEFAULT_PORT[found[1].lower()]
-    named = found[2].lower().removesuffix(port)
-    if any(value.lower().removesuffix(port) != named for name, value in headers if name == b"host"):
+    port = _DEFAULT_PORT[match[1].lower()]
+    authority = match[2].lower().removesuffix(port)
+    if any(value.lower().removesuffix(port) != authority for name, value in headers if name == b"host"):
         raise BadRequest(400, "The request target names another host than the Host header.")
 
 

@@ -40,17 +40,17 @@ def is_loopback(host: str) -> bool:
 
 def has_left(transport: asyncio.BaseTransport) -> bool:
     """Whether the peer has closed its sending side, even with unread bytes in the socket."""
-    lent = transport.get_extra_info("socket")
-    if lent is None or lent.fileno() < 0:
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
         return True
     if hasattr(select, "POLLRDHUP"):
         poller = select.poll()
-        poller.register(lent.fileno(), select.POLLRDHUP)
+        poller.register(sock.fileno(), select.POLLRDHUP)
         return bool(poller.poll(0))
     if sys.platform == "darwin":
         queue = select.kqueue()
         try:
-            events = queue.control([select.kevent(lent.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
+            events = queue.control([select.kevent(sock.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
         finally:
             queue.close()
         return any(event.flags & select.KQ_EV_EOF for event in events)
@@ -59,11 +59,11 @@ def has_left(transport: asyncio.BaseTransport) -> bool:
 
 def unread(transport: asyncio.BaseTransport) -> int:
     """Bytes in the socket's receive buffer; 0 where the platform does not report them."""
-    lent = transport.get_extra_info("socket")
-    if sys.platform == "win32" or lent is None:
+    sock = transport.get_extra_info("socket")
+    if sys.platform == "win32" or sock is None:
         return 0
     count = bytearray(4)
-    fcntl.ioctl(lent.fileno(), termios.FIONREAD, count)
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
 
 

@@ -132,7 +132,7 @@ def _build_vocabulary(metadata: GgufMetadata) -> GgufVocabulary:
         bos=metadata.get_number(key("bos_token_id")),
         eos=metadata.get_number(key("eos_token_id")),
         unknown=metadata.get_number(key("unknown_token_id")),
-        separator=metadata.get_number(key("seperator_token_id")),  # the key is spelled so
+        separator=metadata.get_number(key("seperator_token_id")),  # the misspelling is GGUF's
         add_bos=metadata.get_flag(key("add_bos_token")),
         add_eos=metadata.get_flag(key("add_eos_token")),
         add_space_prefix=space is not False,

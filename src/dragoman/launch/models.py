@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
-_OF_A_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
+_ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
 
 
@@ -71,7 +71,9 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
     try:
         check_model(entry_settings.model)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"models: {entry.name}: cannot serve {entry_settings.model}: {_sentence(error)}") from error
+        raise SettingsError(
+            f"models: {entry.name}: cannot serve {entry_settings.model}: {_format_error(error)}"
+        ) from error
     if entry.pinned:
         return _build_or_raise(entry_settings, clock)
     memory = measure_weights(entry_settings.model) if entry.memory is None else entry.memory
@@ -100,10 +102,10 @@ def _build_or_raise(settings: Settings, clock: Clock) -> ServedModel:
     try:
         return build(settings, clock)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"cannot serve {settings.model}: {_sentence(error)}") from error
+        raise SettingsError(f"cannot serve {settings.model}: {_format_error(error)}") from error
 
 
-def _sentence(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -120,20 +122,20 @@ def check_model(model: str) -> None:
         return
     if kind == "sim":
         if rest:
-            from ..engines.simulator.profile import load  # noqa: PLC0415 - numpy is slow to load
+            from ..engines.simulator.profile import load  # noqa: PLC0415 - numpy takes long to import
 
             load(rest)
     elif kind in ("scripted", "llamacpp"):
         if rest and not Path(rest).is_file():
             raise ValueError(f"{rest} does not exist")
-    elif kind in _OF_A_DIRECTORY:
+    elif kind in _ENGINES_WITH_DIRECTORY:
         if not rest:
             raise ValueError(f"`{kind}` needs a model: {kind}:DIRECTORY")
         check_directory(rest, "" if rest == model else kind)
     elif "/" in kind or Path(model).exists():
         check_directory(model)
     else:
-        raise ValueError(_unknown(kind, rest))
+        raise ValueError(_build_unknown_message(kind, rest))
 
 
 def is_installed(engine: str) -> bool:
@@ -141,15 +143,15 @@ def is_installed(engine: str) -> bool:
     return bool(entry_points(group=ENGINES, name=engine))
 
 
-def _unknown(kind: str, rest: str) -> str:
-    close = get_close_matches(kind, _ENGINES, n=1)
-    if not close:
+def _build_unknown_message(kind: str, rest: str) -> str:
+    matches = get_close_matches(kind, _ENGINES, n=1)
+    if not matches:
         return (
             f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model directory, a GGUF file, a URL, "
             "or ENGINE:DIRECTORY"
         )
-    rest = rest or ("DIRECTORY" if close[0] in _OF_A_DIRECTORY and close[0] != "tiny" else "")
-    return f"unknown engine or model `{kind}`; did you mean `{close[0]}{':' if rest else ''}{rest}`?"
+    rest = rest or ("DIRECTORY" if matches[0] in _ENGINES_WITH_DIRECTORY and matches[0] != "tiny" else "")
+    return f"unknown engine or model `{kind}`; did you mean `{matches[0]}{':' if rest else ''}{rest}`?"
 
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
@@ -162,7 +164,7 @@ def build(settings: Settings, clock: Clock) -> ServedModel:
     check_model(settings.model)
     model = _build_by_kind(settings, clock)
     if model is None:
-        raise ValueError(_unknown(*parse_model(settings.model)))
+        raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
     return model

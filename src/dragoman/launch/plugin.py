@@ -68,7 +68,7 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     built = factory(argument, settings)
     if isinstance(built, ServedModel):
         return built
-    limit = _context_length(built, settings.max_model_len)
+    limit = _resolve_context_length(built, settings.max_model_len)
     if not isinstance(built, Engine):
         if isinstance(built, Executor):
             return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
@@ -80,15 +80,15 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
 
 
-def _context_length(made: object, wanted: int | None) -> int:
+def _resolve_context_length(built: object, max_model_len: int | None) -> int:
     """Return the context length in tokens.
 
     Raises:
         ValueError: `max_model_len` exceeds the engine's context length.
     """
-    if not isinstance(made, HasContextLength):
-        return wanted or UNKNOWN_LENGTH
-    own = made.max_model_len
-    if wanted is not None and wanted > own:
-        raise ValueError(f"--max-model-len {wanted} exceeds the engine's context length of {own} tokens")
-    return wanted or own
+    if not isinstance(built, HasContextLength):
+        return max_model_len or UNKNOWN_LENGTH
+    own_length = built.max_model_len
+    if max_model_len is not None and max_model_len > own_length:
+        raise ValueError(f"--max-model-len {max_model_len} exceeds the engine's context length of {own_length} tokens")
+    return max_model_len or own_length

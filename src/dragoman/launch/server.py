@@ -122,7 +122,7 @@ def _expand_instances(settings: Settings) -> list[Settings]:
     """Return the settings of each server in this process."""
     if not settings.instances.items:
         return [settings]
-    from .instances import expand_instances  # noqa: PLC0415 - it brings parts of the simulator
+    from .instances import expand_instances  # noqa: PLC0415 - it imports parts of the simulator
 
     try:
         return expand_instances(settings)
@@ -204,7 +204,7 @@ class Server(uvicorn.Server):
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - so it is named in uvicorn
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
         """First signal: graceful shutdown. Second: stop without waiting. Third: exit immediately without cleanup.
 
         Does not record the signal: uvicorn re-raises recorded signals at exit, which would look like a failure.

@@ -39,7 +39,7 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
 
 def _build_postgres(dsn: str, bounds: Bounds) -> Store:
     try:
-        from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
+        from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
     except ImportError as error:
         raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
     return PostgresStore(dsn, bounds)

@@ -28,17 +28,17 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     close_timeout: float
     _fragments = 0
     _pending = 0
-    _seen = 0
+    _pending_at_deadline = 0
     """`_pending` when the deadline was last set."""
     _count: Callable[[int], bool] | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(self.limits.head_timeout, self._handshake_is_late)
+        self._deadline = self.loop.call_later(self.limits.head_timeout, self._on_handshake_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._discard_message()
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
@@ -103,25 +103,25 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             self._begin_deadline()
 
     def _begin_deadline(self) -> None:
-        self._seen = self._pending
-        self._deadline = self.loop.call_later(self.limits.body, self._message_is_late)
+        self._pending_at_deadline = self._pending
+        self._deadline = self.loop.call_later(self.limits.body, self._on_message_timeout)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _handshake_is_late(self) -> None:
+    def _on_handshake_timeout(self) -> None:
         self._deadline = None
         if not self.handshake_complete:
             self.transport.abort()
 
-    def _message_is_late(self) -> None:
+    def _on_message_timeout(self) -> None:
         """Close the connection unless the message has met the minimum rate, or reading is paused and nothing can
         arrive.
         """
         self._deadline = None
-        if self.read_paused or self._pending - self._seen >= self.limits.body_rate * self.limits.body:
+        if self.read_paused or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body:
             self._begin_deadline()
         elif self._pending:
             self._fail(1008, "the message takes too long")
@@ -136,10 +136,10 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        self._forget()
+        self._discard_message()
         self.transport.close()
 
-    def _forget(self) -> None:
+    def _discard_message(self) -> None:
         """Discard an incomplete message."""
         self._end_deadline()
         self._fragments, self.frames = 0, []

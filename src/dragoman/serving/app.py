@@ -238,7 +238,7 @@ class Router:
             return exact
         for route, endpoint in self._routes:
             match, child_scope = route.matches(scope)
-            if match is not Match.NONE:  # the endpoint itself looks at the method
+            if match is not Match.NONE:  # the endpoint checks the method
                 scope["path_params"] = child_scope["path_params"]
                 return endpoint
         return self._fallback

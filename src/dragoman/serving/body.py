@@ -21,10 +21,10 @@ class ClientGone(Exception):
 
 
 class BodyMemoryBudget:
-    """The memory for all request bodies in flight, in bytes. A single body may exceed `most`."""
+    """The memory for all request bodies in flight, in bytes. A single body may exceed `limit`."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.used = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
 
 
 class BodyMemoryShare:
@@ -42,7 +42,7 @@ class BodyMemoryShare:
             Overloaded: the budget is exhausted.
         """
         budget, used_by_others = self._budget, self._budget.used - self._reserved
-        if size > self._reserved and used_by_others and used_by_others + size > budget.most:
+        if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
             raise Overloaded("The memory for request bodies is exhausted; retry later.")
         budget.used, self._reserved = used_by_others + size, size
 

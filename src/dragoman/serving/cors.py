@@ -64,7 +64,7 @@ class CorsPolicy:
 
         None for any other request, and for a preflight from an origin that is not allowed.
         """
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._lets(headers):
+        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._allows_request(headers):
             return None
         response_headers = [
             (b"access-control-allow-methods", ", ".join(methods).encode()),
@@ -95,17 +95,17 @@ class CorsPolicy:
             return
         origins = headers.getlist("origin")
         if not all(self._is_allowed(origin.lower(), headers) for origin in origins):
-            raise _foreign()
+            raise _build_foreign_origin_error()
         if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
             return
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
-            raise _foreign()
+            raise _build_foreign_origin_error()
 
     def _is_allowed(self, origin: str, headers: Headers) -> bool:
         return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
 
-    def _lets(self, headers: Headers) -> bool:
+    def _allows_request(self, headers: Headers) -> bool:
         return "*" in self._allowed or self._find_allowed_origin(headers) is not None
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
@@ -114,5 +114,5 @@ class CorsPolicy:
         return origins[0] if len(origins) == 1 and origins[0].lower() in self._allowed else None
 
 
-def _foreign() -> PermissionDenied:
+def _build_foreign_origin_error() -> PermissionDenied:
     return PermissionDenied("Pages of other origins may not send requests to this server. See --allowed-origins.")

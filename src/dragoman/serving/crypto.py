@@ -54,7 +54,7 @@ class OwnerSealer:
         return base64.b64encode(SEALED_PREFIX + nonce + ciphertext).decode()
 
     def unseal(self, purpose: Purpose, sealed: str) -> str | None:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_derived`
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_derive_key`
 
         data = _decode_base64(sealed)
         nonce, ciphertext = data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :]

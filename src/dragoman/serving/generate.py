@@ -222,18 +222,18 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
     )
 
 
-def request_timeout(party: RequestContext) -> float | None:
+def request_timeout(context: RequestContext) -> float | None:
     """Return the timeout in seconds: the server's limit, or less if the client requests it.
 
     Raises:
         RequestError: the header is malformed.
     """
-    most, given = party.service.options.request_timeout, party.headers.get(TIMEOUT_HEADER)
-    if given is None:
-        return most
-    if not _SECONDS.fullmatch(given) or not float(given):
+    limit, requested = context.service.options.request_timeout, context.headers.get(TIMEOUT_HEADER)
+    if requested is None:
+        return limit
+    if not _SECONDS.fullmatch(requested) or not float(requested):
         raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
-    return float(given) if most is None else min(float(given), most)
+    return float(requested) if limit is None else min(float(requested), limit)
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:

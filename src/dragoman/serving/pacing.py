@@ -35,7 +35,7 @@ class StartLimiter:
         self._available = self._starts_per_turn
         while self._waiters and self._available:
             waiter = self._waiters.popleft()
-            if not waiter.done():  # it is if whoever waited was cancelled
+            if not waiter.done():  # a cancelled waiter is done
                 waiter.set_result(None)
                 self._available -= 1
         self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn

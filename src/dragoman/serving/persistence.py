@@ -16,15 +16,15 @@ async def persist_before_finish(batches: EventBatches, persist: Callable[[Reply]
 
     An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
     """
-    fold = ReplyBuilder()
+    builder = ReplyBuilder()
     async with aclosing(batches):
         async for batch in batches:
             for event in batch:
-                fold.feed(event)
+                builder.feed(event)
             if not isinstance(batch[-1], Finished):
                 yield batch
                 continue
             if batch[:-1]:
                 yield batch[:-1]
-            await persist(fold.build())
+            await persist(builder.build())
             yield batch[-1:]

@@ -264,12 +264,12 @@ class GenerationResponder(Responder):
         await self._write(writer.end, more_body=False)
 
     async def _collect(self) -> None:
-        fold = ReplyBuilder()
+        builder = ReplyBuilder()
         async for batch in self._batches:
             for event in batch:
-                fold.feed(event)
+                builder.feed(event)
         assert self._response_start is not None
-        await self._send_whole(200, self._response_start.headers, self._writer.render_full(fold.build()))
+        await self._send_whole(200, self._response_start.headers, self._writer.render_full(builder.build()))
 
 
 class ReplayResponder(Responder):

@@ -165,7 +165,7 @@ class _HangingProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transports.add(self._transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - so it is named in asyncio
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         if self._transport is not None:
             self._transports.discard(self._transport)
 

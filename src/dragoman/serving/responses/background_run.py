@@ -61,15 +61,15 @@ class _BackgroundRun:
                 await asyncio.gather(self._store_task, return_exceptions=True)
 
     async def _generate(self) -> None:
-        writer, fold = self._turn.writer, ReplyBuilder()
+        writer, builder = self._turn.writer, ReplyBuilder()
         async with aclosing(self._turn.admitted.run.batches) as batches:
             async for batch in batches:
                 for event in batch:
-                    fold.feed(event)
+                    builder.feed(event)
                 *earlier, last = batch
                 self._append_events(earlier)
                 if isinstance(last, Finished):
-                    reply = fold.build()
+                    reply = builder.build()
                     self._turn.record_sampled_ids(reply)
                     response_object = writer.render_full(reply)
                     await self._finish(response_object, writer.feed(last))

@@ -45,17 +45,17 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
     """Capabilities are known only once the model has been loaded."""
-    model, model_traits = slot.model, slot.summary
+    model, summary = slot.model, slot.summary
     return ModelCard(
         id=name,
         created=slot.created,
         owned_by="dragoman" if model is None else model.owned_by,
         root=slot.name if model is None else _find_root(model, name),
         parent=None if name == slot.name else slot.name,
-        max_model_len=None if model_traits is None else model_traits.max_model_len,
+        max_model_len=None if summary is None else summary.max_model_len,
         state=slot.state.value,
         aliases=slot.aliases,
-        capabilities=None if model_traits is None else model_traits.capabilities,
+        capabilities=None if summary is None else summary.capabilities,
     )
 
 
@@ -113,11 +113,11 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.reader_options)
     reject_unknown_fields(call.unknown, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
-    tokenizer, most = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
+    tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
         raise _build_no_tokenizer_error()
-    if len(call.tokens) > most:
-        message = f"`tokens` has {len(call.tokens)} ids; at most {most} are decoded at a time."
+    if len(call.tokens) > max_ids:
+        message = f"`tokens` has {len(call.tokens)} ids; at most {max_ids} are decoded at a time."
         raise RequestError(message, param="tokens")
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
@@ -139,11 +139,11 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
-    for place in http.service.models.slots:
-        if place.stalled_for > limit:
-            running = 0 if place.model is None else place.model.progress.running
-            reason = f"{running} requests are running, and nothing has come of them for {place.stalled_for:.0f} s"
-            return JsonResponse(msgspec.json.encode({"model": place.name, "reason": reason}), 503)
+    for slot in http.service.models.slots:
+        if slot.stalled_for > limit:
+            running = 0 if slot.model is None else slot.model.progress.running
+            reason = f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
+            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": reason}), 503)
     for model in http.service.models:
         for engine in model.engines:
             state = engine.health()
