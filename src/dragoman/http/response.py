@@ -45,9 +45,7 @@ class ContentLengthFraming:
         self._remaining = length
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """Raises:
-        RuntimeError: the body is longer or shorter than Content-Length.
-        """
+        """Raises RuntimeError: the body is longer or shorter than Content-Length."""
         self._remaining -= len(body)
         if self._remaining < 0:
             raise RuntimeError("Response content longer than Content-Length")
@@ -80,9 +78,7 @@ class NoContentFraming:
     __slots__ = ()
 
     def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
-        """Raises:
-        RuntimeError: there is a body.
-        """
+        """Raises RuntimeError: there is a body."""
         if body:
             raise RuntimeError("Response content where its status allows none")
         return b""

@@ -30,8 +30,7 @@ May raise ValueError.
 """
 
 UNKNOWN_LENGTH = 131_072
-"""Context length in tokens if neither the engine nor the settings state one; the engine itself rejects longer
-
+"""Context length in tokens if neither the engine nor the settings state one; the engine rejects longer
 requests.
 """
 

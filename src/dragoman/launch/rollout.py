@@ -16,9 +16,7 @@ from .model_builder import build_token_model
 def build_executor_model(
     settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
 ) -> ServedModel:
-    """Raises:
-    OSError, ValueError, EngineError: the tokenizer cannot be loaded.
-    """
+    """Raises OSError, ValueError, EngineError: the tokenizer cannot be loaded."""
     directory = Path(executor.tokenizer)
     engine = RolloutEngine(
         executor,

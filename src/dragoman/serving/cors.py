@@ -37,9 +37,7 @@ class CorsPolicy:
     """
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        """Raises:
-        ValueError: an origin has a form that no browser sends.
-        """
+        """Raises ValueError: an origin has a form that no browser sends."""
         for origin in allowed:
             if not _ORIGIN.fullmatch(origin.lower()):
                 raise ValueError(f"an origin is SCHEME://HOST[:PORT] without a path, or *; not {origin}")

@@ -254,9 +254,7 @@ class RequestLifecycle:
         self.client = http.client
 
     async def respond(self) -> Responder | CompleteResponse:
-        """Raises:
-        ClientGone: the client has disconnected.
-        """
+        """Raises ClientGone: the client has disconnected."""
         http, self._http = self._http, None
         assert http is not None
         return build_response(

@@ -155,9 +155,7 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
 
 
 def find_file_part(form: FormData) -> UploadFile:
-    """Raises:
-    RequestError: the form has no file.
-    """
+    """Raises RequestError: the form has no file."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise missing_parameter("file")

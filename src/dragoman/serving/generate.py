@@ -89,9 +89,7 @@ def build_reader_options(context: RequestContext) -> ReaderOptions:
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
-    """Raises:
-    ModelNotFound: the model is unknown.
-    """
+    """Raises ModelNotFound: the model is unknown."""
     service = context.service
     requested_model = call.requests[0].model
     slot = service.models.find_slot(requested_model)

@@ -94,9 +94,7 @@ class RecordLease:
         self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
 
     async def reload(self) -> None:
-        """Raises:
-        CommitConflict: the record is gone, or another process has claimed it.
-        """
+        """Raises CommitConflict: the record is gone, or another process has claimed it."""
         record = await self._store.get(self.key)
         if record is None or record.run != self._store.run:
             raise CommitConflict(Delete(self.key), None if record is None else record.state)

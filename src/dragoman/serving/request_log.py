@@ -76,9 +76,7 @@ class RequestLog:
     """The log file. Opened for appending only, so that it can be rotated by copying and truncating."""
 
     def __init__(self, path: Path, queue_size: int = QUEUE_SIZE) -> None:
-        """Raises:
-        OSError: the file cannot be written.
-        """
+        """Raises OSError: the file cannot be written."""
         self._file = path.open("ab", buffering=0)
         self._lines: queue.Queue[RequestLogLine | None] = queue.Queue(queue_size)
         self._dropped = 0

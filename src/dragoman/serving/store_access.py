@@ -15,9 +15,7 @@ _BATCH_SIZE = 100
 
 
 def require_store(context: RequestContext) -> Store:
-    """Raises:
-    Unsupported: storage is disabled.
-    """
+    """Raises Unsupported: storage is disabled."""
     if context.service.store is None:
         raise Unsupported("This request requires a store, and this server has none (--store none).")
     return context.service.store

@@ -59,9 +59,8 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
 
 
 def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
-    """Raises:
-    PermissionDenied: the path is not below --weights-dir, or that is not set.
-    RequestError: the path does not exist.
+    """Raises PermissionDenied: the path is not below --weights-dir, or that is not set; RequestError: the path does not
+    exist.
     """
     root = http.service.options.weights_dir
     if root is None:

@@ -130,9 +130,7 @@ class ServerPorts:
             schedule.port.close()
 
     def _plan(self, own_port: ServerPort, commands: Sequence[PortCommand]) -> dict[ServerPort, list[PlannedChange]]:
-        """Raises:
-        RequestError: a port is not in this process, or commands overlap.
-        """
+        """Raises RequestError: a port is not in this process, or commands overlap."""
         ports_by_number = {port.port: port for port in self.ports}
         commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
         for command in commands:

@@ -35,9 +35,7 @@ async def apply_commands(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _parse_commands(value: object) -> list[PortCommand]:
-    """Raises:
-    RequestError: a command is malformed.
-    """
+    """Raises RequestError: a command is malformed."""
     try:
         return msgspec.convert(value if isinstance(value, list) else [value], list[PortCommand])
     except msgspec.ValidationError as error:

@@ -55,9 +55,7 @@ class BackgroundRuns:
                 await self.finalize(key, EngineError("The server was stopped before the response was finished."))
 
     def check_limit(self) -> None:
-        """Raises:
-        RateLimited: the limit is reached.
-        """
+        """Raises RateLimited: the limit is reached."""
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 

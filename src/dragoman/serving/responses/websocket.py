@@ -38,7 +38,6 @@ FINISH_MESSAGE = "dragoman.finish"
 """A message type with which a stopping server ends a connection: at once, or after the current response."""
 PENDING = "dragoman.pending"
 """A scope extension: registers a function that the server calls with the received bytes of an incomplete message
-
 whenever they change. It returns whether the memory budget allows them; otherwise the server closes the connection.
 """
 RESTART_CLOSE_CODE = 1012

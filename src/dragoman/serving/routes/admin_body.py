@@ -31,9 +31,7 @@ async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:
-    """Raises:
-    RequestError: the version is empty or too long.
-    """
+    """Raises RequestError: the version is empty or too long."""
     if text is not None and not 0 < len(text) <= MAX_VERSION_LENGTH:
         raise RequestError(f"`{param}` has 1 to {MAX_VERSION_LENGTH} characters.", param=param)
     return text

@@ -79,9 +79,7 @@ def _build_persist(
 
 
 def _require_store(http: HttpRequest) -> Store:
-    """Raises:
-    ThreadUnsupported: storage is disabled; the official SDK then sends the whole conversation.
-    """
+    """Raises ThreadUnsupported: storage is disabled; the official SDK then sends the whole conversation."""
     if http.service.store is None:
         raise ThreadUnsupported
     return http.service.store
