@@ -201,14 +201,14 @@ MUTANTS = (
     Mutant(
         "a body may come a byte at a time for ever",
         "http/connection.py",
-        "        elif self._grown >= limits.body_rate * limits.body:\n",
-        "        elif self._grown:\n",
+        "        elif self._received_bytes >= limits.body_rate * limits.body:\n",
+        "        elif self._received_bytes:\n",
         ("tests/hardening/test_connections.py",),
     ),
     Mutant(
         "connections are taken without number",
         "http/connection.py",
-        "        if not self._context.admit(self._address):\n            self._turn_away()\n",
+        "        if not self._context.admit(self._address):\n            self._reject_over_limit()\n",
         "",
         ("tests/hardening/test_connections.py",),
     ),
@@ -432,7 +432,7 @@ MUTANTS = (
     Mutant(
         "each body is bounded, and all of them together are not (vLLM CVE-2025-48956)",
         "serving/body.py",
-        "        if size > self._reserved and used_by_others and used_by_others + size > budget.most:\n",
+        "        if size > self._reserved and used_by_others and used_by_others + size > budget.limit:\n",
         "        if used_by_others < 0:\n",
         ("tests/hardening/test_body_sizes.py",),
     ),
@@ -1130,8 +1130,8 @@ MUTANTS = (
     Mutant(
         "a response is acknowledged before it is stored (vllm-mlx loses turns)",
         "serving/persistence.py",
-        "            await persist(fold.build())\n            yield batch[-1:]\n",
-        "            yield batch[-1:]\n            await persist(fold.build())\n",
+        "            await persist(builder.build())\n            yield batch[-1:]\n",
+        "            yield batch[-1:]\n            await persist(builder.build())\n",
         ("tests/serving/responses/test_stored.py",),
     ),
     Mutant(

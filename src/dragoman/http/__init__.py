@@ -1,1 +1,1 @@
-"""HTTP/1.1 towards clients, beneath any ASGI application. Knows sockets and ASGI, and nothing of what is served."""
+"""HTTP/1.1 server protocol for any ASGI application. Handles sockets and ASGI messages only, no application logic."""

@@ -1,6 +1,6 @@
-"""Where a request's body ends, and what is in it: counted or chunked. Pure; nothing is kept but the position.
+"""Body readers: find where a request's body ends and decode it, by Content-Length or chunked. Pure state machines.
 
-What follows the body in the same bytes is given back: it is the next request.
+Bytes after the body belong to the next request and are returned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from .bad_request import BadRequest
 
 MAX_LINE = 1024
-"""Bytes of a line that tells a chunk's size."""
+"""Bytes of a chunk-size line."""
 MAX_TRAILERS = 8 * 1024
 
 _CHUNK_SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
@@ -18,7 +18,7 @@ _TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]
 
 
 class ContentLengthReader:
-    """A body of so many bytes."""
+    """Reads a body of a fixed length (RFC 9112, 6.2)."""
 
     __slots__ = ("_remaining",)
 
@@ -26,7 +26,7 @@ class ContentLengthReader:
         self._remaining = length
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """What of it is body, and what comes after the body: None while that is not over."""
+        """Return the body's bytes in `data` and what follows the body, or None while the body is incomplete."""
         remaining = self._remaining
         if len(data) < remaining:
             self._remaining -= len(data)
@@ -35,18 +35,22 @@ class ContentLengthReader:
 
 
 class ChunkedReader:
-    """A body in chunks (RFC 9112, 7.1). Extensions and trailers are checked and dropped."""
+    """Reads a chunked body (RFC 9112, 7.1). Extensions and trailers are validated and dropped."""
 
     __slots__ = ("_parse_next", "_partial_line", "_remaining", "_trailer_bytes")
 
     def __init__(self) -> None:
         self._remaining = self._trailer_bytes = 0
         self._partial_line = b""
-        # A plain function: bound to this body it would be a cycle.
+        # A plain function: a bound method would make a reference cycle.
         self._parse_next = ChunkedReader._parse_size
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
-        """As `Counted.feed`. Raises Refused."""
+        """As `ContentLengthReader.feed`.
+
+        Raises:
+            BadRequest: the chunked coding is malformed.
+        """
         chunks: list[bytes] = []
         offset = 0
         while offset < len(data):
@@ -61,7 +65,7 @@ class ChunkedReader:
         return b"".join(chunks), None
 
     def _take_line(self, data: bytes, offset: int) -> tuple[bytes | None, int]:
-        """The line that begins at `at`, with its end, and where the next begins; None while it has no end."""
+        """Return the line at `offset` with its CRLF (None while incomplete) and the offset of the next line."""
         end = data.find(b"\n", offset) + 1
         line = self._partial_line + data[offset : end or len(data)]
         if len(line) > (2 if self._parse_next is ChunkedReader._parse_chunk_end else MAX_LINE):

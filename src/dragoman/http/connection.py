@@ -1,12 +1,11 @@
-"""A client's connection: which bytes belong to which request, when to read on, when to give up.
+"""A client's connection: splits bytes into requests, controls reading and enforces deadlines.
 
-    head ---> body ---> (answered) ---> head ...
+    head ---> body ---> (responded) ---> head ...
       |         |            |
-      +---------+------------+--> closed: refused, too slow, told not to be kept, gone
+      +---------+------------+--> closed: rejected, timed out, no keep-alive, disconnected
 
-While an answer is written it holds no parser, no headers and no timer. Bytes of a request that comes before the answer
-to the one before it are kept as they came, up to a limit; reading pauses there, and the socket is asked now and then
-whether the client has left.
+While a response is written the connection holds no parser, no headers and no timer. Bytes of a pipelined request are
+buffered up to a limit; then reading pauses, and the socket is polled for a disconnect.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .wakeup import Wakeup
 
 
 class HttpConnection(asyncio.Protocol):
-    """What uvicorn's server makes for every client."""
+    """The protocol that uvicorn's server creates for every client."""
 
     __slots__ = (
         "_address",
@@ -35,9 +34,9 @@ class HttpConnection(asyncio.Protocol):
         "_context",
         "_deadline",
         "_exchange",
-        "_grown",
         "_is_closing",
         "_is_reading",
+        "_received_bytes",
         "_timeouts",
         "_unsent_bytes",
         "client",
@@ -56,7 +55,7 @@ class HttpConnection(asyncio.Protocol):
         self._body: BodyReader | None = None
         self._buffer = b""
         self._deadline: Deadlines[HttpConnection] | None = None
-        self._unsent_bytes = self._grown = 0
+        self._unsent_bytes = self._received_bytes = 0
         self._body_until = 0.0
         self._address: str | None = None
         self._is_reading = True
@@ -66,7 +65,7 @@ class HttpConnection(asyncio.Protocol):
         self.server: Address | None = None
         self.writable = Wakeup()
 
-    # What asyncio and uvicorn tell.
+    # Callbacks of asyncio and uvicorn.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.transport = transport
@@ -77,9 +76,9 @@ class HttpConnection(asyncio.Protocol):
         self._address = None if self.client is None else self.client[0]
         self._set_deadline(self._timeouts.head)
         if not self._context.admit(self._address):
-            self._turn_away()
+            self._reject_over_limit()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio calls it so
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         self._context.connections.discard(self)
         self._context.release(self._address)
         self._set_deadline(None)
@@ -88,7 +87,7 @@ class HttpConnection(asyncio.Protocol):
         self._disconnect_exchange()
 
     def eof_received(self) -> None:
-        """Whoever has no more to say is gone: the transport closes."""
+        """A half-closed connection counts as a disconnect: the transport closes."""
         self._close()
 
     def data_received(self, data: bytes) -> None:
@@ -111,13 +110,13 @@ class HttpConnection(asyncio.Protocol):
         self.writable.notify_all()
 
     def shutdown(self) -> None:
-        """The server ends: what is asked is answered, and nothing after it."""
+        """Graceful shutdown: finish the current response and accept no further request."""
         if self._exchange is None:
             self._close()
         else:
             self._exchange.keeps_alive = False
 
-    # What the exchange wants.
+    # Callbacks of the exchange.
 
     def resume_body(self) -> None:
         self._resume_reading()
@@ -132,7 +131,7 @@ class HttpConnection(asyncio.Protocol):
         if self._body is None:
             self._start_next_request() if keeps_alive else self._close()
         elif keeps_alive:
-            # Nobody reads the rest of this body, but the next request is behind it.
+            # The rest of this body is discarded, but the next request is behind it.
             self._resume_reading()
             self._set_deadline(self._timeouts.linger)
         else:
@@ -147,10 +146,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._close()
 
-    # What becomes of bytes.
+    # Parsing.
 
     def _feed_head(self, data: bytes) -> None:
-        """Of bytes that may be the beginning of a head, a head, or more. Empty lines before one are skipped."""
+        """Parse `data` as all or part of a head, or more. Skips empty lines before the request line (RFC 9112, 2.2)."""
         checked_bytes = len(self._buffer)
         data = self._buffer + data if checked_bytes else data.lstrip(b"\r\n")
         try:
@@ -172,7 +171,13 @@ class HttpConnection(asyncio.Protocol):
             self._start_exchange(head)
 
     def _find_head_end(self, data: bytes, checked_bytes: int) -> int:
-        """0: it has not come. known: bytes that had been looked at before. Raises Refused."""
+        """Return the length of the head, or 0 while it is incomplete.
+
+        checked_bytes: bytes that an earlier call has checked.
+
+        Raises:
+            BadRequest: the head is too large or malformed.
+        """
         end = data.find(HEAD_END, max(0, checked_bytes - len(HEAD_END) + 1)) + len(HEAD_END)
         is_complete = end >= len(HEAD_END)
         limit = self._context.limits.max_head_bytes
@@ -219,23 +224,23 @@ class HttpConnection(asyncio.Protocol):
             self._start_next_request()
 
     def _begin_waiting_for_body(self) -> None:
-        self._grown = 0
+        self._received_bytes = 0
         self._set_deadline(self._timeouts.body)
 
     def _note_growth(self, size: int) -> None:
-        """Of the body that is waited for. Once it has grown enough it has as much time again."""
+        """Count received body bytes. A body that meets the minimum rate gets a new deadline."""
         limits = self._context.limits
-        self._grown += size
+        self._received_bytes += size
         if self._deadline is not self._timeouts.body:
             self._begin_waiting_for_body()
-        elif self._grown >= limits.body_rate * limits.body:
+        elif self._received_bytes >= limits.body_rate * limits.body:
             if self._context.loop.time() > self._body_until:
                 self.on_body_timeout()
             else:
                 self._begin_waiting_for_body()
 
     def _buffer_pipelined(self, data: bytes) -> None:
-        """The next request's, until this one is answered."""
+        """Buffer bytes of the next request until this response is complete."""
         self._buffer += data
         if len(self._buffer) > self._context.limits.max_buffered_bytes:
             self._pause_reading()
@@ -248,7 +253,9 @@ class HttpConnection(asyncio.Protocol):
             self._feed_head(buffered)
 
     def _upgrade_to_websocket(self, head: RequestHead, rest: bytes) -> None:
-        """uvicorn's own protocol goes on, from the request's first byte. It wants names of headers in lower case."""
+        """Hand over to uvicorn's WebSocket protocol, from the request's first byte. It requires lower-case header
+        names.
+        """
         self._set_deadline(None)
         self._context.connections.discard(self)
         protocol = self._context.build_websocket(self._address)
@@ -256,7 +263,7 @@ class HttpConnection(asyncio.Protocol):
         protocol.data_received(head.encode() + rest)
         self.transport.set_protocol(protocol)
 
-    # How it ends.
+    # Closing.
 
     def _reject(self, error: BadRequest) -> None:
         log.warning("Invalid HTTP request received: %s", error.message)
@@ -269,8 +276,8 @@ class HttpConnection(asyncio.Protocol):
         )
         self._linger()
 
-    def _turn_away(self) -> None:
-        """One connection too many. That it is told so is a courtesy, which has a bound too."""
+    def _reject_over_limit(self) -> None:
+        """Reject a connection above the limit: with a 503, or with a reset when the server is flooded."""
         if self._context.is_flooded:
             self.abort(hard=True)
         else:
@@ -279,7 +286,9 @@ class HttpConnection(asyncio.Protocol):
             )
 
     def _linger(self) -> None:
-        """Close, but not over what the client still sends: its system would then drop what it has not read yet."""
+        """Close after reading what the client still sends (RFC 9112, 9.6): otherwise a TCP reset could discard the
+        response.
+        """
         if not self.transport.can_write_eof():
             self._close()
             return
@@ -292,7 +301,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_closing, self._body, self._buffer = True, None, b""
         self._set_deadline(None)
         self._disconnect_exchange()
-        # Once: asyncio's TLS transport forgets its protocol at the second close, and can be asked nothing after it.
+        # Close once: asyncio's TLS transport drops its protocol at the second close and fails on later calls.
         if not self.transport.is_closing():
             self.transport.close()
             self._start_drain_deadline()
@@ -303,10 +312,10 @@ class HttpConnection(asyncio.Protocol):
             exchange.disconnect()
         self.writable.notify_all()
 
-    # Waiting.
+    # Deadlines.
 
     def _set_deadline(self, deadline: Deadlines[HttpConnection] | None) -> None:
-        """The one thing that the client is waited for to send, if any."""
+        """Set the only deadline for input from the client; None: no deadline."""
         if self._deadline is not None:
             self._deadline.cancel(self)
         self._deadline = deadline
@@ -317,7 +326,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_reading:
             self._is_reading = False
             self.transport.pause_reading()
-            # What comes after the bytes that are left in the socket is not seen any more, and neither is their end.
+            # While reading is paused, asyncio does not report the end of the stream.
             self._set_deadline(self._timeouts.peek)
 
     def _resume_reading(self) -> None:
@@ -331,7 +340,7 @@ class HttpConnection(asyncio.Protocol):
             self._timeouts.drain.start(self)
 
     def on_head_timeout(self) -> None:
-        """One that never said anything is closed without a word."""
+        """A connection that has sent nothing is closed without a response."""
         if self._buffer:
             self._reject(BadRequest(408, "The request's headers took too long."))
         else:
@@ -341,8 +350,8 @@ class HttpConnection(asyncio.Protocol):
         self._reject(BadRequest(408, "The request's body took too long."))
 
     def peek(self) -> None:
-        """Nothing is read meanwhile. Behind as much again as is held the end of a connection cannot be seen, and no
-        client sends so much unasked: it is taken for gone.
+        """Check for a disconnect while reading is paused. With more than `max_buffered_bytes` unread in the socket, the
+        end of the stream may be hidden; no real client pipelines that much, so it counts as disconnected.
         """
         is_pipelining = self._exchange is not None and self._body is None
         if has_left(self.transport) or (
@@ -353,7 +362,7 @@ class HttpConnection(asyncio.Protocol):
             self._set_deadline(self._timeouts.peek)
 
     def on_drain_timeout(self) -> None:
-        """Slow is not stalled: whoever took something gets as much time again."""
+        """A slow client is not stalled: any progress starts a new deadline."""
         if self.transport.get_write_buffer_size() < self._unsent_bytes:
             self._start_drain_deadline()
         else:
@@ -361,7 +370,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class ConnectionTimeouts:
-    """What clients are waited for. drain: that they take what was written."""
+    """The deadlines of all connections, one queue per kind. drain: the client must read what was written."""
 
     def __init__(self, context: ServerContext) -> None:
         loop, limits = context.loop, context.limits

@@ -1,4 +1,4 @@
-"""What all connections of one server have in common, so that each of them has little."""
+"""State that all connections of one server share, so that each connection stays small."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .limits import HttpLimits
 from .sockets import Address, is_loopback
 
 log = logging.getLogger("uvicorn.error")
-"""uvicorn's own, so that its level holds here too."""
+"""uvicorn's logger, so that its level applies here too."""
 
 
 class ServerContext:
-    """state: uvicorn's, which counts requests and knows who is to be waited for when the server ends.
+    """The shared state of one server.
 
-    lifespan: what the application's start left for its requests.
+    state: uvicorn's state; counts requests and holds the connections and tasks that a graceful shutdown waits for.
+    lifespan_state: the state that the application's lifespan startup set, copied into every request's scope.
     """
 
     def __init__(self, config: Config, state: ServerState, lifespan_state: dict[str, Any], limits: HttpLimits) -> None:
@@ -39,27 +40,27 @@ class ServerContext:
         self._by_address: dict[str, int] = {}
 
     def admit(self, host: str | None) -> bool:
-        """Whether one more connection may come from there; it counts until `release`. None is a socket file's."""
+        """Count a connection from `host` until `release`; return whether the limits allow it. None: a Unix socket."""
         if host is None or is_loopback(host):
             return len(self.connections) <= self.limits.connections
         count = self._by_address[host] = self._by_address.get(host, 0) + 1
         return count <= self.limits.per_address and len(self.connections) <= self.limits.connections
 
     def release(self, host: str | None) -> None:
-        left = self._by_address.get(host or "", 0) - 1
-        if left > 0:
-            self._by_address[host or ""] = left
+        remaining = self._by_address.get(host or "", 0) - 1
+        if remaining > 0:
+            self._by_address[host or ""] = remaining
         else:
             self._by_address.pop(host or "", None)
 
     @property
     def is_flooded(self) -> bool:
-        """There are so many connections that those beyond the limit are not even told so."""
+        """Whether there are so many connections that further ones are reset without a response."""
         return len(self.connections) > self.limits.connections * 9 // 8
 
     @property
     def header_lines(self) -> bytes:
-        """Of every response: the date, as uvicorn makes it anew each second, and what its configuration says."""
+        """Header lines of every response: the date, which uvicorn renders every second, and the configured headers."""
         fields = self.state.default_headers
         if fields is not self._fields:
             self._fields = fields
@@ -71,20 +72,20 @@ class ServerContext:
         return self.config.ws_protocol_class is not None
 
     def build_websocket(self, host: str | None) -> asyncio.Protocol:
-        """A protocol for a connection that is to be one. host: where it comes from, which it still counts for."""
+        """Create the WebSocket protocol for an upgraded connection, which still counts for `host`."""
         protocol_class = cast("Callable[..., Any]", self.config.ws_protocol_class)
         protocol = protocol_class(config=self.config, server_state=self.state, app_state=self.lifespan_state)
-        lost = protocol.connection_lost
+        original_connection_lost = protocol.connection_lost
 
         def connection_lost(error: Exception | None) -> None:
             self.release(host)
-            lost(error)
+            original_connection_lost(error)
 
         protocol.connection_lost = connection_lost
         return cast("asyncio.Protocol", protocol)
 
     def intern_address(self, address: Address | None) -> Address | None:
-        """The same, as one object for all connections that came to it."""
+        """Return an equal address as one object shared by all connections."""
         if address != self._address:
             self._address = address
         return self._address

@@ -1,4 +1,4 @@
-"""The same patience with many at once, on one timer. Knows nothing of what is waited for."""
+"""Many deadlines of the same duration on one timer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ T = TypeVar("T")
 
 
 class Deadlines(Generic[T]):
-    """late: called with each whose `seconds` have passed since its `begin`, unless its `end` came first.
+    """Deadlines that all last `seconds`.
 
-    As all have the same time, they are due in the order in which they began: the timer is set for the first alone.
+    on_timeout: called with each item whose time has passed since `start`, unless `cancel` came first.
+
+    Equal durations expire in the order of their start, so the timer is set for the first item only.
     """
 
     __slots__ = ("_due_times", "_loop", "_on_timeout", "_seconds", "_timer")
@@ -23,14 +25,14 @@ class Deadlines(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, item: T) -> None:
-        """Its time begins now, again if it had begun."""
+        """Start or restart the item's deadline."""
         self._due_times.pop(item, None)
         self._due_times[item] = self._loop.time() + self._seconds
         if self._timer is None:
             self._schedule()
 
     def cancel(self, item: T) -> None:
-        """It is no longer waited for, if it was."""
+        """Cancel the item's deadline, if any."""
         self._due_times.pop(item, None)
 
     def _schedule(self) -> None:
@@ -45,7 +47,7 @@ class Deadlines(Generic[T]):
                 break
             expired.append(item)
         for item in expired:
-            # One that is late may end another's time.
+            # A callback may cancel another item's deadline.
             if self._due_times.pop(item, None) is not None:
                 self._on_timeout(item)
         self._schedule()

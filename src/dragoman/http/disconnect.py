@@ -1,11 +1,11 @@
-"""An ASGI extension: the server tells that a client has left, without a task that waits in `receive` for it.
+"""An ASGI extension: a callback when the client disconnects, without a task that waits in `receive`.
 
-    watch = watch_of(scope)  # None under a server that does not have it: wait for `http.disconnect` there
-    if watch is not None:
-        watch(callback)
+    on_disconnect = find_on_disconnect(scope)  # None if the server lacks it: wait for `http.disconnect` instead
+    if on_disconnect is not None:
+        on_disconnect(callback)
 
-It is `scope["extensions"]["dragoman.leaving"]`, for requests over HTTP. Like all that is in a scope it belongs to one
-request; whoever keeps it need not keep the scope.
+The extension is `scope["extensions"]["dragoman.leaving"]`, for HTTP requests. It belongs to one request and can be held
+without the scope.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ EXTENSION = "dragoman.leaving"
 
 
 class OnDisconnect(Protocol):
-    """What a request's scope holds under `EXTENSION`."""
+    """The value of a request's scope under `EXTENSION`."""
 
     def __call__(self, callback: Callable[[], object] | None, /) -> None:
-        """Have it called when the client has left before the response was complete; None: no more.
+        """Call `callback` when the client disconnects before the response is complete; None removes the callback.
 
-        There is one at a time, the last that was given. It is called once, without arguments, on the event loop, in a
-        turn of its own: never from within this call nor from within `send`. A client that has left already is told of
-        in the next turn. Once the response is complete, or nobody watches any more, it is not called.
+        Only the last callback is registered. It is called once, without arguments, in its own iteration of the event
+        loop, never from within this call or `send`. If the client has already disconnected, it is called in the next
+        iteration. After the response is complete, or after removal, it is not called.
         """
         ...
 
 
 def find_on_disconnect(scope: Mapping[str, Any]) -> OnDisconnect | None:
-    """The server's, if it has it."""
+    """Return the server's extension, or None if it has none."""
     extensions: Mapping[str, OnDisconnect] = scope.get("extensions") or {}
     return extensions.get(EXTENSION)

@@ -1,7 +1,7 @@
-"""One request and its response, as an ASGI application sees them: `receive`, `send`, and who watches for the leaving.
+"""One request and its response as an ASGI application sees them: `receive`, `send` and disconnect callbacks.
 
-It outlives neither: once the response is complete, or the client gone, nothing that an application still does with it
-reaches the connection, which may be at its next request.
+Once the response is complete or the client has disconnected, calls of the application no longer reach the connection,
+which may be handling its next request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ INTERNAL_ERROR_BODY = b"Internal Server Error"
 
 
 class ExchangeConnection(Protocol):
-    """A connection, as an exchange needs it. drained: rings when there is room again, and when the client is gone."""
+    """The interface of a connection that an exchange uses.
+
+    writable: notified when the write buffer has room again, and on disconnect.
+    """
 
     transport: asyncio.Transport
     client: Address | None
@@ -36,12 +39,18 @@ class ExchangeConnection(Protocol):
     def resume_body(self) -> None: ...
     def on_response_complete(self, *, keeps_alive: bool) -> None: ...
     def abort(self, *, hard: bool) -> None:
-        """Close it: the response is not complete, and must not look so. hard: its end is the connection's."""
+        """Close the connection with an incomplete response.
+
+        hard: reset it, because the end of the connection would mark the end of the body.
+        """
         ...
 
 
 class HttpExchange:
-    """keeps_alive: whether another may follow on its connection; a server that ends says no."""
+    """One request and its response.
+
+    keeps_alive: whether another request may follow on the connection; false during shutdown.
+    """
 
     __slots__ = (
         "_body_chunks",
@@ -80,12 +89,12 @@ class HttpExchange:
 
     @property
     def is_awaiting_continue(self) -> bool:
-        """Whether the client waits for a word before it sends the body."""
+        """Whether the client waits for `100 Continue` before it sends the body (RFC 9110, 10.1.1)."""
         return self._expects_continue
 
     def start(self, connection: ExchangeConnection, head: RequestHead) -> None:
-        """The application's own coroutine is the task: nothing is resumed above it for every token."""
-        # Not that of whoever is running: it may be the application, at the end of the request before.
+        """Run the application's coroutine directly as the task: no wrapper is resumed for every token."""
+        # Not the current context: that may be the application's, at the end of the previous request.
         context = self._context.task_context.copy()
         coroutine = cast(
             Coroutine[Any, Any, None], self._context.app(self._build_scope(connection, head), self.receive, self.send)
@@ -114,10 +123,10 @@ class HttpExchange:
             "extensions": {EXTENSION: self.on_disconnect},
         }
 
-    # What the connection tells.
+    # Callbacks of the connection.
 
     def feed(self, chunk: bytes, *, is_complete: bool) -> None:
-        """A piece of the body."""
+        """Add a chunk of the body."""
         if chunk:
             self._expects_continue = False
             self._body_chunks = self._body_chunks or []
@@ -127,7 +136,7 @@ class HttpExchange:
         self._wakeup.notify_all()
 
     def disconnect(self) -> None:
-        """The client is gone, or what it sends is of no use."""
+        """Detach from the connection: the client has disconnected, or its input is invalid."""
         if self._connection is None:
             return
         self._detach()
@@ -135,7 +144,7 @@ class HttpExchange:
             self._context.loop.call_soon(self._notify_disconnect)
 
     def fail(self) -> None:
-        """What was begun cannot be ended: no end is better than a false one."""
+        """Abort a started response, so that the client does not take it for complete."""
         connection = self._connection
         self.disconnect()
         if connection is not None:
@@ -146,10 +155,10 @@ class HttpExchange:
         self._body_chunks = None
         self._wakeup.notify_all()
 
-    # What the application asks.
+    # Calls of the application.
 
     def on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """`leaving.Watch`."""
+        """Implements `disconnect.OnDisconnect`."""
         is_disconnected = self._connection is None and not self._is_complete
         self._disconnect_callback = callback
         if is_disconnected and callback is not None:
@@ -179,7 +188,11 @@ class HttpExchange:
         return {"type": "http.request", "body": body, "more_body": not self._body_complete}
 
     async def send(self, message: Message) -> None:
-        """Raises RuntimeError for what no response can be made of."""
+        """Handle an ASGI message of the application.
+
+        Raises:
+            RuntimeError: the message is invalid in this state.
+        """
         connection = self._connection
         while connection is not None and connection.is_write_paused:
             await connection.writable.wait()
@@ -214,7 +227,7 @@ class HttpExchange:
             self._context.header_lines,
             method=self._method,
             version=self._version,
-            # Who still waits for a word may send the body, or another request: nobody can tell them apart.
+            # A client that awaits 100 Continue may send the body or a new request; the server cannot distinguish them.
             keeps_alive=self.keeps_alive and not self._expects_continue,
         )
         self._framing, self.keeps_alive = response_head.framing, response_head.keeps_alive
@@ -226,7 +239,7 @@ class HttpExchange:
         connection.on_response_complete(keeps_alive=self.keeps_alive)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """The application has returned, or raised."""
+        """Handle the end of the application's task: log an error and complete the response if it is incomplete."""
         self._context.state.tasks.discard(task)
         connection, self._disconnect_callback = self._connection, None
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

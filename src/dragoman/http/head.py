@@ -1,6 +1,7 @@
-"""A request's line and headers, by llhttp in its strict mode, and what follows from them. Pure.
+"""Request head parsing with llhttp in strict mode, and validation. Pure functions.
 
-Nothing is taken that two servers could read differently (request smuggling): a body has one length, given once.
+Rejects every head that two servers could interpret differently (request smuggling, RFC 9112, 11.2): a body has one
+length, given once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .body import BodyReader, ChunkedReader, ContentLengthReader
 HEAD_END = b"\r\n\r\n"
 
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r[^\n]|(?<!\r)\n|\n[\t ]")
-"""What no head may have in it, wherever it stands."""
+"""Bytes that are invalid anywhere in a head."""
 _REQUEST_LINE = re.compile(rb"[^ \r\n]+ [^ \r\n]+ HTTP/[0-9]\.[0-9]\r\n")
-"""RFC 9112, 3: single spaces, and no other protocol's name. llhttp takes RTSP and ICE too."""
+"""RFC 9112, 3: single spaces and the protocol name HTTP only; llhttp also accepts RTSP and ICE."""
 _AUTHORITY = re.compile(rb"(https?)://([^/?#]*)", re.IGNORECASE)
 _DEFAULT_PORT = {b"http": b":80", b"https": b":443"}
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
@@ -35,16 +36,21 @@ _COMMON_NAMES = (
     b"x-stainless-runtime-version", b"x-stainless-timeout",
 )  # fmt: skip
 _INTERNED_NAMES: Mapping[bytes, bytes] = {name: name for name in _COMMON_NAMES}
-"""Names that every other request has: one object for all of them."""
+"""Common header names, interned to save memory."""
 _CONTROL_HEADERS = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding", b"upgrade"})
-"""Headers for the server itself."""
+"""Headers that control the connection."""
 
 
 class RequestHead(Struct, frozen=True):
-    """version: "1.0" or "1.1". path: as it came, without the query. headers: names in lower case.
+    """A parsed request head.
 
-    body: None where there is none. keeps_alive: the client would ask more. expects_continue: it waits for a word
-    before it sends the body. upgrade: the protocol that it would rather speak, in lower case.
+    version: "1.0" or "1.1".
+    path: undecoded, without the query.
+    headers: names in lower case.
+    body: None if the request has no body.
+    keeps_alive: whether the client allows another request on the connection.
+    expects_continue: whether the client waits for `100 Continue`.
+    upgrade: the protocol of the Upgrade header, in lower case.
     """
 
     method: str
@@ -58,7 +64,7 @@ class RequestHead(Struct, frozen=True):
     upgrade: bytes | None
 
     def encode(self) -> bytes:
-        """As it would come over the wire, but for the names of headers."""
+        """Serialize the head as on the wire, but with lower-case header names."""
         target = self.path + (b"?" + self.query if self.query else b"")
         lines = [b"%b: %b\r\n" % pair for pair in self.headers]
         request_line = f"{self.method} ".encode(), target, f" HTTP/{self.version}\r\n".encode()
@@ -66,7 +72,7 @@ class RequestHead(Struct, frozen=True):
 
 
 class _HeadCallbacks:
-    """What the parser says. Its methods are called as httptools names them."""
+    """The callbacks of the parser; httptools defines the method names."""
 
     __slots__ = ("control_headers", "headers", "is_complete", "url")
 
@@ -90,7 +96,11 @@ class _HeadCallbacks:
 
 
 def parse_head(data: bytes) -> RequestHead:
-    """Of all of a head's bytes, up to and with `END`. Raises Refused."""
+    """Parse a complete head, up to and including `HEAD_END`.
+
+    Raises:
+        BadRequest: the head is malformed or unsupported.
+    """
     callbacks, parser = _run_parser(data)
     if not callbacks.is_complete:
         raise _build_malformed_error()
@@ -127,7 +137,13 @@ def parse_head(data: bytes) -> RequestHead:
 
 
 def check_partial_head(data: bytes, checked_bytes: int) -> None:
-    """Of a head whose end has not come: raise Refused if it will never be one. known: bytes that were checked."""
+    """Reject an incomplete head early if it cannot become valid.
+
+    checked_bytes: bytes that an earlier call has checked.
+
+    Raises:
+        BadRequest: the head is malformed.
+    """
     if _FORBIDDEN.search(data, max(0, checked_bytes - 1)) is not None:
         _run_parser(data)
         raise _build_malformed_error()
@@ -146,35 +162,38 @@ def _run_parser(data: bytes) -> tuple[_HeadCallbacks, httptools.HttpRequestParse
 
 
 def _build_malformed_error(reason: str = "") -> BadRequest:
-    """why: llhttp's word."""
+    """reason: llhttp's error message, or ""."""
     return BadRequest(400, f"The request is not well-formed HTTP/1.1{': ' if reason else ''}{reason}.")
 
 
 def check_websocket(head: RequestHead) -> None:
-    """Raise Refused for a handshake that the WebSocket protocol does not take (RFC 6455, 4.2.1): it never answers some.
+    """Validate a WebSocket handshake (RFC 6455, 4.2.1): uvicorn's protocol leaves some invalid ones without a response.
 
-    Its headers may not tell of a body either, not even of an empty one.
+    Headers that describe a body are rejected, even for an empty body.
+
+    Raises:
+        BadRequest: the handshake is invalid.
     """
-    told = dict(head.headers)
+    fields = dict(head.headers)
     if head.method != "GET":
         raise BadRequest(400, "A WebSocket handshake is a GET.")
-    if b"content-length" in told or b"transfer-encoding" in told:
+    if b"content-length" in fields or b"transfer-encoding" in fields:
         raise BadRequest(400, "A WebSocket handshake has no body.")
-    if told.get(b"sec-websocket-version") != b"13":
+    if fields.get(b"sec-websocket-version") != b"13":
         lines = b"sec-websocket-version: 13\r\nupgrade: websocket\r\n"
         raise BadRequest(426, "This server speaks version 13 of the WebSocket protocol.", lines)
-    if _KEY.fullmatch(told.get(b"sec-websocket-key", b"")) is None:
+    if _KEY.fullmatch(fields.get(b"sec-websocket-key", b"")) is None:
         raise BadRequest(400, "A WebSocket handshake has a Sec-WebSocket-Key of 16 bytes in base64.")
 
 
 def _check_authority(url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Of a target in absolute form, which counts more than Host: both must be the same (RFC 9112, 3.2.2)."""
-    found = _AUTHORITY.match(url)
-    if found is None:
+    """Check that the authority of an absolute-form target, which overrides Host, matches Host (RFC 9112, 3.2.2)."""
+    match = _AUTHORITY.match(url)
+    if match is None:
         return
-    port = _DEFAULT_PORT[found[1].lower()]
-    named = found[2].lower().removesuffix(port)
-    if any(value.lower().removesuffix(port) != named for name, value in headers if name == b"host"):
+    port = _DEFAULT_PORT[match[1].lower()]
+    authority = match[2].lower().removesuffix(port)
+    if any(value.lower().removesuffix(port) != authority for name, value in headers if name == b"host"):
         raise BadRequest(400, "The request target names another host than the Host header.")
 
 
@@ -187,7 +206,7 @@ def _parse_target(url: bytes) -> tuple[bytes, bytes]:
 
 
 def _build_body_reader(control_headers: Mapping[bytes, list[bytes]], version: str) -> BodyReader | None:
-    """llhttp refuses most of this too; what a request's end is must not hang on its version."""
+    """Choose the body reader. llhttp rejects most invalid combinations, but framing must not depend on its version."""
     codings, lengths = control_headers.get(b"transfer-encoding", ()), control_headers.get(b"content-length", ())
     if codings:
         if lengths or len(codings) > 1 or version == "1.0":

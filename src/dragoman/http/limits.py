@@ -1,4 +1,4 @@
-"""How much a client may send before it is answered, and how long everything may take."""
+"""Limits of size and time for requests and connections."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from msgspec import Struct
 
 
 class HttpLimits(Struct, frozen=True):
-    """head_bytes: request line and headers together. held_bytes: what is kept of a body, or of the next requests,
-    until somebody asks for it; reading pauses above.
+    """Limits of the HTTP server. Times are in seconds.
 
-    Seconds. head: from the connection, or from a later request's first byte, to the end of its headers. body: in which
-    a body grows by as many bytes as `body_rate` asks for, or ends. body_total: from its first byte to its last. linger:
-    how long the rest of a body that nobody reads any more is taken in. stall: how long a client may take nothing of
-    what was written to it. peek: between two looks at whether a client has left, while nothing is read from it.
-
-    body_rate: bytes a second, on average over `body`. connections: that are open at the same time; those beyond get a
-    503. per_address: of these from one address that is not loopback.
+    max_head_bytes: request line and headers together.
+    max_buffered_bytes: unread body, or pipelined requests; reading pauses above it.
+    head_timeout: from the connection, or a later request's first byte, to the end of the headers.
+    body: the interval in which a body must grow by `body * body_rate` bytes, or end.
+    body_rate: minimum bytes per second, averaged over `body`.
+    body_total: from the body's first byte to its last.
+    linger_timeout: how long the unread rest of a body is read and discarded.
+    stall_timeout: how long a client may read nothing of what was written.
+    peek: interval between disconnect checks while reading is paused.
+    connections: concurrent connections; further ones get a 503.
+    per_address: concurrent connections from one address that is not loopback.
     """
 
     max_head_bytes: int = 32 * 1024

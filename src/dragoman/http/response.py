@@ -1,6 +1,7 @@
-"""How a response is written: its head, and how its body shows where it ends. Pure.
+"""Response serialization: the head and the framing of the body. Pure.
 
-An application that breaks what it said itself (a length, a header) gets a RuntimeError, and the client no false end.
+An application that violates its own headers (such as Content-Length) gets a RuntimeError; the client never sees a
+truncated response as complete.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _STATUS_LINES: Mapping[int, bytes] = {status: _build_status_line(status) for sta
 
 
 class ChunkedFraming:
-    """Of a length that nobody knows yet."""
+    """Chunked transfer coding, for a body of unknown length (RFC 9112, 7.1)."""
 
     __slots__ = ()
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """What goes out for this piece. more: another may follow."""
+        """Serialize one piece of the body. more_body: whether another may follow."""
         if more_body:
             return b"%x\r\n%b\r\n" % (len(body), body) if body else b""
         return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
@@ -44,7 +45,7 @@ class ContentLengthFraming:
         self._remaining = length
 
     def frame(self, body: bytes, more_body: bool) -> bytes:
-        """Raises RuntimeError."""
+        """Raises RuntimeError: the body is longer or shorter than Content-Length."""
         self._remaining -= len(body)
         if self._remaining < 0:
             raise RuntimeError("Response content longer than Content-Length")
@@ -54,7 +55,7 @@ class ContentLengthFraming:
 
 
 class CloseDelimitedFraming:
-    """Towards HTTP/1.0, which knows no chunks."""
+    """The end of the connection ends the body: for HTTP/1.0, which has no chunked coding."""
 
     __slots__ = ()
 
@@ -63,7 +64,7 @@ class CloseDelimitedFraming:
 
 
 class HeadRequestFraming:
-    """To HEAD, whose body is that of a GET left out."""
+    """The response to HEAD: the headers of a GET without the body."""
 
     __slots__ = ()
 
@@ -72,18 +73,18 @@ class HeadRequestFraming:
 
 
 class NoContentFraming:
-    """Of a status that has no body."""
+    """For a status without a body (204, 304)."""
 
     __slots__ = ()
 
     def frame(self, body: bytes, more_body: bool) -> bytes:  # noqa: ARG002
-        """Raises RuntimeError."""
+        """Raises RuntimeError: there is a body."""
         if body:
             raise RuntimeError("Response content where its status allows none")
         return b""
 
 
-# These know nothing of a response: one does for all.
+# Stateless, so each is a singleton.
 _CHUNKED, _CLOSE_DELIMITED, _HEAD_REQUEST, _NO_CONTENT = (
     ChunkedFraming(),
     CloseDelimitedFraming(),
@@ -95,7 +96,11 @@ Framing = ChunkedFraming | ContentLengthFraming | CloseDelimitedFraming | HeadRe
 
 
 class ResponseHead(Struct, frozen=True):
-    """head: bytes to be written. keeps_alive: as the application would have it, too."""
+    """The serialized start of a response.
+
+    head: bytes to write.
+    keeps_alive: false also when the application sent `connection: close`.
+    """
 
     head: bytes
     framing: Framing
@@ -111,7 +116,14 @@ def build_response_head(
     version: str,
     keeps_alive: bool,
 ) -> ResponseHead:
-    """common: header lines that every response has. method, version: of the request. Raises RuntimeError."""
+    """Serialize a response's status line and headers, and choose the framing.
+
+    common_lines: header lines of every response.
+    method, version: of the request.
+
+    Raises:
+        RuntimeError: the status or a header is invalid.
+    """
     if status not in _STATUS_LINES:
         raise RuntimeError(f"{status} is no status of a response")
     lines: list[bytes] = []
@@ -126,7 +138,7 @@ def build_response_head(
             length = int(value)
             lines.append(b"%b: %b\r\n" % (name, value))
         elif name != b"transfer-encoding":
-            # How the body is framed is the server's own matter.
+            # Transfer-Encoding is dropped: the server chooses the framing.
             lines.append(b"%b: %b\r\n" % (name, value))
     block = b"".join(lines)
     if block.count(b"\r\n") != len(lines) or _HEADER_BLOCK.fullmatch(block) is None:
@@ -150,7 +162,7 @@ def _choose_framing(status: int, method: str, version: str, length: int | None) 
 
 
 def build_plain_response(status: int, text: str, common_lines: bytes) -> bytes:
-    """A whole response of the server's own, after which it closes."""
+    """Serialize a complete response of the server itself, after which the connection closes."""
     body = text.encode()
     fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
     response_head = build_response_head(status, fields, common_lines, method="GET", version="1.1", keeps_alive=False)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 under uvicorn's server, which keeps the sockets, TLS, signals, the lifespan and WebSockets."""
+"""HTTP/1.1 under uvicorn's server, which owns the sockets, TLS, signals, the lifespan and WebSockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .limits import HttpLimits
 
 
 class Http11ProtocolFactory:
-    """Makes the connections of one server: what `uvicorn.Config` takes as `http`, in the place of a protocol class."""
+    """Creates the connections of one server: passed to `uvicorn.Config` as `http` in place of a protocol class."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self._limits = limits or HttpLimits()

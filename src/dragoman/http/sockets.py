@@ -1,4 +1,4 @@
-"""What is asked of a transport's socket itself."""
+"""Queries and options of a transport's socket."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Address = tuple[str, int | None]
 
 
 def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
-    """The client's address and the server's, in ASGI's words; the transport is not made to remember them too.
+    """Return the client's and the server's address in ASGI's form. Bypasses the transport, which would cache them.
 
-    A socket file is a server of that name, and no client's.
+    A Unix socket is the server's address; its client has none.
     """
     sock = transport.get_extra_info("socket")
     if sock is None:
@@ -27,30 +27,30 @@ def read_addresses(transport: asyncio.BaseTransport) -> tuple[Address | None, Ad
         try:
             return _build_address(duplicate.getpeername()), _build_address(duplicate.getsockname(), is_server=True)
         except OSError:
-            # It is gone already.
+            # The socket is already disconnected.
             return None, None
         finally:
             duplicate.detach()
 
 
 def is_loopback(host: str) -> bool:
-    """host: as a socket tells it."""
+    """host: in the form of `socket.getpeername`."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 def has_left(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other end sends no more, also while there are bytes from it that nobody has read."""
-    lent = transport.get_extra_info("socket")
-    if lent is None or lent.fileno() < 0:
+    """Whether the peer has closed its sending side, even with unread bytes in the socket."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
         return True
     if hasattr(select, "POLLRDHUP"):
-        asked = select.poll()
-        asked.register(lent.fileno(), select.POLLRDHUP)
-        return bool(asked.poll(0))
+        poller = select.poll()
+        poller.register(sock.fileno(), select.POLLRDHUP)
+        return bool(poller.poll(0))
     if sys.platform == "darwin":
         queue = select.kqueue()
         try:
-            events = queue.control([select.kevent(lent.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
+            events = queue.control([select.kevent(sock.fileno(), select.KQ_FILTER_READ, select.KQ_EV_ADD)], 1, 0)
         finally:
             queue.close()
         return any(event.flags & select.KQ_EV_EOF for event in events)
@@ -58,17 +58,17 @@ def has_left(transport: asyncio.BaseTransport) -> bool:
 
 
 def unread(transport: asyncio.BaseTransport) -> int:
-    """Bytes that have come and that nobody has read; 0 where the system does not tell."""
-    lent = transport.get_extra_info("socket")
-    if sys.platform == "win32" or lent is None:
+    """Bytes in the socket's receive buffer; 0 where the platform does not report them."""
+    sock = transport.get_extra_info("socket")
+    if sys.platform == "win32" or sock is None:
         return 0
     count = bytearray(4)
-    fcntl.ioctl(lent.fileno(), termios.FIONREAD, count)
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
 
 
 def reset_transport(transport: asyncio.Transport) -> None:
-    """Close it so that its other end sees an error, and not the end of what was sent."""
+    """Reset the connection (SO_LINGER 0), so that the peer sees an error instead of a normal end of stream."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -76,8 +76,8 @@ def reset_transport(transport: asyncio.Transport) -> None:
 
 
 def _build_address(sockname: tuple[str, int] | str, *, is_server: bool = False) -> Address | None:
-    """found: as sockets tell it; IPv6 has more in its tuple."""
+    """sockname: an address of the socket module; IPv6 tuples have more than two elements."""
     if isinstance(sockname, tuple):
-        # Many connections come from one host.
+        # Interned because many connections come from one host.
         return sys.intern(sockname[0]), sockname[1]
     return (sockname, None) if is_server else None

@@ -1,4 +1,4 @@
-"""Waking whoever waits, at no cost while nobody does."""
+"""A notification primitive that costs nothing while no task waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Wakeup:
-    """As `asyncio.Event` without a memory: only those who wait when it rings are woken."""
+    """A stateless `asyncio.Event`: wakes only the tasks that wait when `notify_all` is called."""
 
     __slots__ = ("_waiters",)
 

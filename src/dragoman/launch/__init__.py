@@ -1,6 +1,6 @@
-"""From settings to a running server: picks the engine, builds the model around it, says what it serves, serves.
+"""From settings to a running server: choose the engine, build the served model, print the greeting and serve.
 
-The only layer that knows all the others. One module for each kind of engine, imported when it is chosen.
+The only layer that depends on all others. One module per kind of engine, imported when that engine is chosen.
 """
 
 from .models import build_models

@@ -1,4 +1,4 @@
-"""A directory with an encoder: texts to vectors, or pairs of texts to scores."""
+"""`encoder:DIRECTORY`: a model that embeds texts or scores pairs of texts."""
 
 from __future__ import annotations
 

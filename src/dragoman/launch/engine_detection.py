@@ -1,4 +1,4 @@
-"""A model's directory: whether there is one at a path, and which engine it wants."""
+"""Model directories: validation of the path and detection of the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EngineKind = Literal["encoder", "mlx", "transformers", "tiny"]
 
 
 OTHER_ENGINES = "pip install '.[transformers]' (or '.[vllm]', '.[mlx]')"
-"""How to get the engines that serve what numpy cannot compute."""
+"""How to install the engines for models that the numpy engine cannot run."""
 
 
 class _Config(msgspec.Struct):
@@ -23,10 +23,13 @@ class _Config(msgspec.Struct):
 
 
 def detect_engine(directory: Path) -> EngineKind:
-    """An encoder is computed here; what mlx-lm has quantised only mlx-lm can read. The rest goes to mlx on a Mac, to
-    torch elsewhere, where they are installed, and a Llama else to numpy.
+    """Choose the engine of a model directory.
 
-    Raises ValueError where config.json cannot be read, or the engine is not installed.
+    Encoders run on the built-in encoder engine; mlx-lm's quantization needs mlx-lm. Other models use mlx on a Mac and
+    torch elsewhere, if installed; otherwise a Llama runs on numpy.
+
+    Raises:
+        ValueError: config.json cannot be read, or the engine is not installed.
     """
     try:
         config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
@@ -47,9 +50,12 @@ def detect_engine(directory: Path) -> EngineKind:
 
 
 def check_directory(text: str, engine: str = "") -> None:
-    """Raise ValueError, with what to do about it, where this path is not a model's directory.
+    """Check that a path is a model directory.
 
-    engine: the one that MODEL names before the path; empty if it names none.
+    engine: the engine that MODEL names before the path; empty if it names none.
+
+    Raises:
+        ValueError: it is not; the message says what to do.
     """
     path = Path(text)
     if path.is_file():

@@ -1,6 +1,6 @@
-"""Several simulated servers in one process: what each is told, and one application for all of them.
+"""Several simulated servers in one process: the settings of each, and one ASGI application that dispatches by port.
 
-Each is a whole server on a port of its own: engine, metrics, events, faults, adapters and stored answers are its own.
+Each is a complete server on its own port, with its own engine, metrics, events, faults, adapters and stored responses.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from ..settings import Instance, Instances, Settings
 
 
 def expand_instances(settings: Settings) -> list[Settings]:
-    """The settings of each server. Ports and files that an instance does not name for itself count up.
+    """Return the settings of each server. Ports and files that an instance does not set itself are numbered.
 
-    Raises ValueError.
+    Raises:
+        ValueError: a port number is out of range.
     """
     shared = msgspec.structs.replace(
         settings, instances=Instances(), store="memory" if settings.store == "sqlite" else settings.store
@@ -39,7 +40,7 @@ def expand_instances(settings: Settings) -> list[Settings]:
 
 
 def _build_instance_settings(shared: Settings, instance: Instance, number: int, ranks: int) -> Settings:
-    """ranks: how many the instances before it have; each publishes its events on a port of its own."""
+    """ranks: data-parallel ranks of the preceding instances; each rank publishes its events on its own port."""
     overrides = dict(instance.overrides)
     own_settings = msgspec.structs.replace(shared, **overrides)
     kv_events, kv_transfer = own_settings.kv_events_config, own_settings.kv_transfer_config
@@ -54,7 +55,7 @@ def _build_instance_settings(shared: Settings, instance: Instance, number: int, 
 
 
 def _offset_kv_events(text: str, ranks: int, *, is_own: bool) -> str:
-    """own: it was told to this instance alone, so that an endpoint in it is meant as it stands."""
+    """is_own: the config was set for this instance only, so its explicit endpoint is used unchanged."""
     config = read_kv_events(text)
     if is_own and "endpoint" in msgspec.json.decode(text, type=dict[str, msgspec.Raw]):
         return text
@@ -76,7 +77,7 @@ def _offset_kv_transfer(text: str, number: int, *, is_own: bool) -> str:
 
 
 class PortDispatcher:
-    """The application of the port that was asked. They begin and end together."""
+    """An application that dispatches to the application of the server's port. All share one lifespan."""
 
     def __init__(self, applications: Mapping[int | None, Application]) -> None:
         self._applications = applications

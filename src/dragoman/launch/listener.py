@@ -1,4 +1,4 @@
-"""The socket that a server listens on. Knows of settings only which address they name."""
+"""The listening sockets of a server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from contextlib import suppress
 from ..settings import Settings, SettingsError
 
 BACKLOG = 2048
-"""Connections that wait to be taken."""
+"""Length of the accept queue."""
 
 
 def listen_on_file(path: str, mode: int) -> socket.socket:
-    """A Unix socket at this path, in the place of one that is left over. It is created with its mode, so that there is
-    no moment at which others could connect. Raises SettingsError.
+    """Listen on a Unix socket at `path`, replacing a stale socket. The umask sets its mode at creation, so that there
+    is no moment at which other users could connect.
+
+    Raises:
+        SettingsError: it cannot listen there.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o777 & ~mode)
@@ -36,8 +39,13 @@ def listen_on_file(path: str, mode: int) -> socket.socket:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bound before anything is said, so that a port in use is told plainly and port 0 has its number. It listens too:
-    who connects as soon as it is told where waits for the engine instead of being refused. Raises SettingsError.
+    """Listen on the configured address.
+
+    It happens before the greeting, so that a port in use is reported first and port 0 has its number. A client that
+    connects before the server accepts waits in the queue instead of being refused.
+
+    Raises:
+        SettingsError: it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with the vocabulary and the template that it brings."""
+"""`llamacpp:FILE` and `FILE.gguf`: a model in a GGUF file, with its vocabulary and chat template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: a GGUF file, the first one of several."""
+    """path: a GGUF file, the first of a split model."""
     metadata = llamacpp.read_metadata(Path(path))
     options = LlamaCppOptions(settings.dtype, settings.gpu_layers, settings.threads)
     name, aliases = resolve_served_names(settings, Path(path).stem)
@@ -57,7 +57,11 @@ def build_llamacpp(settings: Settings, clock: Clock, path: str) -> ServedModel:
 def _find_projector(
     settings: Settings, metadata: GgufMetadata, tokenizer: HfTokenizer, template: ChatTemplate | None
 ) -> Projector | None:
-    """Raises EngineError for a file that is none, or where no token can stand for an image."""
+    """Find the multimodal projector and the token that represents an image.
+
+    Raises:
+        EngineError: there is a projector, but no chat template or no usable image token.
+    """
     file = _find_projector_file(settings, metadata.path)
     if file is None:
         return None
@@ -85,7 +89,7 @@ def _find_projector_file(settings: Settings, model: Path) -> Path | None:
 def _build_reader_backend(
     settings: Settings, metadata: GgufMetadata, options: LlamaCppOptions
 ) -> tuple[EmbedderBackend | ScorerBackend, int]:
-    """What reads, and the tokens that an input may have."""
+    """Build the backend of a pooling model; return it with the maximum tokens of an input."""
     tokenizer = build_gguf_tokenizer(metadata, writes=False)
     engine = llamacpp.load_pooling_engine(
         metadata,
@@ -102,7 +106,11 @@ def _build_reader_backend(
 
 
 def build_gguf_tokenizer(metadata: GgufMetadata, *, writes: bool = True) -> HfTokenizer:
-    """writes: as in HfTokenizer. Raises TokenizerError, which names the file."""
+    """Build the tokenizer of a GGUF file. writes: whether it generates, as in HfTokenizer.
+
+    Raises:
+        TokenizerError: the vocabulary is unsupported; the message names the file.
+    """
     try:
         return HfTokenizer(build_tokenizer_json(_build_vocabulary(metadata)), generates=writes)
     except TokenizerError as error:
@@ -124,7 +132,7 @@ def _build_vocabulary(metadata: GgufMetadata) -> GgufVocabulary:
         bos=metadata.get_number(key("bos_token_id")),
         eos=metadata.get_number(key("eos_token_id")),
         unknown=metadata.get_number(key("unknown_token_id")),
-        separator=metadata.get_number(key("seperator_token_id")),  # the key is spelled so
+        separator=metadata.get_number(key("seperator_token_id")),  # the misspelling is GGUF's
         add_bos=metadata.get_flag(key("add_bos_token")),
         add_eos=metadata.get_flag(key("add_eos_token")),
         add_space_prefix=space is not False,

@@ -1,4 +1,4 @@
-"""A served model around an engine of tokens, out of the directory that its tokenizer lies in. Knows no engine."""
+"""Builders of a served model around a token engine, from its tokenizer's directory. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def build_engine_limits(settings: Settings) -> EngineLimits:
 
 
 def build_block_files(settings: Settings, directory: Path, library: str) -> BlockFiles | None:
-    """Where an engine keeps what it computed of prompts, if it shall. library: what computes, a distribution."""
+    """Return where an engine stores offloaded KV blocks, or None if that is disabled.
+
+    library: the distribution that computes the blocks; its version is part of the fingerprint.
+    """
     if settings.kv_offloading_dir is None:
         return None
     files = [*directory.glob("*.safetensors"), *directory.glob("*.json")]
@@ -64,7 +67,7 @@ def build_token_backend(
     cache: PrefixCache | None = None,
     vision: ImageProcessor | None = None,
 ) -> TokenBackend:
-    """template: None for a model that knows no conversations. The rest is as in TokenBackend."""
+    """template: None for a model without conversations. The rest as in TokenBackend."""
     workers = WorkerLimits(seconds=settings.worker_timeout, memory=settings.worker_memory)
     return TokenBackend(
         engine=engine,
@@ -92,7 +95,7 @@ def build_batching_model(
     vision: ImageProcessor | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """directory, vision, adapters: as in `serve_engine`. embedder: makes vectors of its tokens."""
+    """directory, vision, adapters: as in `build_token_model`. embedder: embeds with the engine's model."""
     return build_token_model(
         settings,
         clock,
@@ -125,16 +128,18 @@ def build_token_model(
     vision: ImageProcessor | None = None,
     adapters: Adapters | None = None,
 ) -> ServedModel:
-    """directory: has tokenizer.json, and what else a model says of itself.
+    """Build a served model around a token engine.
 
-    The rest is as in ServedModel and its backend; None for what an engine does not have.
+    directory: contains tokenizer.json and the model's metadata.
+
+    The rest as in ServedModel and its backend; None for what the engine does not support.
     """
     tokenizer = load_tokenizer(directory)
     template = load_chat_template(settings, directory)
     reasoning, tools = resolve_formats(settings, directory, template, tokenizer)
     model_defaults = load_generation_config(directory)
     if vision is not None and vision.placeholder not in tokenizer.control_tokens.names:
-        # Else a user could write what stands for an image.
+        # Otherwise a user could write the image placeholder as text.
         raise ValueError(f"{vision.placeholder!r} is not a control token of the tokenizer in {directory}")
     backend = build_token_backend(
         settings, engine, tokenizer, template, load_eos_ids(directory), embedder=embedder, cache=cache, vision=vision

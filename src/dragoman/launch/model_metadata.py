@@ -1,7 +1,4 @@
-"""What a model says of itself in its directory, and the settings that overrule it: names, template, formats, ends.
-
-Knows no engine.
-"""
+"""A model's metadata from its directory, and the settings that override it: names, template, formats, end tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from ..settings import GenerationConfig, Settings
 
 
 def resolve_served_names(settings: Settings, name: str) -> tuple[str, tuple[str, ...]]:
-    """The first served name is the one that answers carry; the others are aliases, as in vLLM."""
+    """Return the model's name and its aliases. Responses carry the first served name, as in vLLM."""
     names = settings.served_model_name or (name,)
     if "*" in names[0] or "?" in names[0]:
         raise ValueError(f"the first served model name appears in responses, so it cannot be a pattern: {names[0]}")
@@ -29,7 +26,7 @@ class _EosConfig(msgspec.Struct):
 
 
 def load_eos_ids(directory: Path) -> frozenset[int]:
-    """Ids that end an answer: generation_config.json has the word, else config.json, as in transformers."""
+    """Load the end-of-sequence ids: generation_config.json takes precedence over config.json, as in transformers."""
     for name in ("generation_config.json", "config.json"):
         file = directory / name
         ids = msgspec.json.decode(file.read_bytes(), type=_EosConfig).eos_token_id if file.exists() else None
@@ -39,7 +36,7 @@ def load_eos_ids(directory: Path) -> frozenset[int]:
 
 
 def load_generation_config(directory: Path) -> GenerationConfig:
-    """What the model wants where a request and the settings say nothing: its generation_config.json, as in vLLM."""
+    """Load the model's sampling defaults from generation_config.json, as vLLM does with `--generation-config auto`."""
     file = directory / "generation_config.json"
     if not file.exists():
         return GenerationConfig()
@@ -52,12 +49,12 @@ def load_generation_config(directory: Path) -> GenerationConfig:
 
 
 def load_chat_template(settings: Settings, directory: Path) -> ChatTemplate | None:
-    """The one that was asked for, else the one that lies with the model."""
+    """Load the configured chat template, or else the model's own."""
     return load_configured_template(settings) or load_template(directory)
 
 
 def load_configured_template(settings: Settings) -> ChatTemplate | None:
-    """The one that was asked for, as source or as a file."""
+    """Load the configured chat template, which is given as source or as a file."""
     source_or_path = settings.chat_template
     if source_or_path is None:
         return None
@@ -72,7 +69,9 @@ class _TokenizerConfig(msgspec.Struct):
 def resolve_formats(
     settings: Settings, directory: Path, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """The parsers that were asked for, else what the model itself declares, else what its chat template gives away."""
+    """Resolve the reasoning and tool formats: as configured, else declared by the model, else detected from its
+    template.
+    """
     special_tokens = tokenizer.special_tokens.keys()
     is_configured = settings.reasoning_parser is not None or settings.tool_call_parser is not None
     config = directory / "tokenizer_config.json"
@@ -86,7 +85,7 @@ def resolve_formats(
 def detect_formats(
     settings: Settings, template: ChatTemplate | None, tokenizer: HfTokenizer
 ) -> tuple[ReasoningFormat | None, ToolFormat | None]:
-    """The parsers that were asked for, else what the model's chat template gives away."""
+    """Resolve the reasoning and tool formats: as configured, else detected from the chat template."""
     special_tokens = tokenizer.special_tokens.keys()
     detected = (None, None) if template is None else registry.detect_formats(template.source, special_tokens)
     reasoning = settings.reasoning_parser or detected[0]

@@ -1,4 +1,4 @@
-"""Which engine MODEL means. Knows the kinds by their names; each is imported when it is chosen."""
+"""Selection of the engine for MODEL. Engine modules are imported only when chosen."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ log = logging.getLogger(__name__)
 ENGINES = "dragoman.engines"
 """The entry point group in which packages register engines."""
 _DIRECTORY_ENGINES = ("tiny", "transformers", "mlx", "encoder", "llamacpp")
-_OF_A_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
+_ENGINES_WITH_DIRECTORY = ("transformers", "vllm", "mlx", "encoder", "tiny")
 _ENGINES = ("tiny", "sim", "scripted", "transformers", "vllm", "mlx", "encoder", "llamacpp", "python")
 
 
 def build_models(settings: Settings, clock: Clock) -> Models:
-    """Raises SettingsError where MODEL or an option of it cannot be used."""
+    """Build all configured models.
+
+    Raises:
+        SettingsError: MODEL or one of its options is invalid.
+    """
     if not settings.models.entries:
         return Models([_build_or_raise(settings, clock)])
     return Models(
@@ -33,8 +37,10 @@ def build_models(settings: Settings, clock: Clock) -> Models:
 
 
 def warn_unsupported(settings: Settings) -> None:
-    """Say which settings are told in vain: none of the engines heeds them. Under `--strict` that is a SettingsError, as
-    a parameter of a request is refused that would be ignored.
+    """Warn about settings that no configured engine supports.
+
+    Raises:
+        SettingsError: with `--strict`, which also rejects ignored request parameters.
     """
     entries = settings.models.entries
     kinds = [_parse_kind(settings.for_entry(entry).model) for entry in entries] or [_parse_kind(settings.model)]
@@ -60,12 +66,14 @@ def _warn_unsupported_names(settings: Settings, names: Iterable[str], *kinds: st
 
 
 def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedModel | ModelSpec:
-    """What is pinned is built at once; of the others only what they are is checked."""
+    """Build a pinned model at once; only validate the others, which load on demand."""
     entry_settings = settings.for_entry(entry)
     try:
         check_model(entry_settings.model)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"models: {entry.name}: cannot serve {entry_settings.model}: {_sentence(error)}") from error
+        raise SettingsError(
+            f"models: {entry.name}: cannot serve {entry_settings.model}: {_format_error(error)}"
+        ) from error
     if entry.pinned:
         return _build_or_raise(entry_settings, clock)
     memory = measure_weights(entry_settings.model) if entry.memory is None else entry.memory
@@ -77,7 +85,7 @@ def _build_entry(entry: ModelEntry, settings: Settings, clock: Clock) -> ServedM
 
 
 def measure_weights(model: str) -> int:
-    """Bytes of the weights in a model's directory or file, whatever engine is named before it; 0 if there are none."""
+    """Bytes of the weights in a model's directory or file, with or without an engine prefix; 0 if there are none."""
     path = next((Path(text) for text in (model, model.partition(":")[2]) if text and Path(text).exists()), None)
     if path is None:
         return 0
@@ -94,36 +102,40 @@ def _build_or_raise(settings: Settings, clock: Clock) -> ServedModel:
     try:
         return build(settings, clock)
     except (OSError, ValueError, DragomanError) as error:
-        raise SettingsError(f"cannot serve {settings.model}: {_sentence(error)}") from error
+        raise SettingsError(f"cannot serve {settings.model}: {_format_error(error)}") from error
 
 
-def _sentence(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def check_model(model: str) -> None:
-    """Raise ValueError where MODEL names nothing that is here: a typo, a wrong path. Loads no engine."""
+    """Check MODEL without loading an engine.
+
+    Raises:
+        ValueError: it names no known engine, or its path does not exist.
+    """
     kind, rest = parse_model(model)
     if kind in ("upstream", "python") or model == "tiny" or is_installed(kind):
         return
     if kind == "sim":
         if rest:
-            from ..engines.simulator.profile import load  # noqa: PLC0415 - numpy is slow to load
+            from ..engines.simulator.profile import load  # noqa: PLC0415 - numpy takes long to import
 
             load(rest)
     elif kind in ("scripted", "llamacpp"):
         if rest and not Path(rest).is_file():
             raise ValueError(f"{rest} does not exist")
-    elif kind in _OF_A_DIRECTORY:
+    elif kind in _ENGINES_WITH_DIRECTORY:
         if not rest:
             raise ValueError(f"`{kind}` needs a model: {kind}:DIRECTORY")
         check_directory(rest, "" if rest == model else kind)
     elif "/" in kind or Path(model).exists():
         check_directory(model)
     else:
-        raise ValueError(_unknown(kind, rest))
+        raise ValueError(_build_unknown_message(kind, rest))
 
 
 def is_installed(engine: str) -> bool:
@@ -131,30 +143,39 @@ def is_installed(engine: str) -> bool:
     return bool(entry_points(group=ENGINES, name=engine))
 
 
-def _unknown(kind: str, rest: str) -> str:
-    close = get_close_matches(kind, _ENGINES, n=1)
-    if not close:
+def _build_unknown_message(kind: str, rest: str) -> str:
+    matches = get_close_matches(kind, _ENGINES, n=1)
+    if not matches:
         return (
             f"unknown engine or model `{kind}`; use `tiny`, `sim`, `scripted`, a model directory, a GGUF file, a URL, "
             "or ENGINE:DIRECTORY"
         )
-    rest = rest or ("DIRECTORY" if close[0] in _OF_A_DIRECTORY and close[0] != "tiny" else "")
-    return f"unknown engine or model `{kind}`; did you mean `{close[0]}{':' if rest else ''}{rest}`?"
+    rest = rest or ("DIRECTORY" if matches[0] in _ENGINES_WITH_DIRECTORY and matches[0] != "tiny" else "")
+    return f"unknown engine or model `{kind}`; did you mean `{matches[0]}{':' if rest else ''}{rest}`?"
 
 
 def build(settings: Settings, clock: Clock) -> ServedModel:
-    """Blocking. Raises ValueError where there is no such engine, OSError and DragomanError where it cannot be had."""
+    """Build the model. Blocking.
+
+    Raises:
+        ValueError: MODEL or an option is invalid.
+        OSError, DragomanError: the engine cannot be loaded.
+    """
     check_model(settings.model)
     model = _build_by_kind(settings, clock)
     if model is None:
-        raise ValueError(_unknown(*parse_model(settings.model)))
+        raise ValueError(_build_unknown_message(*parse_model(settings.model)))
     if settings.lora_modules and model.adapters is None:
         raise ValueError("--lora-modules: this engine does not support adapters")
     return model
 
 
 def parse_model(model: str) -> tuple[str, str]:
-    """The engine that MODEL means, by its name, and what that is told. Raises ValueError as `engine_of`."""
+    """Split MODEL into the engine's name and its argument.
+
+    Raises:
+        ValueError: as `detect_engine`.
+    """
     kind, _, rest = model.partition(":")
     if kind in ("scripted", "sim") or (kind in _DIRECTORY_ENGINES and rest) or model == "tiny":
         return kind, rest
@@ -168,7 +189,9 @@ def parse_model(model: str) -> tuple[str, str]:
 
 
 def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # noqa: PLR0911 - a table
-    """None: there is no such kind of engine. Engines are imported here, so that one is paid for when it is used."""
+    """Build the model by kind; None if there is no such engine. Engines are imported here, since some take seconds to
+    load.
+    """
     kind, rest = parse_model(settings.model)
     match kind:
         case "scripted":
@@ -188,7 +211,7 @@ def _build_by_kind(settings: Settings, clock: Clock) -> ServedModel | None:  # n
                 return _build_from_directory(kind, settings, clock, rest)
             except EngineError as error:
                 if kind == "tiny" and rest == settings.model:
-                    # Nobody named this engine; it was only the one that is always there.
+                    # The user did not choose this engine; it was the fallback.
                     raise EngineError(f"{error}; for other models: {OTHER_ENGINES}") from error
                 raise
         case "llamacpp" if rest:

@@ -1,7 +1,7 @@
-"""Engines and stores of third parties: `python:MODULE:FACTORY`, or a name that an installed package registers.
+"""Third-party engines and stores: `python:MODULE:FACTORY`, or a name that an installed package registers.
 
-A package registers a factory under the entry points group `dragoman.engines` or `dragoman.stores`. Only whoever starts
-the server can name one; no request can.
+A package registers a factory in the entry point group `dragoman.engines` or `dragoman.stores`. Only the settings can
+name one, never a request.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from .rollout import build_executor_model
 ENGINES, STORES = "dragoman.engines", "dragoman.stores"
 
 Factory = Callable[[str, Settings], object]
-"""Makes an Engine that is not started, a rollout Executor, or a ServedModel. Told: what stands behind its name in
-MODEL, and the settings.
+"""Creates an Engine that is not started, a rollout Executor, or a ServedModel, from MODEL's argument and the settings.
 
 May raise ValueError.
 """
 
 UNKNOWN_LENGTH = 131_072
-"""Context length in tokens where neither the engine nor the settings state one; the engine itself rejects what is
-longer than it can take.
+"""Context length in tokens if neither the engine nor the settings state one; the engine rejects longer
+requests.
 """
 
 
 def load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
-    """What a package registered under this name; None if none did."""
+    """Load the object that a package registered under this name; None if there is none."""
     entry_point = next(iter(entry_points(group=group, name=name)), None)
     return None if entry_point is None else entry_point.load()
 
@@ -49,7 +48,7 @@ def build_installed(settings: Settings, clock: Clock, name: str, argument: str) 
 
 
 def build_python(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: MODULE:FACTORY, or MODULE:FACTORY:ARGUMENT. Modules in the working directory are found too."""
+    """path: MODULE:FACTORY, or MODULE:FACTORY:ARGUMENT. The working directory is on the module search path."""
     module, _, rest = path.partition(":")
     name, _, argument = rest.partition(":")
     if not module or not name:
@@ -73,7 +72,7 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     built = factory(argument, settings)
     if isinstance(built, ServedModel):
         return built
-    limit = _context_length(built, settings.max_model_len)
+    limit = _resolve_context_length(built, settings.max_model_len)
     if not isinstance(built, Engine):
         if isinstance(built, Executor):
             return build_executor_model(settings, clock, built, own_name=own_name, max_model_len=limit)
@@ -85,11 +84,15 @@ def _build_model(factory: Factory, settings: Settings, clock: Clock, own_name: s
     return ServedModel(name, EventBackend(built), limit, int(clock.now()), aliases)
 
 
-def _context_length(made: object, wanted: int | None) -> int:
-    """Tokens. Raises ValueError where more is wanted than the engine states."""
-    if not isinstance(made, HasContextLength):
-        return wanted or UNKNOWN_LENGTH
-    own = made.max_model_len
-    if wanted is not None and wanted > own:
-        raise ValueError(f"--max-model-len {wanted} exceeds the engine's context length of {own} tokens")
-    return wanted or own
+def _resolve_context_length(built: object, max_model_len: int | None) -> int:
+    """Return the context length in tokens.
+
+    Raises:
+        ValueError: `max_model_len` exceeds the engine's context length.
+    """
+    if not isinstance(built, HasContextLength):
+        return max_model_len or UNKNOWN_LENGTH
+    own_length = built.max_model_len
+    if max_model_len is not None and max_model_len > own_length:
+        raise ValueError(f"--max-model-len {max_model_len} exceeds the engine's context length of {own_length} tokens")
+    return max_model_len or own_length

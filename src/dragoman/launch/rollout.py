@@ -1,4 +1,4 @@
-"""A served model around an RL executor."""
+"""Builds a served model around an RL rollout executor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .model_builder import build_token_model
 def build_executor_model(
     settings: Settings, clock: Clock, executor: Executor, *, own_name: str, max_model_len: int
 ) -> ServedModel:
-    """Raises OSError, ValueError or EngineError where its tokenizer cannot be had."""
+    """Raises OSError, ValueError, EngineError: the tokenizer cannot be loaded."""
     directory = Path(executor.tokenizer)
     engine = RolloutEngine(
         executor,

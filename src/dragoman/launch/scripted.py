@@ -1,4 +1,4 @@
-"""`scripted` and `scripted:FILE`: the engine that says what it is told, with the embedded model's tokens."""
+"""`scripted` and `scripted:FILE`: the engine that replies from a script, with the bundled model's tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model_metadata import resolve_served_names
 
 
 def build_scripted(settings: Settings, clock: Clock, file: str) -> ServedModel:
-    """file: a script, else what requests direct."""
+    """file: a script; empty to take replies from directives in requests."""
     directory = tiny.find_bundled_model()
     tokenizer = load_tokenizer(directory)
     name, aliases = resolve_served_names(settings, "scripted")

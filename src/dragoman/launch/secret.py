@@ -1,4 +1,4 @@
-"""The key that reasoning is sealed and signed with: the one that was set, or one that is made and kept."""
+"""The key that encrypts and signs reasoning: configured, or generated and stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes | None:
-    """None where none was set and none is or can be kept: the server then has one that ends with it."""
+    """Return the configured or stored key; None if there is neither, and the caller generates an ephemeral one."""
     if settings.secret_key is not None:
         return settings.secret_key.encode()
     file = _find_key_file(settings.store, environment)
@@ -26,7 +26,7 @@ def load_secret_key(settings: Settings, environment: Mapping[str, str]) -> bytes
 
 
 def _find_key_file(store: str, environment: Mapping[str, str]) -> Path | None:
-    """Beside the store; nothing outlives a server whose store ends with it."""
+    """Return the path next to the store; None if the store itself does not outlive the process."""
     kind, _, path = store.partition(":")
     if kind in ("memory", "none"):
         return None

@@ -1,7 +1,4 @@
-"""The server's process: its socket, what it says when it starts, how it ends.
-
-Knows a served model by what the pipeline says of it; which engine is behind it is no matter of its own.
-"""
+"""The server process: sockets, greeting, signals and graceful shutdown. Independent of the engine."""
 
 from __future__ import annotations
 
@@ -49,12 +46,12 @@ from .store import build_store, check_store
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.1
-"""Seconds between two looks at whether what ran has come to its end; uvicorn's own."""
+"""Seconds between two checks for unfinished work during shutdown; the same as uvicorn's."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssembledServer:
-    """A server that is not served yet."""
+    """A configured server that is not running yet."""
 
     settings: Settings
     models: Models
@@ -62,17 +59,22 @@ class AssembledServer:
 
 
 def run(settings: Settings, print_line: Callable[[str], None]) -> int:
-    """Serve until told to stop; the process's exit code. Raises SettingsError for what cannot be served."""
+    """Serve until a signal stops the process; return the exit code.
+
+    Raises:
+        SettingsError: the settings are invalid or cannot be served.
+    """
     logging.basicConfig(
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S%z",
     )
     if settings.log_level == "info":
-        # It tells of every request to an engine that is asked over a socket; ours are told of already.
+        # httpx logs every request to an upstream engine; the access log already covers them.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     warn_unsupported(settings)
-    # Several servers read each other's sealed reasoning: whoever is before them sends a client now here, now there.
+    # One key for all servers: a load balancer may send a conversation's next turn to another one, which must decrypt
+    # its reasoning.
     secret = load_secret_key(settings, os.environ) or secrets.token_bytes(32)
     server_settings = _expand_instances(settings)
     server_ports = ServerPorts([ServerPort(item) for item in server_settings if item.uds is None])
@@ -104,7 +106,8 @@ def run(settings: Settings, print_line: Callable[[str], None]) -> int:
     ]
     for line in (*(lines[0] for lines in greetings), *greetings[0][1:]):
         print_line(line)
-    # Whoever starts this may have held the collector back. What there is now stays: it need not be looked at again.
+    # The caller may have disabled the collector during startup. Startup objects live until exit: freeze them, so that
+    # collections skip them.
     gc.freeze()
     gc.enable()
     try:
@@ -116,10 +119,10 @@ def run(settings: Settings, print_line: Callable[[str], None]) -> int:
 
 
 def _expand_instances(settings: Settings) -> list[Settings]:
-    """The settings of each server in this process."""
+    """Return the settings of each server in this process."""
     if not settings.instances.items:
         return [settings]
-    from .instances import expand_instances  # noqa: PLC0415 - it brings parts of the simulator
+    from .instances import expand_instances  # noqa: PLC0415 - it imports parts of the simulator
 
     try:
         return expand_instances(settings)
@@ -130,7 +133,13 @@ def _expand_instances(settings: Settings) -> list[Settings]:
 def assemble_server(
     settings: Settings, secret: bytes, port_controller: PortController | None = None
 ) -> AssembledServer:
-    """ports: of this process, which only a simulated server can be told to leave. Raises SettingsError."""
+    """Build a server's models, store and application.
+
+    port_controller: fault injection for ports; simulated servers only.
+
+    Raises:
+        SettingsError: a model, the store or the request log cannot be opened.
+    """
     models = build_models(settings, SystemClock())
     store = build_store(settings, os.environ)
     if store is not None:
@@ -148,7 +157,11 @@ def assemble_server(
 
 
 def open_request_log(path: str) -> RequestLog:
-    """Raises SettingsError, so that a wrong path is told before anything is served."""
+    """Open the request log before serving, so that a wrong path is reported at startup.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
     try:
         return RequestLog(Path(path))
     except OSError as error:
@@ -156,10 +169,10 @@ def open_request_log(path: str) -> RequestLog:
 
 
 def install_signal_handlers(server: uvicorn.Server) -> None:
-    """Being asked to stop is no failure. Whoever asks before uvicorn listens is heard as well: it starts and ends.
+    """Install handlers that shut down gracefully, with exit code 0, also for signals before uvicorn listens.
 
-    SIGHUP means that the terminal was closed, where there is one: that is a graceful shutdown too. Without a terminal
-    it comes from a service manager or from logrotate, which expect a reload; it is ignored then, and under nohup.
+    With a terminal, SIGHUP means that the terminal has closed, and shuts down too. Without one it comes from a service
+    manager or logrotate, which expect a reload; it is then ignored, as under nohup.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, server.handle_exit)
@@ -172,8 +185,9 @@ def _ignore_hangup(_signal: int, _frame: FrameType | None) -> None:
 
 
 class Server(uvicorn.Server):
-    """When it is told to stop it is not ready any more, and still answers: new work is told to come again, what runs
-    goes on. What runs for too long is ended by its dialect's own terminal error, and not by a closed connection.
+    """A uvicorn server with graceful shutdown: readiness fails and new work gets a retryable error, while running
+    requests continue. Requests that exceed the timeout end with their dialect's terminal error instead of a closed
+    connection.
     """
 
     def __init__(
@@ -183,15 +197,17 @@ class Server(uvicorn.Server):
         shutdown_config: ShutdownConfig | None = None,
         server_ports: ServerPorts | None = None,
     ) -> None:
-        """doors: whose sockets it accepts from, in their order; without any it accepts from what it is given."""
+        """server_ports: ports whose sockets the server accepts from, in order; empty: only the sockets passed to
+        `run`.
+        """
         super().__init__(config)
         self._models, self._shutdown_config = models, shutdown_config or ShutdownConfig()
         self._server_ports = server_ports or ServerPorts(())
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - so it is named in uvicorn
-        """Once: as above. Again: without waiting for anybody. A third time: without cleaning up either.
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature is uvicorn's
+        """First signal: graceful shutdown. Second: stop without waiting. Third: exit immediately without cleanup.
 
-        uvicorn itself raises the signals again when it is done: being asked to stop would look like a failure.
+        Does not record the signal: uvicorn re-raises recorded signals at exit, which would look like a failure.
         """
         if self.force_exit:
             os._exit(1)
@@ -204,7 +220,7 @@ class Server(uvicorn.Server):
             port.attach(server, self._build_protocol, self.server_state.connections)
 
     def _build_protocol(self) -> asyncio.Protocol:
-        """For a connection that is accepted, as uvicorn makes it."""
+        """Create the protocol of an accepted connection, as uvicorn does."""
         protocol_class = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
         return protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -218,11 +234,11 @@ class Server(uvicorn.Server):
         stop_task.cancel()
 
     async def _drain(self, stop_task: asyncio.Task[None]) -> None:
-        """Return when it may stop listening."""
+        """Wait until the server can stop listening."""
         read_clock = asyncio.get_running_loop().time
         started_at, running = read_clock(), tuple(self.server_state.tasks)
-        # The others hear with their next answer that it was the last one. Closing one now would lose a request that is
-        # under way on it.
+        # Other connections get `Connection: close` with their next response. Closing them now would lose a request that
+        # is already on its way.
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, LongLived):
                 connection.shutdown()
@@ -239,7 +255,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(POLL_INTERVAL)
 
     def _has_work(self, running: Sequence[asyncio.Task[None]]) -> bool:
-        """On what clients wait for, or on what runs without them."""
+        """Whether client requests or background work are still running."""
         states = (engine.health() for models in self._models for model in models for engine in model.engines)
         return not all(task.done() for task in running) or any(state.running or state.waiting for state in states)
 
@@ -249,9 +265,9 @@ class Server(uvicorn.Server):
 
 
 def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """Our own log tells of requests, and with their ids; answers do not name the server's software.
+    """Configure uvicorn. The access log is our own, with request ids; responses carry no Server header.
 
-    uvicorn's word that it has started says nothing that the greeting does not say better.
+    At log level info uvicorn is limited to warnings, since its startup message repeats the greeting.
     """
     return uvicorn.Config(
         app,
@@ -268,9 +284,9 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         log_level="warning" if settings.log_level == "info" else settings.log_level,
         log_config=None,
         server_header=False,
-        # Nobody here asks who the client of a proxy was.
+        # The client address behind a proxy is not used.
         proxy_headers=False,
-        # What is not said by then is not heard: all has come to its end before.
+        # Seconds. Requests have already ended by then; this bounds the rest of uvicorn's shutdown.
         timeout_graceful_shutdown=2,
     )
 
@@ -278,7 +294,7 @@ def build_uvicorn_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 def build_websocket_protocol(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> asyncio.Protocol:
-    """Imported when the first client asks for it: most servers never see one."""
+    """Imported lazily: most servers never see a WebSocket."""
     from .websocket import WebSocket  # noqa: PLC0415
 
     return WebSocket(config, server_state, app_state)
@@ -319,7 +335,7 @@ def _build_cors_policy(settings: Settings) -> CorsPolicy:
 
 
 def _resolve_profile(settings: Settings) -> Profile:
-    """A simulated vLLM answers as one, unless told otherwise."""
+    """The API profile: as configured, else `vllm` for the simulator and `openai` for other engines."""
     return Profile(settings.api_profile or ("vllm" if _is_simulated(settings) else "openai"))
 
 
@@ -328,7 +344,7 @@ def _is_simulated(settings: Settings) -> bool:
 
 
 def build_greeting(settings: Settings, models: Models, port: int | None) -> list[str]:
-    """What is served, and a line to try it with."""
+    """The startup lines: what is served, and an example request."""
     first_slot = models.slots[0]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"http://{host}:{port}" if settings.uds is None else f"unix:{settings.uds}"
@@ -346,7 +362,7 @@ def build_greeting(settings: Settings, models: Models, port: int | None) -> list
 
 
 def _build_example_request(slot: ModelSlot) -> tuple[str, dict[str, object]]:
-    """A route that the model can answer, and the least that it takes."""
+    """Return a route that the model supports and a minimal body for it."""
     question = "What is the capital of Japan?"
     match None if slot.model is None else slot.model.backend:
         case EmbedderBackend():

@@ -1,4 +1,4 @@
-"""How a server ends. Knows no server."""
+"""Settings of the graceful shutdown."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShutdownConfig:
-    """Seconds. timeout: for which what runs goes on. grace: for which the server can at least be reached, so that
-    whoever sends requests to it sees that it is not ready before nobody is there.
+    """Durations of a graceful shutdown, in seconds.
+
+    timeout: how long running requests may continue.
+    grace: minimum time for which the server stays reachable but not ready, so that a load balancer notices before the
+        port closes.
     """
 
     timeout: float = 8.0
@@ -16,4 +19,4 @@ class ShutdownConfig:
 
 
 class LongLived:
-    """A connection that stays for many answers. Its `shutdown` asks for an end after those that were begun."""
+    """A connection that carries many responses. Its `shutdown` ends it after the responses in progress."""

@@ -1,4 +1,4 @@
-"""`sim` and `sim:PROFILE`: a vLLM without a GPU, with the tokens of the embedded model or of any other's tokenizer."""
+"""`sim` and `sim:PROFILE`: a simulated vLLM without a GPU, with the bundled model's tokenizer or another one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _EOS_NAMES = (
 
 
 def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
-    """name: of the profile, or its file; `--profile` says the same."""
+    """name: the profile's name or file, an alternative to `--profile`."""
     if name and settings.profile:
         raise ValueError("the profile is set twice: in MODEL and by --profile")
     profile = load(name or settings.profile or DEFAULT_PROFILE)
@@ -90,7 +90,7 @@ def build_simulator(settings: Settings, clock: Clock, name: str) -> ServedModel:
 
 
 def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]:
-    """Where the tokenizer lies, itself, and what ends an answer in it."""
+    """Return the tokenizer's directory, the tokenizer and its end-of-sequence ids."""
     if settings.tokenizer is None:
         directory = tiny.find_bundled_model()
         return directory, load_tokenizer(directory), load_eos_ids(directory)
@@ -106,14 +106,14 @@ def _load_tokens(settings: Settings) -> tuple[Path, HfTokenizer, frozenset[int]]
 
 
 def build_scheduler_config(settings: Settings, profile: SimulatorProfile) -> SimulatedSchedulerConfig:
-    """The profile's, with what the settings say in its place."""
+    """The profile's scheduler config with the settings' overrides."""
     profile_config = profile.engine
     block_size = settings.block_size or profile_config.block_size
     blocks = settings.num_gpu_blocks_override
     if blocks is None and settings.kv_cache_tokens is not None:
         blocks = -(-settings.kv_cache_tokens // block_size) + 1
     if blocks is None:
-        # A cache of the same bytes has more blocks if they are smaller.
+        # A cache of the same size in bytes has more blocks if they are smaller.
         blocks = profile_config.num_gpu_blocks * profile_config.block_size // block_size
     return msgspec.structs.replace(
         profile_config,

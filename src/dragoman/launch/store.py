@@ -1,4 +1,4 @@
-"""The store that the settings ask for."""
+"""Builds the configured store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from .plugin import STORES, load_entry_point
 
 
 def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | None:
-    """Not opened yet; None where nothing is to be kept. Raises SettingsError."""
+    """Build the store without opening it; None if storage is disabled.
+
+    Raises:
+        SettingsError: the setting is invalid or a driver is missing.
+    """
     bounds = Bounds(settings.store_max_records, settings.store_max_bytes, settings.store_ttl)
     kind, _, rest = settings.store.partition(":")
     match kind, rest:
@@ -35,14 +39,18 @@ def build_store(settings: Settings, environment: Mapping[str, str]) -> Store | N
 
 def _build_postgres(dsn: str, bounds: Bounds) -> Store:
     try:
-        from ..store.postgres import PostgresStore  # noqa: PLC0415 - only where it is asked for
+        from ..store.postgres import PostgresStore  # noqa: PLC0415 - needs asyncpg, an optional dependency
     except ImportError as error:
         raise SettingsError("store: PostgreSQL needs `pip install '.[postgres]'`.") from error
     return PostgresStore(dsn, bounds)
 
 
 async def check_store(store: Store) -> None:
-    """What cannot be opened is told before the server says that it serves. Raises SettingsError."""
+    """Open and close the store, so that errors are reported at startup.
+
+    Raises:
+        SettingsError: the store cannot be opened.
+    """
     try:
         await store.open()
     except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""`tiny` and `tiny:DIRECTORY`: small Llamas in numpy, of which one is part of this package."""
+"""`tiny` and `tiny:DIRECTORY`: small Llamas on numpy; one is bundled with this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .model_builder import build_batching_model, build_block_files, build_engine
 
 
 def build_tiny(settings: Settings, clock: Clock, path: str) -> ServedModel:
-    """path: a directory; empty for the embedded model."""
+    """path: a directory; empty for the bundled model."""
     directory = Path(path) if path else tiny.find_bundled_model()
     engine = tiny.load(
         directory, build_engine_limits(settings), files=build_block_files(settings, directory, "dragoman")

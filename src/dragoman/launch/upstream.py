@@ -1,4 +1,4 @@
-"""`http://HOST:PORT/v1`: another server, or several of the same model, as the engine."""
+"""`http://HOST:PORT/v1`: another server, or several replicas of the same model, as the engine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ..settings import GenerationConfig, Settings
 from .model_metadata import resolve_served_names
 
 UNKNOWN_LENGTH = 131_072
-"""Tokens, where neither the upstream nor the settings say; the upstream itself refuses what is too long."""
+"""Context length in tokens if neither the upstream nor the settings state one; the upstream rejects longer requests."""
 
 
 def build_upstream(settings: Settings, clock: Clock, urls: str) -> ServedModel:
-    """urls: with commas between them. Asks the first that answers what the settings do not say."""
+    """urls: separated by commas. The first upstream that responds supplies what the settings leave open."""
     upstreams = _build_upstreams(settings, [url.strip().rstrip("/") for url in urls.split(",") if url.strip()])
     discovered = _discover(settings, upstreams)
     reasoning = None if settings.reasoning_parser is None else registry.find_reasoning_format(settings.reasoning_parser)
@@ -91,7 +91,9 @@ def _parse_weight(text: str) -> float:
 
 
 def _discover(settings: Settings, upstreams: tuple[Upstream, ...]) -> DiscoveredModel:
-    """Nobody is asked where the settings say everything, so that this server may start before the others."""
+    """Discover the model and the upstream's kind. Fully configured servers send no request, so that they can start
+    first.
+    """
     kind = KINDS.get(settings.upstream_kind)
     if kind is not None and settings.upstream_model is not None:
         return DiscoveredModel(settings.upstream_model, kind, None)

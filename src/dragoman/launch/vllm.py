@@ -1,4 +1,4 @@
-"""`vllm:DIRECTORY`: a model of vLLM, in this process."""
+"""`vllm:DIRECTORY`: a model on vLLM, in this process."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def build_vllm(settings: Settings, clock: Clock, path: str) -> ServedModel:
 
 
 def build_engine_arguments(settings: Settings) -> dict[str, Any]:
-    """What the settings say in vLLM's words; `--vllm-args` says the rest, and overrules them.
+    """Translate the settings to vLLM's engine arguments; `--vllm-args` adds to them and overrides them.
 
-    Raises EngineError where that is no JSON object.
+    Raises:
+        EngineError: a setting is not a JSON object.
     """
     candidates: dict[str, Any] = {
         "max_model_len": settings.max_model_len,
@@ -55,7 +56,7 @@ def build_engine_arguments(settings: Settings) -> dict[str, Any]:
         "block_size": settings.block_size,
         "num_gpu_blocks_override": settings.num_gpu_blocks_override,
         "scheduling_policy": settings.scheduling_policy,
-        # Only what was turned off: for some models vLLM itself does without them.
+        # Passed only when disabled: vLLM itself disables them for some models.
         "enable_prefix_caching": None if settings.enable_prefix_caching else False,
         "enable_chunked_prefill": None if settings.enable_chunked_prefill else False,
         "kv_events_config": _decode_object("kv_events_config", settings.kv_events_config),
@@ -82,7 +83,7 @@ def _decode_object(name: str, text: str | None) -> dict[str, Any] | None:
 
 
 def _find_reasoning_delimiters(settings: Settings, directory: Path) -> tuple[str, str] | None:
-    """How the model begins and ends its reasoning, where it does."""
+    """The delimiters of the model's reasoning, or None if it has none."""
     template = load_chat_template(settings, directory)
     reasoning, _ = resolve_formats(settings, directory, template, load_tokenizer(directory))
     return None if reasoning is None else (reasoning.syntax.begin, reasoning.syntax.end)

@@ -1,6 +1,6 @@
-"""uvicorn's WebSockets, which leave it to the application when they end. Knows nothing of what is said on them.
+"""uvicorn's WebSocket protocol, extended: the application ends connections on shutdown, and messages are bounded.
 
-What of a message has come is counted before the message is whole, and a message that has begun has a deadline.
+Bytes of an incomplete message are counted as they arrive, and an incomplete message has a deadline.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from ..serving.responses.websocket import FINISH_MESSAGE, PENDING
 from .shutdown import LongLived
 
 FRAGMENT = 64
-"""Bytes that a fragment counts beside its data: an empty one takes memory too."""
+"""Overhead in bytes counted per fragment: an empty one takes memory too."""
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class WebSocket(WebSocketsSansIOProtocol, LongLived):
-    """uvicorn itself closes one at once when the server stops, in the midst of an answer."""
+    """A WebSocket with graceful shutdown; uvicorn would close it in the middle of a response."""
 
     limits = HttpLimits()
     close_timeout: float
     _fragments = 0
     _pending = 0
-    _seen = 0
-    """Of the pending bytes, when the deadline was last set."""
+    _pending_at_deadline = 0
+    """`_pending` when the deadline was last set."""
     _count: Callable[[int], bool] | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(self.limits.head_timeout, self._handshake_is_late)
+        self._deadline = self.loop.call_later(self.limits.head_timeout, self._on_handshake_timeout)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._discard_message()
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
@@ -48,7 +48,8 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self.handshake_initiated:
-            # A head comes as a whole: uvicorn would say nothing to one that is no handshake, and wait for ever.
+            # The head arrives complete: without this, uvicorn would not respond to a malformed handshake, and wait
+            # forever.
             self.transport.write(_BAD_REQUEST)
             self.transport.close()
             return
@@ -77,7 +78,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             self._note_pending()
 
     def shutdown(self) -> None:
-        """Asks whoever answers on it to come to an end; a client that does not answer its closing is not waited for."""
+        """Let the application finish the current response. Afterwards the close handshake has one second."""
         if not self.handshake_complete or self.close_sent:
             super().shutdown()
             return
@@ -85,7 +86,7 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         self.queue.put_nowait(cast("Any", {"type": FINISH_MESSAGE}))
 
     def _watch_pending(self, count: Callable[[int], bool]) -> None:
-        """count: called with the bytes of a message that is not whole yet, as they change; False is too many."""
+        """count: called with the bytes of the incomplete message on every change; False rejects it."""
         self._count, self._pending = count, 0
         self._note_pending()
 
@@ -102,23 +103,25 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
             self._begin_deadline()
 
     def _begin_deadline(self) -> None:
-        self._seen = self._pending
-        self._deadline = self.loop.call_later(self.limits.body, self._message_is_late)
+        self._pending_at_deadline = self._pending
+        self._deadline = self.loop.call_later(self.limits.body, self._on_message_timeout)
 
     def _end_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _handshake_is_late(self) -> None:
+    def _on_handshake_timeout(self) -> None:
         self._deadline = None
         if not self.handshake_complete:
             self.transport.abort()
 
-    def _message_is_late(self) -> None:
-        """Or it has grown enough since the last look; nothing arrives while reading is paused."""
+    def _on_message_timeout(self) -> None:
+        """Close the connection unless the message has met the minimum rate, or reading is paused and nothing can
+        arrive.
+        """
         self._deadline = None
-        if self.read_paused or self._pending - self._seen >= self.limits.body_rate * self.limits.body:
+        if self.read_paused or self._pending - self._pending_at_deadline >= self.limits.body_rate * self.limits.body:
             self._begin_deadline()
         elif self._pending:
             self._fail(1008, "the message takes too long")
@@ -133,11 +136,11 @@ class WebSocket(WebSocketsSansIOProtocol, LongLived):
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        self._forget()
+        self._discard_message()
         self.transport.close()
 
-    def _forget(self) -> None:
-        """What had come of a message that will never be whole."""
+    def _discard_message(self) -> None:
+        """Discard an incomplete message."""
         self._end_deadline()
         self._fragments, self.frames = 0, []
         self.conn.reader.buffer.clear()

@@ -1,1 +1,1 @@
-"""The only I/O towards clients: Starlette routes, pure ASGI endpoints, server-sent events."""
+"""The HTTP and WebSocket API: Starlette routing, pure ASGI endpoints, server-sent events."""

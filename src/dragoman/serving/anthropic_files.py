@@ -1,4 +1,4 @@
-"""Anthropic's files: the same as OpenAI's and at the same paths, told and listed as Anthropic does."""
+"""Anthropic's Files API: the same files and paths as OpenAI's, with Anthropic's rendering and paging."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OCTET_STREAM = "application/octet-stream"
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """Those of OpenAI's files, for either vendor's clients."""
+    """The routes of OpenAI's files; the request's headers choose the vendor's format."""
     overrides: Mapping[str, Mapping[str, Handler]] = {
         "/v1/files": {"GET": list_files, "POST": upload},
         "/v1/files/{file}": {"GET": show, "DELETE": delete},

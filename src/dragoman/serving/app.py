@@ -1,4 +1,4 @@
-"""The application factory. All state hangs off its arguments; nothing is global."""
+"""The application factory. All state belongs to its arguments; there are no globals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ RouteTable = Mapping[str, tuple[Access, Mapping[str, Handler]]]
 
 
 def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> RouteTable:
-    """Every route: who may use it, and its handlers by method. A route cannot be written without its access."""
+    """All routes: the required access and the handlers by method. The type makes the access mandatory for every
+    route.
+    """
     public, user = Access.PUBLIC, Access.USER
     table: RouteTable = {
         **_build_chat_routes(user),
@@ -95,7 +97,7 @@ def build_routes(meters: ModelMetrics, http_metrics: HttpMetrics) -> RouteTable:
 
 
 def _find_post_handlers(table: RouteTable) -> Mapping[str, Handler]:
-    """What a job can ask."""
+    """The handlers that a batch job can call."""
     return {path: handlers["POST"] for path, (_, handlers) in table.items() if "POST" in handlers}
 
 
@@ -111,11 +113,13 @@ def create_app(
     request_log: RequestLog | None = None,
     port_controller: PortController | None = None,
 ) -> Application:
-    """An ASGI application that serves these models. Its lifespan starts and stops their engines and opens the store.
+    """Create the ASGI application. Its lifespan starts and stops the engines and opens the store.
 
-    secret: what thoughts are sealed and signed with; None makes one that nobody has after this process.
-    store: None is a server that keeps nothing. media: None fetches nothing from URLs.
-    request_log: closed with the application's lifespan. ports: of a server that can be told to stop listening.
+    secret: the key that encrypts and signs reasoning; None generates one that is lost with the process.
+    store: None disables storage.
+    media: None fetches nothing from URLs.
+    request_log: closed with the application's lifespan.
+    port_controller: fault injection for ports; simulated servers only.
     """
     options = options or ServingOptions()
     background = None if store is None else BackgroundRuns(store, options.max_background)
@@ -150,7 +154,7 @@ def create_app(
         InternalClient(service, _find_post_handlers(table), resolve_envelope),
         asyncio.Semaphore(options.batch_concurrency),
     )
-    # A path that is written out goes before one with a name in it: /v1/chat/completions/render is no completion.
+    # Literal paths precede those with parameters: /v1/chat/completions/render is not the completion `render`.
     paths = sorted(table, key=lambda path: "{" in path)
     endpoints = [Endpoint(path, *table[path], service, resolve_envelope) for path in paths]
     workers = (
@@ -169,7 +173,7 @@ _OPENAI_PATHS = ("/v1/chat", "/v1/completions", "/v1/responses", "/v1/conversati
 
 
 def _build_envelope_resolver(profile: Profile) -> EnvelopeResolver:
-    """The path decides whose error it is, a 404 beneath /v1/messages is Anthropic's; where it does not, the headers."""
+    """Choose the error format by path (below /v1/messages even a 404 is Anthropic's), or else by the headers."""
     openai = ErrorEnvelope(lambda error, _: render_openai_error(error, profile), lambda error: error.status)
     responses = ErrorEnvelope(lambda error, _: render_responses_error(error, profile), lambda error: error.status)
     anthropic = ErrorEnvelope(render_anthropic_error, map_anthropic_status)
@@ -197,7 +201,7 @@ def _build_chat_routes(user: Access) -> RouteTable:
 
 
 def _build_responses_routes(user: Access) -> RouteTable:
-    """Responses, and the conversations that they can be part of."""
+    """Routes of the Responses and Conversations APIs."""
     response, conversation = "/v1/responses/{id}", "/v1/conversations/{id}"
     return {
         "/v1/responses": (user, {"POST": create.create}),
@@ -220,7 +224,7 @@ def _build_responses_routes(user: Access) -> RouteTable:
 
 
 class Router:
-    """Which endpoint a path means. Of several the first; one that is written out needs no look at the others."""
+    """Maps a path to its endpoint: literal paths by lookup, others by the first matching pattern."""
 
     def __init__(self, endpoints: Sequence[Endpoint], fallback: Endpoint) -> None:
         self._exact = {endpoint.path: endpoint for endpoint in endpoints if "{" not in endpoint.path}
@@ -228,20 +232,24 @@ class Router:
         self._fallback = fallback
 
     def find_endpoint(self, scope: Scope) -> Endpoint:
-        """What stands in its place in a path with names goes into the scope."""
+        """Return the endpoint, and set the scope's `path_params`."""
         exact = self._exact.get(scope["path"])
         if exact is not None:
             return exact
         for route, endpoint in self._routes:
             match, child_scope = route.matches(scope)
-            if match is not Match.NONE:  # the endpoint itself looks at the method
+            if match is not Match.NONE:  # the endpoint checks the method
                 scope["path_params"] = child_scope["path_params"]
                 return endpoint
         return self._fallback
 
 
 class Application:
-    """sockets: by path; a WebSocket on any other is refused. life: what begins and ends with the application."""
+    """The ASGI application.
+
+    websockets: by path; a WebSocket on any other path is rejected.
+    lifespan_factory: creates the context manager of the application's lifespan.
+    """
 
     def __init__(
         self,
@@ -253,7 +261,7 @@ class Application:
         self._start_limiter = StartLimiter()
 
     def lifespan_context(self) -> AbstractAsyncContextManager[object]:
-        """Its lifespan, for one that is served beside others."""
+        """Create the lifespan's context manager, for an application that shares a process with others."""
         return self._lifespan_factory(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -265,7 +273,7 @@ class Application:
             await with_disconnect_events(self, scope, receive, send)
         else:
             lifecycle = self._router.find_endpoint(scope).open_request(scope, receive, on_disconnect)
-            # For as long as a stream runs nothing is kept but what is needed then.
+            # A stream can run for minutes: release the scope and the body meanwhile.
             del scope, receive
             await self._start_limiter.acquire()
             try:

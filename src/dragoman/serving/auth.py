@@ -1,6 +1,6 @@
-"""Who is calling. One resolver for `Authorization: Bearer` and `x-api-key`, the same for every route.
+"""Authentication: one resolver for `Authorization: Bearer` and `x-api-key`, the same for every route.
 
-What a route asks for is written at the route (`Access`), never derived from the text of a URL.
+Each route declares the `Access` that it requires; it is never derived from the text of a URL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ..core.errors import AuthenticationError, PermissionDenied
 
 
 class Access(StrEnum):
-    """PUBLIC: anybody. USER: any known key. ADMIN: an administrator's key; USER too where no key is set at all."""
+    """Required access. PUBLIC: no key. USER: any known key. ADMIN: an administrator's key. Without configured keys
+    every client has access.
+    """
 
     PUBLIC = "public"
     USER = "user"
@@ -25,9 +27,11 @@ class Access(StrEnum):
 
 
 class Caller(Struct, frozen=True):
-    """owner: stands for the key in stored rows and cache salts, and does not reveal it; empty without keys.
+    """An authenticated client.
 
-    background: nobody waits for the answer, so that all others go before.
+    owner: a digest of the key for store records and cache salts, which does not reveal the key; empty without keys.
+    is_admin: whether the key is an administrator's.
+    is_background: no client waits for the response, so the request has the lowest priority.
     """
 
     owner: str = ""
@@ -36,7 +40,7 @@ class Caller(Struct, frozen=True):
 
 
 class Keyring:
-    """Knows keys by their SHA-256 digests only; compares in constant time (vLLM CVE-2025-59425)."""
+    """The accepted keys, stored as SHA-256 digests and compared in constant time (vLLM CVE-2025-59425)."""
 
     def __init__(self, keys: Iterable[str] = (), admin_keys: Iterable[str] = ()) -> None:
         self._user_digests = tuple(_hash_key(key) for key in keys)
@@ -44,13 +48,15 @@ class Keyring:
 
     @property
     def is_open(self) -> bool:
-        """No user key is set: everybody may use the server."""
+        """Whether no key is configured, so that every client has access."""
         return not self._user_digests and not self._admin_digests
 
     def authenticate(self, headers: Headers, access: Access) -> Caller:
-        """The caller behind these headers.
+        """Return the caller with these headers.
 
-        Raises NotAuthenticated without a good key, NotPermitted where the key is good but not for this.
+        Raises:
+            AuthenticationError: there is no valid key.
+            PermissionDenied: the key is valid, but not for this route.
         """
         callers = [self._find_caller(key) for key in _read_keys(headers)]
         known_callers = [caller for caller in callers if caller is not None]
@@ -61,7 +67,7 @@ class Keyring:
         if not known_callers:
             raise AuthenticationError(_missing_key_message() if not callers else "Incorrect API key provided.")
         if any(caller != known_callers[0] for caller in known_callers):
-            # Two good keys of different owners: there is no right guess whose request this is.
+            # Two valid keys of different owners: the owner of the request is ambiguous.
             raise AuthenticationError("`Authorization` and `x-api-key` carry the keys of two different owners.")
         if access is Access.ADMIN and not known_callers[0].is_admin:
             raise PermissionDenied("This route needs an administrator's key.")
@@ -69,7 +75,7 @@ class Keyring:
 
     def _find_caller(self, key: str) -> Caller | None:
         digest = _hash_key(key)
-        # Every comparison is made, so that the time does not tell which one matched.
+        # All comparisons are made, so that timing does not reveal which key matched.
         user_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._user_digests]
         admin_matches = [hmac.compare_digest(digest, known_digest) for known_digest in self._admin_digests]
         if not any(user_matches) and not any(admin_matches):

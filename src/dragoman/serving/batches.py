@@ -1,4 +1,4 @@
-"""OpenAI's batches: the requests of a file, worked off behind everybody else's, whatever becomes of this process."""
+"""OpenAI's Batch API: the requests of a file run at the lowest priority and survive a restart of the process."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _FINAL_STATES = frozenset({"failed", "completed", "expired", "cancelled"})
 
 
 def build_routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """handlers: of the routes that a batch can ask."""
+    """handlers: of the routes that a batch can call."""
     return {
         "/v1/batches": (Access.USER, {"GET": list_batches, "POST": build_create_handler(handlers)}),
         "/v1/batches/{batch}": (Access.USER, {"GET": show}),
@@ -77,7 +77,7 @@ def build_routes(handlers: Mapping[str, Handler]) -> Mapping[str, tuple[Access, 
 def build_worker(
     client: InternalClient, slots: asyncio.Semaphore
 ) -> Callable[[Service, Store], Coroutine[None, None, None]]:
-    """Works off what batches there are."""
+    """Build the worker that processes batches."""
 
     async def run(service: Service, store: Store) -> None:
         jobs = JobRunner(service, store, client, BATCH, slots)
@@ -87,7 +87,7 @@ def build_worker(
 
 
 def build_create_handler(handlers: Mapping[str, Handler]) -> Handler:
-    """handlers: of the routes that a batch can ask."""
+    """handlers: of the routes that a batch can call."""
 
     async def create(http: HttpRequest) -> JsonResponse | Responder:
         store = require_store(http)
@@ -127,7 +127,7 @@ async def list_batches(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def cancel(http: HttpRequest) -> JsonResponse | Responder:
-    """What is done stays; what runs is stopped. Cancelling twice is cancelling once."""
+    """Cancel a batch: running requests are aborted, results are retained. Idempotent."""
     while True:
         record = await _load_record(http)
         if record.state in ("cancelling", "cancelled"):
@@ -136,7 +136,8 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
             raise Conflict(f"Cannot cancel a batch with status '{record.state}'.")
         now = int(http.service.clock.now())
         body = msgspec.json.encode(replace(_decode_batch(record), status="cancelling", cancelling_at=now))
-        # Not its version: that changes with every result. What was counted meanwhile is counted again at the end.
+        # Conditional on the state, not on the version, which changes with every result. `_recount` corrects the counts
+        # later.
         change = Replace(record.key, "cancelling", body, record.run, states=frozenset({record.state}))
         try:
             await require_store(http).commit(change)
@@ -158,7 +159,11 @@ def _decode_batch(record: Record) -> BatchObject:
 
 
 async def process_batch(service: Service, store: Store, record: Record, jobs: JobRunner) -> None:
-    """A batch from whatever state it is in to its end. Raises Refused if another process has it."""
+    """Process a batch from its current state to its end.
+
+    Raises:
+        CommitConflict: another process has taken it over.
+    """
     job = _BatchJob(service, store, record)
     try:
         if job.batch.status == "validating":
@@ -172,7 +177,7 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
 
 
 class _BatchJob:
-    """A batch in work."""
+    """A batch in progress."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
         self._service, self._store, self._key = service, store, record.key
@@ -189,7 +194,9 @@ class _BatchJob:
         return self._key.owner
 
     async def validate(self) -> None:
-        """In progress, if every line is a request; failed if not; as it is if it was cancelled meanwhile."""
+        """Validate the input file: the batch becomes `in_progress`, or `failed` if a line is invalid. A concurrent
+        cancellation takes precedence.
+        """
         validation = await _validate_lines(
             self._read_lines(), self.batch.endpoint, self._service.options.max_body_bytes
         )
@@ -217,7 +224,11 @@ class _BatchJob:
                 yield JobTask(line.custom_id, self.batch.endpoint, line.body)
 
     async def store_result(self, task: JobTask, response: InternalResponse) -> None:
-        """The line and the count, at once. Raises Refused where the batch is no longer in progress, or not ours."""
+        """Store the result line and the counts in one commit.
+
+        Raises:
+            CommitConflict: the batch is no longer in progress, or another process owns it.
+        """
         has_succeeded = response.status < 400
         line = encode_result_line(
             self._service.ids.new("batch_req_"), task.id, response.status, response.id, response.body
@@ -238,7 +249,7 @@ class _BatchJob:
         return record is not None and record.state == "in_progress" and self._now() < self.batch.expires_at
 
     async def finish(self) -> None:
-        """What is done becomes files; of what is not done it is said why."""
+        """Publish the result files and set the final status; requests that did not run get an error line."""
         await self._reload()
         counts = self.batch.request_counts
         is_done = counts.completed + counts.failed >= counts.total
@@ -270,7 +281,7 @@ class _BatchJob:
         await self._save(final_batch, release=True)
 
     async def _publish_file(self, id: str | None) -> str | None:
-        """The file, now seen by its owner; none where nothing was written to it."""
+        """Make the file visible to its owner and return its id; delete it and return None if it is empty."""
         record = None if id is None else await self._store.get(Key(self.owner, file_store.FILE_KIND, id))
         if record is None or record.state != WRITING_STATE:
             return None if record is None else id
@@ -295,7 +306,7 @@ class _BatchJob:
                 await self._save(updated, append)
 
     async def _load_done_ids(self) -> set[str]:
-        """Ids of the requests that have a result."""
+        """Return the ids of the requests that have a result."""
         file_ids = (self.batch.output_file_id, self.batch.error_file_id)
         return {entry.id for id in file_ids async for entry in self._load_results(id) if entry.id is not None}
 
@@ -338,7 +349,7 @@ class _BatchJob:
         )
 
     async def _save_unless_cancelled(self, batch: BatchObject, *changes: Change) -> None:
-        """Still ours afterwards. Where it was cancelled meanwhile it is that, and nothing is changed."""
+        """Save the batch, unless it was cancelled meanwhile; then reload it. The lease remains valid."""
         try:
             await self._save(batch, *changes)
         except CommitConflict:
@@ -359,7 +370,7 @@ class _BatchJob:
 
 
 class _Validation(Struct, frozen=True):
-    """What a validation found."""
+    """The result of a validation."""
 
     total: int
     model: str | None
@@ -367,7 +378,7 @@ class _Validation(Struct, frozen=True):
 
 
 async def _validate_lines(lines: AsyncGenerator[tuple[int, bytes]], endpoint: str, max_line_bytes: int) -> _Validation:
-    """longest: bytes that a line may have."""
+    """max_line_bytes: maximum length of a line."""
     errors: list[BatchError] = []
     model: str | None = None
     custom_ids: set[str] = set()

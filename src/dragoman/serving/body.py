@@ -1,4 +1,4 @@
-"""Reading a request's body: bounded on the wire and decoded, whatever its coding."""
+"""Request bodies: reading with a size limit, and decoding of content codings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SUPPORTED_CODINGS = "br, gzip, deflate, zstd"
 
 
 class ClientGone(Exception):
-    """The client left before its request was complete."""
+    """The client has disconnected before its request was complete."""
 
 
 class BodyMemoryBudget:
-    """Bytes of all bodies that are in flight. A single one may have more than `most`."""
+    """The memory for all request bodies in flight, in bytes. A single body may exceed `limit`."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.used = most, 0
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
 
 
 class BodyMemoryShare:
-    """What one request has of it, from its first byte until it has been read and made sense of."""
+    """The share of one request, from its first byte until it is parsed."""
 
     __slots__ = ("_budget", "_reserved")
 
@@ -36,9 +36,13 @@ class BodyMemoryShare:
         self._budget, self._reserved = budget, 0
 
     def reserve(self, size: int) -> None:
-        """So many bytes in all. Raises Overloaded; never where it becomes less."""
+        """Set the share to `size` bytes; shrinking always succeeds.
+
+        Raises:
+            Overloaded: the budget is exhausted.
+        """
         budget, used_by_others = self._budget, self._budget.used - self._reserved
-        if size > self._reserved and used_by_others and used_by_others + size > budget.most:
+        if size > self._reserved and used_by_others and used_by_others + size > budget.limit:
             raise Overloaded("The memory for request bodies is exhausted; retry later.")
         budget.used, self._reserved = used_by_others + size, size
 
@@ -47,9 +51,16 @@ class BodyMemoryShare:
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyMemoryShare | None = None) -> bytes:
-    """The decoded body, at most `limit` bytes on the wire and decoded. share: where it is counted, if anywhere.
+    """Read and decode the body, at most `limit` bytes both on the wire and decoded.
 
-    Raises BodyTooLarge, UnsupportedMedia (unknown coding), RequestError (corrupt), ClientGone, Overloaded.
+    share: where its memory is accounted, if anywhere.
+
+    Raises:
+        BodyTooLarge: the body exceeds the limit.
+        UnsupportedMediaType: the content coding is unknown.
+        RequestError: the content coding is corrupt.
+        ClientGone: the client has disconnected.
+        Overloaded: the memory budget is exhausted.
     """
     share = share or BodyMemoryShare(BodyMemoryBudget(limit))
     declared = headers.get("content-length", "")
@@ -73,7 +84,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, share: BodyM
     data = b"".join(chunks)
     if coding in ("identity", ""):
         return data
-    # It can become as large as it may be, and that takes its time.
+    # Reserve the worst case: the decoded size is unknown until decompression ends.
     share.reserve(size + limit)
     decoded = await anyio.to_thread.run_sync(_decode, data, coding, limit)
     share.reserve(len(decoded))
@@ -85,7 +96,7 @@ def _decode(data: bytes, coding: str, limit: int) -> bytes:
         if coding in ("gzip", "x-gzip"):
             return _decompress_zlib(zlib.decompressobj(16 + zlib.MAX_WBITS), data, limit)
         if coding == "deflate":
-            # RFC 9110 means zlib's format; some clients send raw deflate.
+            # RFC 9110, 8.4.1.2 specifies the zlib format; some clients send raw deflate.
             has_zlib_header = data[:1] in (b"\x78", b"\x58", b"\x48", b"\x38", b"\x28", b"\x18", b"\x08")
             return _decompress_zlib(
                 zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS), data, limit
@@ -118,7 +129,7 @@ def _decompress_zlib(stream: _Inflater, data: bytes, limit: int) -> bytes:
 
 def _decompress_brotli(data: bytes, limit: int) -> bytes:
     stream = brotli.Decompressor()
-    # The library stops soon after the limit of a call; what is left is fetched by calls without input.
+    # The library stops soon after a call's limit; calls without input return the rest.
     chunks = [stream.process(data, output_buffer_limit=limit + 1)]
     while not stream.is_finished():
         if sum(map(len, chunks)) > limit:
@@ -133,9 +144,9 @@ def _decompress_brotli(data: bytes, limit: int) -> bytes:
 
 
 def _decompress_zstd(data: bytes, limit: int) -> bytes:
-    # The reader yields at most what is asked for, so a bomb costs no more than the limit; but it does not tell
-    # a truncated frame. Once the size is known to be harmless the object that does tell may look at it.
-    # A window over 8 MiB is refused, as RFC 8878 recommends for content codings.
+    # The reader yields at most the requested bytes, so a decompression bomb costs no more than the limit, but it does
+    # not detect a truncated frame. Once the size is known to be safe, a decompression object checks that. Windows over
+    # 8 MiB are rejected, as RFC 8878 recommends for content codings.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 23)
     with decompressor.stream_reader(data) as reader:
         if len(reader.read(limit + 1)) > limit:

@@ -1,4 +1,4 @@
-"""Time and identity, handed in from outside so that a test can hold them still."""
+"""Sources of time and ids, injected so that tests can control them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; never goes back."""
+        """Seconds since an arbitrary point; never decreases."""
         ...
 
 
@@ -27,12 +27,12 @@ class SystemClock:
 
 class IdGenerator(Protocol):
     def new(self, prefix: str) -> str:
-        """An id that nobody can guess and that no other call gets."""
+        """Return an unguessable, unique id."""
         ...
 
 
 class RandomIdGenerator:
-    """128 random bits in hexadecimal behind the prefix."""
+    """Ids of 128 random bits in hexadecimal after the prefix."""
 
     def new(self, prefix: str) -> str:
         return prefix + secrets.token_hex(16)

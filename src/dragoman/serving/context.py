@@ -1,4 +1,4 @@
-"""Who asks, and whom: what a request over HTTP and one of several over a connection have in common."""
+"""The context of a request, whether it comes over HTTP or as a frame of a WebSocket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .service import Service
 
 
 class RequestContext(Protocol):
-    """An HTTP request, or a connection that asks several times."""
+    """An HTTP request, or a WebSocket connection that carries several requests."""
 
     @property
     def service(self) -> Service: ...
@@ -31,5 +31,5 @@ class RequestContext(Protocol):
 
 
 def build_owner_files(context: RequestContext) -> OwnerFiles:
-    """Those that it may name."""
+    """The files that the request can refer to."""
     return OwnerFiles(context.service.store, context.caller.owner)

@@ -1,7 +1,8 @@
-"""Which web pages' scripts may talk to this server: the words of CORS.
+"""CORS: which web pages' scripts can call this server.
 
-By default none may: a page that somebody opens must not find the model on their machine. A script that may sends its
-key itself; nothing here lets a browser send one by itself, so that `*` gives nobody another's rights.
+By default none can: a page that a user opens must not reach the model on their machine. An allowed script sends its API
+key itself. The server uses no credentials that browsers attach automatically, so `*` grants no access to another user's
+data.
 https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
@@ -18,29 +19,32 @@ from .streaming import RawHeaders
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+|null|\*")
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _MAX_HEADER_NAMES = 4096
-"""Characters of the names of headers that a script wants to send."""
+"""Maximum characters of Access-Control-Request-Headers."""
 _EXPOSED_HEADERS = b"x-request-id, request-id, retry-after, x-dragoman-warnings, openai-processing-ms, openai-version"
-"""What a script may read besides what all may."""
+"""Response headers that a script can read in addition to the safelisted ones."""
 _MAX_AGE = b"7200"
-"""How long a browser may remember what it was told beforehand: the longest that any of them does."""
+"""Seconds for which a browser may cache a preflight: 2 hours is the maximum in Chromium."""
 
 
 _OWN_SITES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site for requests that no other page has made; `none` is the user's own doing."""
+"""Values of Sec-Fetch-Site without another origin; `none` is a navigation by the user."""
 
 
 class CorsPolicy:
-    """allowed: as a browser writes them (`https://app.example`, `http://localhost:3000`, `null`), or `*` for all."""
+    """The allowed origins.
+
+    allowed: in the browser's form (`https://app.example`, `http://localhost:3000`, `null`), or `*` for all.
+    """
 
     def __init__(self, allowed: Sequence[str] = ()) -> None:
-        """Raises ValueError for what no browser would send."""
+        """Raises ValueError: an origin has a form that no browser sends."""
         for origin in allowed:
             if not _ORIGIN.fullmatch(origin.lower()):
                 raise ValueError(f"an origin is SCHEME://HOST[:PORT] without a path, or *; not {origin}")
         self._allowed = frozenset(origin.lower() for origin in allowed)
 
     def build_headers(self, headers: Headers) -> RawHeaders:
-        """What an answer to this request says of it."""
+        """Return the CORS headers of the response to this request."""
         if not self._allowed:
             return []
         if "*" in self._allowed:
@@ -52,11 +56,13 @@ class CorsPolicy:
         return [vary, allow, (b"access-control-expose-headers", _EXPOSED_HEADERS)]
 
     def build_preflight_headers(self, method: str, headers: Headers, methods: Iterable[str]) -> RawHeaders | None:
-        """What a browser is told that asks before it sends a script's request. methods: those of the path.
+        """Return the headers of a preflight's response.
 
-        None for any other request, and for one from a page that may not.
+        methods: those of the path.
+
+        None for any other request, and for a preflight from an origin that is not allowed.
         """
-        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._lets(headers):
+        if method != "OPTIONS" or "access-control-request-method" not in headers or not self._allows_request(headers):
             return None
         response_headers = [
             (b"access-control-allow-methods", ", ".join(methods).encode()),
@@ -70,38 +76,41 @@ class CorsPolicy:
         return response_headers
 
     def check_origin(self, headers: Headers, *, by_name: bool, allow_navigation: bool = False) -> None:
-        """Raise NotPermitted for a request that a page of another origin makes.
+        """Reject requests that pages of other origins cause.
 
-        Browsers send many of them without asking first: a WebSocket handshake, a form, a POST of a `Blob` without a
-        type, an `<img>`. Of these the last has no Origin, but Sec-Fetch-Site. `same-site` is another origin too: all
-        ports of localhost are one site. Clients that are no browsers send neither header.
+        Browsers send many of these without a preflight: a WebSocket handshake, a form, a POST of a `Blob` without a
+        type, an `<img>`. The last has no Origin, but Sec-Fetch-Site. `same-site` counts as another origin: all ports of
+        localhost are one site. Clients that are not browsers send neither header.
         https://www.w3.org/TR/fetch-metadata/
 
-        named: the origin must be allowed by its name, and not by `*`. allow_navigation: a link to here may be followed
-        from anywhere; the page that has it cannot read the answer.
+        by_name: the origin must be listed explicitly; `*` is not sufficient.
+        allow_navigation: allow links from other origins, whose pages cannot read the response.
+
+        Raises:
+            PermissionDenied: the request comes from an origin that is not allowed.
         """
         if "*" in self._allowed and not by_name:
             return
         origins = headers.getlist("origin")
         if not all(self._is_allowed(origin.lower(), headers) for origin in origins):
-            raise _foreign()
+            raise _build_foreign_origin_error()
         if origins or all(site in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
             return
         is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if not (allow_navigation and is_navigation):
-            raise _foreign()
+            raise _build_foreign_origin_error()
 
     def _is_allowed(self, origin: str, headers: Headers) -> bool:
         return origin in self._allowed or origin.partition("://")[2] == headers.get("host", "").lower()
 
-    def _lets(self, headers: Headers) -> bool:
+    def _allows_request(self, headers: Headers) -> bool:
         return "*" in self._allowed or self._find_allowed_origin(headers) is not None
 
     def _find_allowed_origin(self, headers: Headers) -> str | None:
-        """The one that asks, if it is allowed by name."""
+        """Return the request's origin if it is listed explicitly."""
         origins = headers.getlist("origin")
         return origins[0] if len(origins) == 1 and origins[0].lower() in self._allowed else None
 
 
-def _foreign() -> PermissionDenied:
+def _build_foreign_origin_error() -> PermissionDenied:
     return PermissionDenied("Pages of other origins may not send requests to this server. See --allowed-origins.")

@@ -1,7 +1,7 @@
-"""One secret key, and what it does for each caller: thoughts and compacted conversations sealed, thoughts signed.
+"""Encryption and signatures for data that clients hold: reasoning and compacted conversations.
 
-A key of its own is derived (HKDF-SHA256) for each purpose and each owner of an API key, so that nothing made for one
-of them is worth anything to another. Sealing is AES-256-GCM under a random nonce; signing is HMAC-SHA256.
+Each purpose and each owner of an API key has its own key, derived by HKDF-SHA256, so that data of one is invalid for
+another. Encryption is AES-256-GCM with a random nonce; signatures are HMAC-SHA256.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 SEALED_PREFIX, SIGNED_PREFIX = b"\x01", b"\x02"
-"""First bytes: what follows and in which version of the format."""
+"""First byte: the kind of data and the version of its format."""
 NONCE_SIZE = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Sealer:
-    """key: any text or bytes that cannot be guessed."""
+    """Creates the sealers of owners.
+
+    key: any text or bytes that cannot be guessed.
+    check: how strictly signatures of reasoning are verified.
+    """
 
     key: bytes
     check: VerificationMode = VerificationMode.LENIENT
@@ -36,7 +40,7 @@ class Sealer:
 
 @dataclass(frozen=True, slots=True)
 class OwnerSealer:
-    """See `Sealing`."""
+    """Encrypts and signs for one owner. Implements `Sealing`."""
 
     key: bytes
     owner: str
@@ -50,7 +54,7 @@ class OwnerSealer:
         return base64.b64encode(SEALED_PREFIX + nonce + ciphertext).decode()
 
     def unseal(self, purpose: Purpose, sealed: str) -> str | None:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_derived`
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_derive_key`
 
         data = _decode_base64(sealed)
         nonce, ciphertext = data[1 : 1 + NONCE_SIZE], data[1 + NONCE_SIZE :]
@@ -75,7 +79,7 @@ class OwnerSealer:
         return hmac.digest(self._derive_key("signature"), thought.encode("utf-8", "surrogatepass"), "sha256")
 
     def _derive_key(self, purpose: str) -> bytes:
-        # Imported when first needed: most servers seal nothing, and all of them shall start at once.
+        # Imported lazily, to keep startup fast: most servers encrypt nothing.
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
@@ -90,7 +94,7 @@ def _build_cipher(key: bytes) -> AESGCM:
 
 
 def _decode_base64(text: str) -> bytes:
-    """Nothing for what is no base64."""
+    """Decode base64; b"" if it is invalid."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Work for a client that may leave before it is done, and how that is heard where a server does not tell it."""
+"""Cancellation when the client disconnects, and a fallback for servers without the disconnect extension."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ T = TypeVar("T")
 
 
 def never(_: Callable[[], object] | None, /) -> None:
-    """The `Watch` of a request that no client waits for."""
+    """The `OnDisconnect` of a request without a client: the callback is never called."""
 
 
 async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any, Any, T]) -> T:
-    """What the work comes to; it is cancelled when the client leaves. The request's body has been read.
+    """Return the result of `work`, cancelling it when the client disconnects. Call it after the body has been read.
 
-    Raises ClientGone.
+    Raises:
+        ClientGone: the client has disconnected.
     """
     task = asyncio.get_running_loop().create_task(work)
     is_disconnected = False
@@ -42,7 +43,7 @@ async def cancel_on_disconnect(on_disconnect: OnDisconnect, work: Coroutine[Any,
 
 
 async def with_disconnect_events(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """The application under a server without the extension, as if it had it."""
+    """Run the application with an emulated disconnect extension, for servers that lack it."""
     watcher = _DisconnectWatcher(receive)
     extensions: dict[str, object] = scope.get("extensions") or {}
     try:
@@ -52,7 +53,7 @@ async def with_disconnect_events(app: ASGIApp, scope: Scope, receive: Receive, s
 
 
 class _DisconnectWatcher:
-    """The extension, by a task that waits in `receive`: whoever watches has read the body."""
+    """Emulates the extension by a task that waits in `receive`; it requires that the body has been read."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -60,13 +61,13 @@ class _DisconnectWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """As `http.leaving.Watch`."""
+        """As `http.disconnect.OnDisconnect`."""
         self._callback = callback
         if callback is not None and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._wait_for_disconnect())
 
     async def _wait_for_disconnect(self) -> None:
-        # A client that has left is told of as often as anybody asks.
+        # After a disconnect, every call of `receive` returns `http.disconnect`.
         while (await self._receive())["type"] != "http.disconnect":
             pass
         callback, self._callback = self._callback, None
@@ -74,7 +75,7 @@ class _DisconnectWatcher:
             callback()
 
     async def close(self) -> None:
-        """Nothing outlives its request."""
+        """Cancel the task, so that it does not outlive the request."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

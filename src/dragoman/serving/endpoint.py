@@ -1,6 +1,6 @@
-"""A route and everything that is the same for all of them: Host, key, method, errors in the dialect's envelope, log.
+"""A route's endpoint and the steps that all share: Host, CORS, authentication, method, error envelope, access log.
 
-Pure ASGI: nothing wraps `send`, so that a streamed token costs no middleware.
+Pure ASGI: no middleware wraps `send`, so streamed tokens incur no overhead.
 """
 
 from __future__ import annotations
@@ -32,22 +32,27 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How a dialect writes an error. body: of an error and the request's id. status: the HTTP status it has there."""
+    """A dialect's error format.
+
+    body: renders the body from an error and the request's id.
+    status: maps an error to the dialect's HTTP status.
+    """
 
     body: Callable[[DragomanError, str], bytes]
     status: Callable[[DragomanError], int]
 
 
 EnvelopeResolver = Callable[[str, Mapping[str, str]], ErrorEnvelope]
-"""By the path, and the headers of the request."""
+"""Chooses the envelope from the request's path and headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One HTTP request as a handler sees it. watch: tells that its client has left. client: the address that it comes
-    from, where there is one.
+    """An HTTP request as a handler sees it.
 
-    share: what its body takes of the memory for all of them.
+    on_disconnect: registers a callback for the client's disconnect.
+    client: the client's address, if it has one.
+    body_memory: the body's share of the memory budget.
     """
 
     service: Service
@@ -70,13 +75,15 @@ class HttpRequest:
 
     @property
     def content_length(self) -> int:
-        """Bytes of the body, by its own word."""
+        """Bytes of the body according to Content-Length; 0 if absent."""
         value = self.headers.get("content-length", "")
         return int(value[:19]) if value.isdecimal() else 0
 
     async def read_json(self) -> bytes:
-        """The body of a POST. Only JSON, and said to be JSON: a browser sends that across origins only after a
-        preflight, but a body without a type at once. No body needs no type.
+        """Read the JSON body of a POST.
+
+        A content type other than JSON is rejected: browsers send `application/json` across origins only after a
+        preflight, but other types without one. An empty body needs no content type.
         """
         media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_json = media_type == "application/json" or media_type.endswith("+json")
@@ -85,7 +92,7 @@ class HttpRequest:
         return await read_body(self.receive, self.headers, self.service.options.max_body_bytes, self.body_memory)
 
     def build_headers(self, content_type: tuple[bytes, bytes] = JSON, warnings: Sequence[str] = ()) -> RawHeaders:
-        """The headers of this request's answer."""
+        """Build the headers of this request's response."""
         elapsed = (self.service.clock.monotonic() - self.started_at) * 1000
         headers = [
             content_type,
@@ -98,12 +105,12 @@ class HttpRequest:
             headers.append((b"x-dragoman-warnings", encode_header_text("; ".join(warnings))))
         headers += self.service.options.cors.build_headers(self.headers)
         if self.service.models.is_closed:
-            # Whoever comes again had better come to another server.
+            # During shutdown, clients should reconnect to another server.
             headers.append((b"connection", b"close"))
         return headers
 
     def build_response_start(self, headers: RawHeaders, max_wait: float | None = None) -> ResponseStart:
-        """Of an answer to it. wait: None is as long as for one that may still be refused."""
+        """max_wait: seconds until headers are sent; None is the limit for requests that may still be rejected."""
         return ResponseStart(
             headers, self.service.options.timeouts.headers if max_wait is None else max_wait, self.render_error
         )
@@ -121,7 +128,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class JsonResponse:
-    """An answer that is made at once. warnings: what of the request was ignored."""
+    """A response that is complete at once. warnings: which parts of the request were ignored."""
 
     body: bytes
     status: int = 200
@@ -131,7 +138,7 @@ class JsonResponse:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopedError:
-    """An error on a path that several dialects share: the body told which of them it is."""
+    """An error on a path that several dialects share, with the envelope that the body's dialect requires."""
 
     error: DragomanError
     envelope: ErrorEnvelope
@@ -139,7 +146,7 @@ class EnvelopedError:
 
 @dataclass(frozen=True, slots=True)
 class CompleteResponse:
-    """An answer that is known to its last byte. length: of its body, also where that is left out."""
+    """A fully rendered response. content_length: of the body, even if it is omitted (HEAD)."""
 
     status: int
     headers: RawHeaders
@@ -159,7 +166,11 @@ Handler = Callable[[HttpRequest], Awaitable[HandlerResult]]
 
 
 class Endpoint:
-    """One path. handlers: by method; HEAD is GET without its body. envelope: that of a path's dialect."""
+    """One path.
+
+    handlers: by method; HEAD is handled as GET without the body.
+    resolve_envelope: chooses the error format.
+    """
 
     def __init__(
         self,
@@ -180,7 +191,12 @@ class Endpoint:
         )
 
     async def handle(self, http: HttpRequest, method: str) -> HandlerResult:
-        """Raises DragomanError and ClientGone."""
+        """Check and authenticate the request, and call its handler.
+
+        Raises:
+            DragomanError: the request is rejected.
+            ClientGone: the client has disconnected.
+        """
         check_headers(http.headers, self._service.allowed_hosts)
         cors = self._service.options.cors
         if self.access is not Access.PUBLIC:
@@ -199,11 +215,11 @@ class Endpoint:
         try:
             return await handler(replace(http, caller=caller))
         finally:
-            # While the answer is sent nothing is left of the body.
+            # The body is no longer needed while the response is sent.
             http.body_memory.release()
 
     def record_outcome(self, lifecycle: RequestLifecycle, outcome: ResponseOutcome) -> None:
-        """What is told of a request when it is over."""
+        """Record metrics and the access log after a request."""
         service = self._service
         elapsed = service.clock.monotonic() - lifecycle.started_at
         service.http_metrics.record(
@@ -223,9 +239,9 @@ class Endpoint:
 
 
 class RequestLifecycle:
-    """A request from its coming until its answer is over: `answer`, then `over`.
+    """A request from its arrival to the end of its response: `respond`, then `finish`.
 
-    From when there is an answer nothing is kept of the request but what will be told of it.
+    Once there is a response, only the data for the log and the metrics is retained.
     """
 
     __slots__ = ("_endpoint", "_http", "client", "content_length", "id", "method", "path", "started_at")
@@ -241,7 +257,7 @@ class RequestLifecycle:
         self.client = http.client
 
     async def respond(self) -> Responder | CompleteResponse:
-        """Raises ClientGone."""
+        """Raises ClientGone: the client has disconnected."""
         http, self._http = self._http, None
         assert http is not None
         return build_response(
@@ -255,7 +271,7 @@ class RequestLifecycle:
 def build_http_request(
     scope: Scope, receive: Receive, on_disconnect: OnDisconnect, service: Service, resolve_envelope: EnvelopeResolver
 ) -> HttpRequest:
-    """The request as it came; nobody knows yet whose it is."""
+    """Build the request before authentication, with an anonymous caller."""
     headers = Headers(scope=scope)
     return HttpRequest(
         service,
@@ -275,7 +291,11 @@ def build_http_request(
 
 
 async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | DragomanError:
-    """What a handler makes, or what refuses it. Raises ClientGone."""
+    """Return the handler's result, or the error that it raised; unexpected errors are logged and wrapped.
+
+    Raises:
+        ClientGone: the client has disconnected.
+    """
     task = asyncio.current_task()
     try:
         return await result
@@ -293,7 +313,7 @@ async def call_handler(result: Awaitable[HandlerResult]) -> HandlerResult | Drag
 def build_response(
     http: HttpRequest, result: HandlerResult | DragomanError, *, with_body: bool = True
 ) -> Responder | CompleteResponse:
-    """An error is told in the dialect's envelope. body: False leaves it out."""
+    """Build the response; errors use the dialect's envelope. with_body: false omits the body (HEAD)."""
     if isinstance(result, Responder | CompleteResponse):
         return result
     if isinstance(result, EnvelopedError):
@@ -308,7 +328,9 @@ def build_response(
 def build_not_found_endpoint(
     service: Service, resolve_envelope: EnvelopeResolver, known_paths: Sequence[str]
 ) -> Endpoint:
-    """What answers where no route is. It asks for a key too, so that it tells strangers nothing."""
+    """Build the endpoint for unknown paths. It requires a key too, so that it reveals nothing to unauthenticated
+    clients.
+    """
 
     async def raise_not_found(http: HttpRequest) -> JsonResponse:
         suggestion = _suggest_route(http.path.rstrip("/"), known_paths)
@@ -322,7 +344,7 @@ def build_not_found_endpoint(
 
 
 def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
-    """Of these routes the one of a client whose base URL lacks its end, or has it twice, or is a whole route."""
+    """Suggest a route for a wrong base URL: one that lacks `/v1`, repeats it, or contains a whole route."""
     tails = {route.removeprefix("/v1"): route for route in known_paths}
     return next(
         (
@@ -335,7 +357,7 @@ def _suggest_route(path: str, known_paths: Sequence[str]) -> str | None:
 
 
 def show_address(client: tuple[str, int] | None) -> str:
-    """A client's address and port for the access log; `-` where it has none, as over a Unix socket."""
+    """Format a client's address for the access log; `-` over a Unix socket."""
     if client is None or not client[0]:
         return "-"
     host, port = client
@@ -343,7 +365,7 @@ def show_address(client: tuple[str, int] | None) -> str:
 
 
 def encode_header_text(text: str) -> bytes:
-    """Fit for a header: printable ASCII, bounded."""
+    """Encode text for a header: printable ASCII, at most 2048 bytes."""
     return text.encode("ascii", "replace").translate(_UNPRINTABLE)[:2048]
 
 

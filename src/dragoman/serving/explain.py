@@ -1,4 +1,4 @@
-"""Handlers that tell what a prompt becomes, and send it to no engine. Each caller sees what it sent itself, no more."""
+"""Handlers that explain prompts without calling the engine. Each caller sees only data of its own requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .sglang import read_generate_call
 from .streaming import Responder
 
 HttpCallReader = Callable[[HttpRequest], Awaitable[GenerationCall]]
-"""What is asked, with all that comes before it."""
+"""Reads a request's call including its history."""
 
 CONTEXT_TOKENS = 16
-"""Tokens of each prompt that are shown where two part."""
+"""Tokens of each prompt that are included at the first difference."""
 
 
 def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Handler:
-    """vLLM's `render`: bodies for /inference/v1/generate. several: a list of them, one a prompt."""
+    """vLLM's `render` routes: return bodies for /inference/v1/generate. as_list: a list with one body per prompt."""
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         _require_enabled(http)
@@ -49,7 +49,9 @@ def build_render_handler(read: HttpCallReader, *, as_list: bool = False) -> Hand
 
 
 def build_explain_handler(read: HttpCallReader) -> Handler:
-    """The prompt's text and tokens, what of it is cached, and where it parts from the caller's earlier ones."""
+    """Return the prompt's text and tokens, its cached length, and its first difference from the caller's recent
+    prompts.
+    """
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         _require_enabled(http)
@@ -63,7 +65,7 @@ def build_explain_handler(read: HttpCallReader) -> Handler:
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """Beneath each route that generates. Those that are TGI's alone take the bodies of /generate."""
+    """An `explain` route below each generating route. /generate also accepts TGI's bodies."""
     chat, completions = _build_reader(read_chat), _build_reader(read_completions)
     readers: dict[str, HttpCallReader] = {
         "/v1/chat/completions": chat,
@@ -80,7 +82,7 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 def _build_reader(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> HttpCallReader:
-    """Of a dialect whose bodies have everything in them."""
+    """Build a reader for a dialect without server-side history."""
     return lambda http: read_call(http, read)
 
 
@@ -97,7 +99,11 @@ def _require_enabled(http: HttpRequest) -> None:
 async def _prepare(
     http: HttpRequest, read: HttpCallReader
 ) -> tuple[GenerationCall, AdmittedCall, ServedModel, tuple[TokenJob, ...]]:
-    """All that is done before the engine is asked, and nothing after it. Raises RequestError."""
+    """Do everything that precedes the engine's call, and nothing else.
+
+    Raises:
+        RequestError: the request is invalid.
+    """
     call = await read(http)
     header = build_header(http, call)
     admitted = await prepare_call(http, call, header)

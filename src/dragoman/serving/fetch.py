@@ -1,8 +1,8 @@
-"""Fetches media behind a URL that a client named, from nowhere but the public internet.
+"""Fetches media from URLs in requests, from public internet addresses only.
 
-A client must not reach through this server what it cannot reach itself (SSRF: CVE-2025-6242, CVE-2026-33626): a name is
-resolved once, every address of it has to be public, the connection goes to the address that was looked at, and each
-redirect is a new URL that is looked at in the same way. Knows nothing of requests or models.
+A client must not reach through this server what it cannot reach itself (SSRF: CVE-2025-6242, CVE-2026-33626). A name is
+resolved once, all its addresses must be public, the connection uses the checked address (no DNS rebinding), and each
+redirect is checked like a new URL.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..dialects.body import abbreviate
 
 Address = IPv4Address | IPv6Address
 ResolveHost = Callable[[str, int], Awaitable[list[str]]]
-"""Addresses of a host, for connections to a port. Raises OSError where there are none."""
+"""Resolves a host to addresses for connections to a port. Raises OSError if there are none."""
 
 MAX_REDIRECTS = 3
 TIMEOUT = 10.0
-"""For all of it, redirects too."""
+"""Seconds for a fetch, including redirects."""
 _GLOBAL = IPv6Network("2000::/3")
-"""All that is given out for unicast; behind other prefixes IPv4 addresses, links and sites can hide."""
+"""Global unicast (RFC 4291); other prefixes can contain mapped IPv4, link-local or site-local addresses."""
 _NOT_PUBLIC = tuple(
     ip_network(network)
     for network in (
@@ -39,15 +39,19 @@ _NOT_PUBLIC = tuple(
         "3fff::/20",  # documentation (RFC 9637)
     )
 )
-"""What the versions of `ipaddress` do not agree on, or count as global though no host of the internet is there.
+"""Networks on which versions of `ipaddress` disagree, or which it counts as global without public hosts.
+
 https://www.iana.org/assignments/iana-ipv6-special-registry/
 """
 
 
 class Fetcher:
-    """hosts: patterns of names, of which one has to fit; none is any host. allowed: addresses that may be connected to.
+    """Fetches URLs with checks against SSRF.
 
-    seconds: that one fetch may take. transport: how addresses are reached; None is the network.
+    hosts: patterns of host names, one of which must match; empty allows any host.
+    is_allowed: whether an address may be connected to.
+    timeout: seconds for one fetch.
+    transport: how addresses are reached; None is the network.
     """
 
     def __init__(
@@ -64,8 +68,14 @@ class Fetcher:
         self._timeout, self._transport = timeout, transport
 
     async def fetch(self, url: str, param: str) -> bytes:
-        """What lies there. param: the field that named it. Raises RequestError."""
-        # No proxy of the environment's: it would connect to what nobody has looked at.
+        """Return the content at `url`.
+
+        param: the request's field, for errors.
+
+        Raises:
+            RequestError: the URL is not allowed, or the download failed.
+        """
+        # A proxy from the environment would connect to an unchecked address.
         client = httpx2.AsyncClient(transport=self._transport, timeout=self._timeout, trust_env=False)
         try:
             async with asyncio.timeout(self._timeout), client:
@@ -89,7 +99,7 @@ class Fetcher:
         raise _build_download_error(param, f"{abbreviate(url)} redirects too often")
 
     async def _build_request(self, client: httpx2.AsyncClient, url: str, param: str) -> httpx2.Request:
-        """To the address of the URL's host, which is asked for by its name."""
+        """Build a request to the checked address, with the URL's host name in Host and SNI."""
         parsed = _parse_url(url, param)
         host, port = parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)
         if self._hosts and not any(fnmatchcase(host.lower(), pattern) for pattern in self._hosts):
@@ -106,14 +116,14 @@ class Fetcher:
 
 
 def is_public(address: Address) -> bool:
-    """Neither of this machine nor of its network, nor an IPv6 address behind which an IPv4 one can hide."""
+    """Whether the address is public: not local or private, and not an IPv6 address that embeds an IPv4 one."""
     if any(address in network for network in _NOT_PUBLIC) or (address.version == 6 and address not in _GLOBAL):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
 async def resolve_addresses(host: str, port: int) -> list[str]:
-    """As `Resolve`, by the system."""
+    """Implements `ResolveHost` with the system's resolver."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in infos]
 
@@ -131,7 +141,7 @@ def _parse_url(url: str, param: str) -> httpx2.URL:
 
 
 async def _read_content(response: httpx2.Response, url: str, param: str) -> bytes:
-    """The body as it comes over the wire: nothing is decompressed."""
+    """Read the body as sent; nothing is decompressed."""
     if response.status_code != 200:
         raise _build_download_error(param, f"{abbreviate(url)} returned HTTP {response.status_code}")
     if response.headers.get("content-encoding", "identity") != "identity":

@@ -1,4 +1,4 @@
-"""Uploaded files as the store has them: a file is a record, its content a series of pieces. Knows no HTTP."""
+"""Storage of uploaded files: a file is a record, its content a series of chunks. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ UPLOADING, PROCESSED = "uploading", "processed"
 
 
 class OwnerFiles(Struct, frozen=True):
-    """The files of one owner, which a request may name. store: None on a server that keeps nothing."""
+    """The files that an owner's request can refer to. store: None if storage is disabled."""
 
     store: Store | None
     owner: str
 
     async def find(self, id: str) -> FileObject | None:
-        """None for one that is not there, or not whole yet."""
+        """Return the file, or None if it is missing or incomplete."""
         return None if self.store is None else await find_file(self.store, self.owner, id)
 
     async def content(self, id: str) -> bytes:
-        """Of one that was found."""
+        """Return the content of an existing file."""
         if self.store is None:
             return b""
         return b"".join([chunk async for chunk in read_chunks(self.store, Key(self.owner, FILE_KIND, id))])
 
 
 async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGenerator[bytes]:
-    """The content, a little at a time."""
+    """Iterate over the content, `batch_size` chunks at a time."""
     cursor: int | None = None
     while entries := await store.entries(key, CONTENT_SERIES, after=cursor, limit=batch_size):
         yield b"".join(entry.body for entry in entries)
@@ -41,9 +41,9 @@ async def read_chunks(store: Store, key: Key, batch_size: int = 16) -> AsyncGene
 
 
 async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers from 1."""
+    """Iterate over the non-blank lines with their numbers, from 1."""
     number, rest = 0, b""
-    # What is done with the lines of one piece is done in one go.
+    # One chunk at a time, since the lines of a chunk are processed without yielding to the event loop.
     async for chunk in read_chunks(store, key, batch_size=1):
         *complete_lines, rest = (rest + chunk).split(b"\n")
         for line in complete_lines:
@@ -55,17 +55,17 @@ async def read_lines(store: Store, key: Key) -> AsyncGenerator[tuple[int, bytes]
 
 
 async def delete_abandoned_uploads(store: Store) -> None:
-    """Remove what died while it was uploaded."""
+    """Delete uploads that a terminated process left incomplete."""
     for record in await store.list_abandoned(FILE_KIND):
         try:
             await store.commit(Delete(record.key, states=frozenset({UPLOADING})))
         except CommitConflict:
-            # Another process was faster.
+            # Another process has deleted it.
             continue
 
 
 async def find_file(store: Store, owner: str, id: str) -> FileObject | None:
-    """None for one that is not there, or not whole yet."""
+    """Return the file, or None if it is missing or incomplete."""
     record = await store.get(Key(owner, FILE_KIND, id))
     return None if record is None or not is_complete(record) else msgspec.json.decode(record.body, type=FileObject)
 

@@ -1,4 +1,4 @@
-"""OpenAI's files: uploaded, listed, read, deleted."""
+"""OpenAI's Files API: upload, list, read, delete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .store_access import list_records, require_store
 from .streaming import ReplayResponder, Responder
 
 CHUNK_SIZE = 512 * 1024
-"""Bytes that are written and read at a time."""
+"""Bytes per stored chunk."""
 _BATCH_TTL = 30 * 86400
 _MAX_LISTED = 10_000
 _EMPTY_FILENAME = b'; filename=""'
@@ -43,7 +43,11 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 class UploadDescription(NamedTuple):
-    """What an upload is to be. seconds: after which it expires. mime_type: where its vendor tells it."""
+    """The properties of an upload.
+
+    ttl_seconds: lifetime of the file; None is unlimited.
+    mime_type: only if the vendor's API reports it.
+    """
 
     prefix: str
     name: str
@@ -57,7 +61,7 @@ async def upload(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadDescription]) -> FileObject:
-    """An upload. The pieces are written while nobody sees the file; it is there when it is whole."""
+    """Store an upload in chunks. The file becomes visible when it is complete."""
     store = require_store(http)
     form = await _parse_form(http)
     try:
@@ -83,7 +87,7 @@ async def store_upload(http: HttpRequest, describe: Callable[[FormData], UploadD
 
 
 def build_put(owner: str, file: FileObject, state: str, run: str | None = None) -> Put:
-    """A file that is being written, and is not seen while it is in `state`."""
+    """Build the record of a file that is hidden while in `state`."""
     body = msgspec.json.encode(file)
     return Put(
         Key(owner, FILE_KIND, file.id), file.created_at, body, state, run=run, expires=file.expires_at, pinned=True
@@ -103,9 +107,10 @@ async def _parse_form(http: HttpRequest) -> FormData:
 
 
 class _FormParser(MultiPartParser):
-    """A part called `file` is a file, even without a filename: Anthropic's SDK sends bytes with none.
+    """A form parser that treats a part named `file` as a file even without a filename, as Anthropic's SDK sends it.
 
-    Raises MultiPartException for a form without its end too: the parser would leave the file of the last part open.
+    Raises:
+        MultiPartException: the form is malformed or truncated; the base class would leave the last part's file open.
     """
 
     _header_value = b""
@@ -150,7 +155,7 @@ async def _receive_chunks(http: HttpRequest) -> AsyncGenerator[bytes]:
 
 
 def find_file_part(form: FormData) -> UploadFile:
-    """Raises RequestError where there is none."""
+    """Raises RequestError: the form has no file."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise missing_parameter("file")
@@ -158,7 +163,7 @@ def find_file_part(form: FormData) -> UploadFile:
 
 
 def read_fields(form: FormData) -> Mapping[str, str]:
-    """The fields beside the file."""
+    """The form's text fields."""
     return {name: text for name, text in form.multi_items() if isinstance(text, str)}
 
 
@@ -208,7 +213,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def delete_file(http: HttpRequest) -> str:
-    """The id of the file that was there. Of several at once one succeeds."""
+    """Delete the file and return its id. Of concurrent deletions one succeeds."""
     key = _build_key(http)
     try:
         await require_store(http).commit(Delete(key, states=frozenset({PROCESSED})))
@@ -230,7 +235,7 @@ async def show_content(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class RawFraming:
-    """Nothing is said beside the content, and no words of ours end it: a failure breaks the connection."""
+    """Raw content without framing. An error cannot be rendered in it, so it breaks the connection."""
 
     end = b""
     keepalive = b""
@@ -248,7 +253,11 @@ def _build_key(http: HttpRequest) -> Key:
 
 
 async def load_file_record(http: HttpRequest) -> Record:
-    """The record of the file that the path names. Raises NotFound."""
+    """Return the record of the file in the path.
+
+    Raises:
+        NotFound: there is no such file.
+    """
     record = await require_store(http).get(_build_key(http))
     if record is None or not is_complete(record):
         raise build_no_such_file_error(http.path_params["file"])

@@ -1,4 +1,4 @@
-"""Handlers of everything that generates: read, admit, answer. The dialect is an argument."""
+"""Handlers of generating routes: parse, admit, respond. The dialect is a parameter."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ TIMEOUT_HEADER = "x-dragoman-timeout"
 _SECONDS = re.compile(r"[0-9]{1,7}(\.[0-9]{1,6})?", re.ASCII)
 
 LARGE_BODY = 256 * 1024
-"""Bytes from which a body is read in a thread, so that others do not wait for it."""
+"""Bytes above which a body is parsed in a thread, so that it does not block the event loop."""
 
 BACKGROUND_PRIORITY_OFFSET = 2**32
-"""Added to the priority of what nobody waits for: lower runs first, and clients' own numbers keep their order."""
+"""Added to the priority of background requests: lower runs first, and clients' own priorities keep their order."""
 
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
-# Proxies that buffer would turn a stream into a whole answer.
+# Buffering proxies would otherwise deliver a stream only when it is complete.
 NO_BUFFERING_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that will run. warnings: all that is ignored, of the reader and of the engine."""
+    """An admitted call. warnings: everything that the parser and the engine ignore."""
 
     header: Header
     run: AdmittedRun
@@ -54,7 +54,7 @@ class AdmittedCall:
 
 
 def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCall]) -> Handler:
-    """The handler of a generating route whose bodies `read` understands."""
+    """Build the handler of a generating route. read: parses its bodies."""
 
     async def handle(http: HttpRequest) -> JsonResponse | Responder:
         return await run_generation(http, await read_call(http, read))
@@ -63,7 +63,7 @@ def build_generation_handler(read: Callable[[bytes, ReaderOptions], GenerationCa
 
 
 async def run_generation(http: HttpRequest, call: GenerationCall) -> Responder:
-    """What the engine makes of a call. Raises as `admit_call`."""
+    """Admit a call and return its responder. Raises as `admit_call`."""
     admitted = await admit_call(http, call, build_header(http, call))
     return build_responder(http, call.writer(admitted.header), admitted, admitted.run.batches, stream=call.stream)
 
@@ -78,18 +78,18 @@ async def parse_body(context: RequestContext, body: bytes, read: Callable[[bytes
 
 
 async def run_in_thread_if_large(read: Callable[[bytes], T], body: bytes) -> T:
-    """What `read` makes of a body, without others waiting for a large one."""
+    """Run `read`, in a thread for a large body."""
     return await anyio.to_thread.run_sync(read, body) if len(body) > LARGE_BODY else read(body)
 
 
 def build_reader_options(context: RequestContext) -> ReaderOptions:
-    """How bodies of this caller are read."""
+    """Return the reader options for this caller."""
     service = context.service
     return msgspec.structs.replace(service.reader_options, sealing_key=service.sealer.for_owner(context.caller.owner))
 
 
 def build_header(context: RequestContext, call: GenerationCall) -> Header:
-    """Raises ModelNotFound."""
+    """Raises ModelNotFound: the model is unknown."""
     service = context.service
     requested_model = call.requests[0].model
     slot = service.models.find_slot(requested_model)
@@ -98,7 +98,12 @@ def build_header(context: RequestContext, call: GenerationCall) -> Header:
 
 
 async def admit_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Raises RequestError for all that can be told before the engine is asked, ClientGone."""
+    """Prepare and admit a call, record it in the request log, and remember its prompt for `explain`.
+
+    Raises:
+        RequestError: the request is invalid.
+        ClientGone: the client has disconnected.
+    """
     work = _prepare_and_log(context, call, header)
     if isinstance(context, HttpRequest) and any(_uses_workers(request) for request in call.requests):
         admitted = await cancel_on_disconnect(context.on_disconnect, work)
@@ -113,14 +118,16 @@ async def admit_call(context: RequestContext, call: GenerationCall, header: Head
 
 
 def _uses_workers(request: GenerateRequest) -> bool:
-    """It brings a program to be compiled or run, which may take seconds. Other work is not worth a task."""
+    """Whether the request contains a grammar or template to compile, which can take seconds. Other requests do not
+    justify a task that a disconnect can cancel.
+    """
     prompt = request.prompt
     has_program = isinstance(prompt, Conversation) and (bool(prompt.tools) or prompt.template.template is not None)
     return request.constraint is not None or has_program
 
 
 async def _prepare_and_log(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """Prepared; what becomes of it is told in the request log, where there is one."""
+    """Prepare the call and record its outcome in the request log, if there is one."""
     request_log, clock = context.service.request_log, context.service.clock
     if request_log is None:
         return await prepare_call(context, call, header)
@@ -136,7 +143,7 @@ async def _prepare_and_log(context: RequestContext, call: GenerationCall, header
 
 
 async def prepare_call(context: RequestContext, call: GenerationCall, header: Header) -> AdmittedCall:
-    """The same for a call that need not run: nothing is remembered of it."""
+    """Prepare a call without logging or remembering it."""
     options, meters = context.service.options, context.service.meters
     warnings = collect_warnings(call, strict=options.strict)
     model = await context.service.models.load_and_find(header.model)
@@ -154,7 +161,7 @@ async def prepare_call(context: RequestContext, call: GenerationCall, header: He
 def build_responder(
     http: HttpRequest, writer: Writer, admitted: AdmittedCall, batches: EventBatches, *, stream: bool
 ) -> Responder:
-    """Sends what comes out of `batches`: those of the admitted run, or what was made of them."""
+    """batches: those of the admitted run, or a wrapper around them."""
     warnings = admitted.warnings
     headers = build_stream_headers(http, warnings) if stream else http.build_headers(warnings=warnings)
     response_start = http.build_response_start(headers, find_header_timeout(http.service, admitted))
@@ -162,7 +169,7 @@ def build_responder(
 
 
 def find_header_timeout(service: Service, admitted: AdmittedCall) -> float:
-    """Seconds that the headers of a stream may wait."""
+    """Return the seconds for which a stream's headers may wait for the first event."""
     timeouts = service.options.timeouts
     return timeouts.admitted_headers if admitted.run.is_admitted else timeouts.headers
 
@@ -172,7 +179,7 @@ def build_stream_headers(http: HttpRequest, warnings: tuple[str, ...] = ()) -> R
 
 
 class WarningSource(Protocol):
-    """What a reader made of a body: with warnings, and the names of fields that nobody knows."""
+    """A parsed body with warnings and the names of unknown fields."""
 
     @property
     def warnings(self) -> tuple[str, ...]: ...
@@ -182,7 +189,11 @@ class WarningSource(Protocol):
 
 
 def collect_warnings(call: WarningSource, *, strict: bool) -> tuple[str, ...]:
-    """Warnings for the client. Raises RequestError where the server is strict, and there is something to warn of."""
+    """Return the warnings for the client.
+
+    Raises:
+        RequestError: the server is strict and there are warnings.
+    """
     reject_unknown_fields(call.unknown, strict=strict)
     if strict and call.warnings:
         raise RequestError(f"This server is strict (--strict): {call.warnings[0]}.")
@@ -195,7 +206,7 @@ def reject_unknown_fields(unknown: tuple[str, ...], *, strict: bool) -> None:
 
 
 def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "call_") -> CallTerms:
-    """What this server grants this caller."""
+    """Return the terms of a call: ids, limits and identity for this caller."""
     service = context.service
     return CallTerms(
         answer_id=answer_id,
@@ -209,20 +220,23 @@ def build_terms(context: RequestContext, answer_id: str, tool_prefix: str = "cal
     )
 
 
-def request_timeout(party: RequestContext) -> float | None:
-    """Seconds that an answer may take: the server's bound, or less where the client says so. Raises RequestError."""
-    most, given = party.service.options.request_timeout, party.headers.get(TIMEOUT_HEADER)
-    if given is None:
-        return most
-    if not _SECONDS.fullmatch(given) or not float(given):
+def request_timeout(context: RequestContext) -> float | None:
+    """Return the timeout in seconds: the server's limit, or less if the client requests it.
+
+    Raises:
+        RequestError: the header is malformed.
+    """
+    limit, requested = context.service.options.request_timeout, context.headers.get(TIMEOUT_HEADER)
+    if requested is None:
+        return limit
+    if not _SECONDS.fullmatch(requested) or not float(requested):
         raise RequestError(f"{TIMEOUT_HEADER}: must be a positive number of seconds", code="invalid_header")
-    return float(given) if most is None else min(float(given), most)
+    return float(requested) if limit is None else min(float(requested), limit)
 
 
 def _apply_header_directives(request: GenerateRequest, headers: Headers) -> GenerateRequest:
-    """Headers by which a client tells an engine that can be told what to say, or how to fail; their values are JSON.
-
-    And vLLM's, by which a router says which copy of the engine it means.
+    """Apply `x-dragoman-reply` and `x-dragoman-fault` (JSON directives for scriptable engines) and vLLM's
+    `x-data-parallel-rank`, by which a router selects an engine core.
     """
     directives = {name: _read_json_header(headers, f"x-dragoman-{name}") for name in ("reply", "fault")}
     directives["data_parallel_rank"] = rank = headers.get("x-data-parallel-rank")
@@ -247,8 +261,7 @@ def _read_json_header(headers: Headers, name: str) -> str | None:
 
 
 def _resolve_for_engine(request: GenerateRequest, name: str, model: ServedModel, caller: Caller) -> GenerateRequest:
-    """An engine hears the model's own name and not the alias that the client used, is told of its adapter, and of what
-    can wait."""
+    """Replace an alias by the model's own name, set the adapter, and lower the priority of background requests."""
     extras = request.extras
     if name != model.name:
         extras = msgspec.structs.replace(extras, lora=msgspec.json.encode(name).decode())

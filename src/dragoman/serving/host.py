@@ -1,8 +1,7 @@
-"""Which headers are answered at all: how many there may be, and which Host names this server answers for.
+"""Checks of request headers: their number, and the allowed Host names.
 
-The latter is a guard against DNS rebinding and Host confusion:
-Starlette CVE-2026-48710 and vLLM CVE-2026-48746 let text of a malformed Host reach decisions; here a Host is
-either well formed and allowed, or the request ends.
+The Host check prevents DNS rebinding and Host confusion: in Starlette CVE-2026-48710 and vLLM CVE-2026-48746 text of a
+malformed Host reached decisions. Here a Host is well formed and allowed, or the request is rejected.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[str, ...]:
-    """Names to answer for besides this machine's own; `*` means all.
+    """Return the allowed names besides loopback; `*` allows all.
 
-    Bound to loopback, or to a socket file, there are no others unless they are configured.
+    On loopback or a Unix socket only configured names are added.
     """
     if configured:
         return (*LOOPBACK_NAMES, *(name.lower() for name in configured))
@@ -29,14 +28,24 @@ def build_allowed_hosts(bind: str | None, configured: Sequence[str]) -> tuple[st
 
 
 def check_headers(headers: Headers, allowed: tuple[str, ...]) -> None:
-    """Raise HeadersTooLarge for too many of them, and as `check_host`."""
+    """Check the headers.
+
+    Raises:
+        HeadersTooLarge: there are too many.
+        RequestError, MisdirectedRequest: as `check_host`.
+    """
     if len(headers.raw) > MAX_HEADERS:
         raise HeadersTooLarge(f"A request may have at most {MAX_HEADERS} headers; this one has {len(headers.raw)}.")
     check_host(headers, allowed)
 
 
 def check_host(headers: Headers, allowed: tuple[str, ...]) -> None:
-    """Raise RequestError for a missing, doubled or malformed Host, Misdirected for one that is not ours."""
+    """Check the Host header.
+
+    Raises:
+        RequestError: it is missing, repeated or malformed.
+        MisdirectedRequest: the name is not allowed.
+    """
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not _is_well_formed(hosts[0]):
         raise RequestError("The Host header must be given once, as `name` or `name:port`.")

@@ -1,7 +1,6 @@
-"""What is counted of HTTP itself, in the words of vLLM's `/metrics`: plain numbers, cheap to add to.
+"""HTTP metrics with the names of vLLM's `/metrics`, as plain numbers that are cheap to update.
 
-Knows no model and no exposition format. A path counts as it is written in the table of routes, so that there are only
-so many of them.
+Paths are counted by their route's pattern, which bounds the number of label values.
 """
 
 from __future__ import annotations
@@ -41,8 +40,12 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class HttpMetrics:
-    """requests: by method, class of status (`2xx`) and path. received, sent: by path, how many there were and their
-    bytes in all. fine: seconds of all requests to the end of their answers; coarse: by method and path.
+    """Counters and histograms of HTTP requests.
+
+    requests: by method, status class (`2xx`) and path.
+    request_sizes, response_sizes: number and total bytes, by path.
+    durations: seconds of all requests to the end of the response.
+    route_durations: the same by method and path, with coarse buckets.
     """
 
     def __init__(self) -> None:
@@ -55,8 +58,10 @@ class HttpMetrics:
     def record(
         self, method: str, path: str, status: int, seconds: float, request_bytes: int, response_bytes: int
     ) -> None:
-        """path: `*` where there is no such route. received, sent: bytes by their Content-Length, 0 where there was none
-        (a stream has none).
+        """Record a completed request.
+
+        path: the route's pattern, or `*` if there is none.
+        request_bytes, response_bytes: by Content-Length; 0 without one (a stream has none).
         """
         if path in EXCLUDED_PATHS:
             return

@@ -1,4 +1,4 @@
-"""A request that no client waits for: the very handlers of its route, without a socket, and behind all others."""
+"""Internal requests: call a route's handler without a socket, at background priority."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .service import Service
 
 
 class InternalResponse(Struct, frozen=True):
-    """What a client would have got. id: of the request."""
+    """The response to an internal request. id: of the request."""
 
     status: int
     id: str
@@ -28,14 +28,18 @@ class InternalResponse(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class InternalClient:
-    """handlers: of the paths that can be asked, each by a POST of JSON."""
+    """Calls handlers on behalf of an owner.
+
+    handlers: of the callable paths, each a POST of JSON.
+    envelope: chooses the error format.
+    """
 
     service: Service
     handlers: Mapping[str, Handler]
     envelope: EnvelopeResolver
 
     async def __call__(self, caller: Caller, path: str, body: bytes) -> InternalResponse:
-        """Never raises for what the request does: that is its status. Cancelling it frees the engine."""
+        """Call a handler. Errors of the request become a status, not an exception. Cancellation frees the engine."""
         connection = _InMemoryConnection(body)
         http = HttpRequest(
             self.service,
@@ -60,7 +64,7 @@ class InternalClient:
 
 
 class _InMemoryConnection:
-    """Both ends of a connection that stays until it is answered."""
+    """An in-memory connection that never disconnects."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body

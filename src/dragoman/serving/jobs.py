@@ -1,6 +1,6 @@
-"""Work that outlives its request: taken from the store by one process at a time, and by another if that one dies.
+"""Durable jobs: work that outlives its request and process, claimed from the store by one process at a time.
 
-Knows no kind of job: what its tasks are and what becomes of their results is told by a `Job`.
+Independent of the kind of job, which a `Job` implements.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from .service import Service
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0
-"""Seconds between two looks at what other processes have left, and at whether a job was cancelled meanwhile."""
+"""Seconds between two checks for unclaimed jobs and for cancellation by other processes."""
 RETRY_DELAY = 0.5
-"""Seconds before what found no room is tried again; longer each time, up to LONGEST_PAUSE."""
+"""Initial delay in seconds before an overloaded request is retried; doubles up to MAX_RETRY_DELAY."""
 MAX_RETRY_DELAY = 30.0
 _OVERLOADED_STATUSES = frozenset({429, 503, 529})
 
 
 class JobTask(Struct, frozen=True):
-    """One request of a job. id: unique in the job. path: of the route that answers it."""
+    """One request of a job.
+
+    id: unique in the job.
+    path: the route that handles it.
+    """
 
     id: str
     path: str
@@ -39,7 +43,7 @@ class JobTask(Struct, frozen=True):
 
 
 class Job(Protocol):
-    """One record in work."""
+    """A job in progress: one record."""
 
     @property
     def id(self) -> str: ...
@@ -48,21 +52,25 @@ class Job(Protocol):
     def owner(self) -> str: ...
 
     def pending_tasks(self) -> AsyncGenerator[JobTask]:
-        """Those that are still to be done."""
+        """Iterate over the tasks without a result."""
         ...
 
     async def store_result(self, task: JobTask, response: InternalResponse) -> None:
-        """Write the result down. Raises Refused where the job is no longer to go on."""
+        """Store a task's result.
+
+        Raises:
+            CommitConflict: the job must stop.
+        """
         ...
 
     async def can_continue(self) -> bool:
-        """Whether it has been neither cancelled nor overtaken by its time."""
+        """Whether the job is neither cancelled nor expired."""
         ...
 
 
 class RecordLease:
-    """A record in this process's hands. Whatever it writes says what it believes to be there, so that it never works
-    against another process, or against a client that has cancelled it.
+    """A record that this process has claimed. Every write is conditional on the expected version, so that it never
+    overwrites another process's change or a client's cancellation.
     """
 
     def __init__(self, store: Store, record: Record) -> None:
@@ -73,14 +81,20 @@ class RecordLease:
         return self.record.key
 
     async def commit(self, state: str, body: bytes, *changes: Change, release: bool = False) -> None:
-        """done: nobody works on it any more. Raises Refused where the record is not as it was."""
+        """Write the record with further changes.
+
+        release: end the claim of this process.
+
+        Raises:
+            CommitConflict: the record has changed.
+        """
         run = None if release else self._store.run
         await self._store.commit(*changes, Replace(self.key, state, body, run, version=self.record.version))
         version = self.record.version + 1
         self.record = msgspec.structs.replace(self.record, state=state, body=body, run=run, version=version)
 
     async def reload(self) -> None:
-        """Raises Refused if it is gone, or in another process's hands."""
+        """Raises CommitConflict: the record is gone, or another process has claimed it."""
         record = await self._store.get(self.key)
         if record is None or record.run != self._store.run:
             raise CommitConflict(Delete(self.key), None if record is None else record.state)
@@ -88,11 +102,15 @@ class RecordLease:
 
 
 class JobStopped(Exception):
-    """The job is not to go on."""
+    """The job was cancelled or has expired."""
 
 
 class JobRunner:
-    """The jobs of one kind that this process works on. room: for the tasks of all jobs. most: jobs at a time."""
+    """Runs the jobs of one kind in this process.
+
+    slots: limits concurrent tasks of all jobs.
+    max_jobs: concurrent jobs.
+    """
 
     def __init__(
         self,
@@ -107,7 +125,7 @@ class JobRunner:
         self._slots, self._max_jobs = slots, max_jobs
 
     async def run(self, process: Callable[[Record, JobRunner], Awaitable[None]]) -> None:
-        """Take what nobody works on, again and again, until it is cancelled: what runs then is left to others."""
+        """Claim and process jobs until cancelled; other processes then take over unfinished jobs."""
         running: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -121,7 +139,7 @@ class JobRunner:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def run_job(self, job: Job) -> None:
-        """All tasks of a job, unless it is stopped before they are done."""
+        """Run all tasks of a job, unless it stops first."""
         try:
             async with asyncio.TaskGroup() as group:
                 watcher = group.create_task(_raise_when_stopped(job))
@@ -135,11 +153,11 @@ class JobRunner:
             async for task in tasks:
                 await self._slots.acquire()
                 running = group.create_task(self._run_task(job, task))
-                # Not in the task itself: one that is cancelled before it has begun runs nothing.
+                # Not in the task itself: a task that is cancelled before its first step runs no code.
                 running.add_done_callback(lambda _: self._slots.release())
 
     async def _run_task(self, job: Job, task: JobTask) -> None:
-        """Where there is no room now it waits, for nobody waits for it."""
+        """Run a task, retrying while the server is overloaded: no client waits for it."""
         delay = RETRY_DELAY
         while True:
             response = await self._client(Caller(job.owner), task.path, task.body)
@@ -150,11 +168,11 @@ class JobRunner:
         await job.store_result(task, response)
 
     def _is_any_engine_ready(self) -> bool:
-        """A server that is stopping answers with errors that are not the requests' own."""
+        """While the server shuts down, errors are not the request's own and must not become its result."""
         return any(engine.health().ready for model in self._service.models for engine in model.engines)
 
     async def _claim_records(self, limit: int) -> list[Record]:
-        """Of several processes that want one, one gets it."""
+        """Claim up to `limit` unclaimed records; of several processes one succeeds."""
         claimed: list[Record] = []
         if limit <= 0:
             return claimed
@@ -168,12 +186,12 @@ class JobRunner:
                 current = await self._store.get(record.key)
                 claimed += [current] if current is not None else []
         except DragomanError:
-            # The store has said why in the log; the next look may find it well again.
+            # The store has logged the error; the next poll tries again.
             pass
         return claimed
 
     async def _run_guarded(self, process: Callable[[Record, JobRunner], Awaitable[None]], record: Record) -> None:
-        """A job that fails for a reason of ours is let go of, and tried again by whoever looks next."""
+        """Process a job; after an internal error release it, so that any process can retry it."""
         try:
             await process(record, self)
         except CommitConflict:
@@ -185,7 +203,9 @@ class JobRunner:
             await self._release(record.key)
 
     async def _release(self, key: Key) -> None:
-        """If it is still ours. Until that is written down nobody else would take it."""
+        """Release the claim if it is still ours. Repeats until stored, since no other process would take the job
+        otherwise.
+        """
         while True:
             try:
                 current = await self._store.get(key)
@@ -201,7 +221,7 @@ class JobRunner:
 
 
 async def _raise_when_stopped(job: Job) -> None:
-    # Another process may have cancelled it: there is no event.
+    # Another process may have cancelled the job, so polling is the only way.
     while await job.can_continue():  # noqa: ASYNC110
         await asyncio.sleep(POLL_INTERVAL)
     raise JobStopped

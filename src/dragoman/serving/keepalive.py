@@ -1,4 +1,4 @@
-"""How long a client is kept waiting without a word, and the one timer that sees to it. Knows no HTTP."""
+"""Keepalives and stall detection of streams, on one timer. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from msgspec import Struct
 
 
 class StreamTimeouts(Struct, frozen=True):
-    """Seconds. headers: how long a stream's headers wait for Started, that a refusal may still be an HTTP status.
+    """Timeouts of a stream, in seconds.
 
-    admitted: the same where only overload or failure can refuse any more. keepalive: longest silence.
-    stall: how long one write may take before the client counts as gone.
+    headers: how long headers wait for Started, so that an error can still be an HTTP status.
+    admitted_headers: the same after admission, when only overload or a failure can still occur.
+    keepalive: maximum silence before a keepalive is sent.
+    stall: how long one write may block before the client counts as disconnected.
     """
 
     headers: float = 2.0
@@ -23,17 +25,18 @@ class StreamTimeouts(Struct, frozen=True):
 
 class MonitoredStream(Protocol):
     def on_tick(self) -> None:
-        """Once an interval."""
+        """Called once per interval."""
         ...
 
 
 class StreamMonitor:
-    """Looks at all streams of a server in one go, some times in the shorter of keepalive and stall.
+    """Monitors all streams of a server with one timer, TICKS_PER_TIMEOUT times in the shorter timeout.
 
-    A timer for each of them would take half a kilobyte a stream, and the time of every write would have to be known;
-    so they count the looks since, of which each is an `interval`.
+    A timer per stream would cost half a kilobyte each and a clock read per write; instead, streams count ticks since
+    their last write.
 
-    silent: at the look of this number after a write its time is nearly up. deaf: at this one it is over.
+    keepalive_ticks: ticks after a write at which a keepalive is due.
+    stall_ticks: ticks after which a blocked write counts as a disconnect.
     """
 
     TICKS_PER_TIMEOUT = 4
@@ -52,7 +55,7 @@ class StreamMonitor:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def remove(self, stream: MonitoredStream) -> None:
-        """Also one that was never added."""
+        """Remove a stream; does nothing if it was not added."""
         self._streams.discard(stream)
         if not self._streams and self._timer is not None:
             self._timer.cancel()

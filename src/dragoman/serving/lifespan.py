@@ -1,4 +1,4 @@
-"""What begins and ends with the server: its engines, its store, and the chores that go on beside the requests."""
+"""The server's lifespan: engines, store and background workers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .responses.background import BackgroundRuns
 from .service import Service
 
 BackgroundWorker = Callable[[Service, Store], Coroutine[None, None, None]]
-"""Goes on until it is cancelled."""
+"""Runs until it is cancelled."""
 
 CLEANUP_INTERVAL = 5.0
-"""Seconds between two looks at what has expired or is too much."""
+"""Seconds between two removals of expired and excess records."""
 
 
 def build_lifespan(
     service: Service, workers: Sequence[BackgroundWorker]
 ) -> Callable[[object], AbstractAsyncContextManager[None]]:
-    """chores: done where there is a store, from when the engines run until before they stop."""
+    """workers: run while the engines run, if there is a store."""
 
     @asynccontextmanager
     async def run(_: object) -> AsyncGenerator[None]:
@@ -46,7 +46,7 @@ def build_lifespan(
 
 
 async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: Receive, send: Send) -> None:
-    """ASGI's lifespan. What an operator can mend is told in a line; what is a bug, with all that is known of it."""
+    """Serve ASGI's lifespan protocol. Expected errors are reported in a line, bugs with a traceback."""
     await receive()
     has_started = False
     try:
@@ -64,7 +64,7 @@ async def serve_lifespan(context: AbstractAsyncContextManager[object], receive: 
 
 @asynccontextmanager
 async def _run_background(background: BackgroundRuns | None) -> AsyncGenerator[None]:
-    """What runs without a client is ended before its engine is, and written down before the store is closed."""
+    """Stop background runs before the engines, and store their end before the store closes."""
     if background is None:
         yield
         return
@@ -77,7 +77,7 @@ async def _run_background(background: BackgroundRuns | None) -> AsyncGenerator[N
 
 @asynccontextmanager
 async def _close_request_log(request_log: RequestLog | None) -> AsyncGenerator[None]:
-    """Last of all, when there is nobody left who could write."""
+    """Closed last, after everything that can write to it."""
     try:
         yield
     finally:
@@ -119,14 +119,14 @@ async def _run_workers(service: Service, workers: Sequence[BackgroundWorker]) ->
 
 
 async def run_cleanup(_: Service, store: Store) -> None:
-    """In small steps, between which others write."""
+    """Remove expired records in small steps, so that other writes can interleave."""
     while True:
         try:
             await delete_abandoned_uploads(store)
-            # The pause only lets others in; there is no event to wait for.
+            # Yields to other tasks; there is no event to wait for.
             while await store.clean():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         except StoreUnavailable:
-            # It has said so in the log; the next look may find it well again.
+            # The store has logged the error; the next round tries again.
             pass
         await asyncio.sleep(CLEANUP_INTERVAL)

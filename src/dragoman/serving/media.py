@@ -1,8 +1,8 @@
-"""Brings here the media that a request only names: files that were uploaded, and what lies behind URLs.
+"""Resolves media that a request refers to: uploaded files and URLs.
 
-All of it is done before an engine is asked, and before the headers go out. What the model's engine cannot read is left
-as it is, and admission refuses it; but a file that is text becomes text. Knows nothing of what is in the media but what
-an image's first bytes say.
+Media are resolved before the engine is called and before headers are sent. Media that the engine does not support are
+left unchanged and rejected at admission, except that text files become text. Content is not interpreted beyond an
+image's first bytes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .fetch import Fetcher
 
 MAX_IMAGES = 100
-"""In one request: Anthropic's bound."""
+"""Per request; Anthropic's limit."""
 
 MAX_TOTAL = 64 * 1024 * 1024
-"""Bytes of all that one request only names."""
+"""Bytes of all referenced media in one request."""
 _MAX_CONCURRENT = 4
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/toml")
 
@@ -40,8 +40,10 @@ _FEATURES: Mapping[type[Medium], Feature] = {Image: Feature.IMAGES, Audio: Featu
 
 
 class MediaOptions(Struct, frozen=True):
-    """urls: what becomes of media behind URLs. They are refused, or fetched by this server, or passed on to an
-    upstream, which then decides. hosts: see `Fetcher`.
+    """Options for media.
+
+    urls: `refuse` URLs, `fetch` them, or `pass` them on to an upstream.
+    hosts: see `Fetcher`.
     """
 
     urls: Literal["refuse", "fetch", "pass"] = "refuse"
@@ -49,7 +51,7 @@ class MediaOptions(Struct, frozen=True):
 
 
 class MediaResolver:
-    """What this server does about media. fetcher: how it reaches them."""
+    """Resolves media in requests. fetcher: downloads URLs; created on first use if None."""
 
     def __init__(self, options: MediaOptions, fetcher: Fetcher | None = None) -> None:
         self._options, self._fetcher = options, fetcher
@@ -57,7 +59,13 @@ class MediaResolver:
     async def resolve_request(
         self, owner_files: OwnerFiles, model: ServedModel, request: GenerateRequest
     ) -> GenerateRequest:
-        """The request with its media in it. owned: what it may name. Raises RequestError."""
+        """Return the request with its media inline.
+
+        owner_files: the files that the request can refer to.
+
+        Raises:
+            RequestError: a medium is missing, too large or not allowed.
+        """
         if not isinstance(request.prompt, Conversation):
             return request
         prompt = await self.resolve_conversation(owner_files, model, request.prompt)
@@ -66,7 +74,7 @@ class MediaResolver:
     async def resolve_conversation(
         self, owner_files: OwnerFiles, model: ServedModel, conversation: Conversation
     ) -> Conversation:
-        """As `gathered`."""
+        """Return the conversation with its media inline. Raises as `resolve_request`."""
         features, pending, unreadable_files = model.capabilities.features, dict[Medium, str](), list[File]()
         images = 0
         for index, medium in _iterate_media(conversation.messages):
@@ -98,7 +106,7 @@ class MediaResolver:
         return msgspec.structs.replace(conversation, messages=messages)
 
     async def _resolve_all(self, owner_files: OwnerFiles, pending: Mapping[Medium, str]) -> dict[Medium, Medium]:
-        """Each once, some of them at the same time."""
+        """Resolve each medium once, several concurrently."""
         semaphore, total = asyncio.Semaphore(_MAX_CONCURRENT), 0
 
         async def resolve(medium: Medium, param: str) -> Medium:
@@ -129,7 +137,7 @@ class MediaResolver:
                 return medium
         match medium:
             case Image():
-                # What a web server or a file's name says of it is often wrong, and no word of the client's.
+                # Media types from web servers and file names are often wrong, so the bytes determine an image's type.
                 return msgspec.structs.replace(medium, source=check_image(InlineMedia(inline.data), param))
             case File():
                 return msgspec.structs.replace(medium, source=inline, filename=medium.filename or name)
@@ -144,7 +152,7 @@ class MediaResolver:
                 code="invalid_image_url",
             )
         if self._fetcher is None:
-            # It brings a whole HTTP client, which a server that fetches nothing does not need.
+            # Imported lazily: it loads an HTTP client, which most servers do not need.
             from .fetch import Fetcher  # noqa: PLC0415
 
             self._fetcher = Fetcher(self._options.hosts)
@@ -152,7 +160,7 @@ class MediaResolver:
 
 
 def _decode_text(file: Medium) -> Text | None:
-    """For an engine that reads no files; None for one that is not text."""
+    """Decode a text file for an engine without file support; None if it is not text."""
     if not isinstance(file, File) or not isinstance(file.source, InlineMedia):
         return None
     media_type = file.source.media_type or mimetypes.guess_type(file.filename or "")[0]
@@ -165,7 +173,11 @@ def _decode_text(file: Medium) -> Text | None:
 
 
 async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[InlineMedia, str]:
-    """An uploaded file and its name. Raises RequestError."""
+    """Return an uploaded file and its name.
+
+    Raises:
+        RequestError: it does not exist or is too large.
+    """
     file = await owner_files.find(id)
     if file is None:
         raise RequestError(f"No such File object: {abbreviate(id)}", param=param, code="image_file_not_found")
@@ -181,7 +193,7 @@ async def _load_upload(owner_files: OwnerFiles, id: str, param: str) -> tuple[In
 
 
 def _iterate_media(messages: tuple[Message, ...]) -> Iterator[tuple[int, Medium]]:
-    """Each with its message's place."""
+    """Iterate over media with the indices of their messages."""
     for index, message in enumerate(messages):
         for part in message.parts:
             for item in part.content if isinstance(part, ToolResult) else (part,):

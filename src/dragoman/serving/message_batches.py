@@ -1,4 +1,4 @@
-"""Anthropic's message batches: worked off behind everybody else's requests, whatever becomes of this process."""
+"""Anthropic's Message Batches API: requests run at the lowest priority and survive a restart of the process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 def build_worker(
     client: InternalClient, slots: asyncio.Semaphore
 ) -> Callable[[Service, Store], Coroutine[None, None, None]]:
-    """Works off what batches there are."""
+    """Build the worker that processes message batches."""
 
     async def run(service: Service, store: Store) -> None:
         jobs = JobRunner(service, store, client, MESSAGE_BATCH_KIND, slots)
@@ -94,7 +94,7 @@ async def list_batches(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def cancel(http: HttpRequest) -> JsonResponse | Responder:
-    """What is done stays; what runs is stopped. Cancelling twice, or what has ended, changes nothing."""
+    """Cancel a batch: running requests are aborted, results are retained. Idempotent; no effect on an ended batch."""
     while True:
         record = await _load_record(http)
         if record.state != "in_progress":
@@ -104,7 +104,7 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
             replace(_decode_batch(record), processing_status="canceling", cancel_initiated_at=now)
         )
         try:
-            # Not its version: that changes with every result.
+            # Conditional on the state, not on the version, which changes with every result.
             change = Replace(record.key, "canceling", body, record.run, states=frozenset({"in_progress"}))
             await require_store(http).commit(change)
         except CommitConflict:
@@ -169,7 +169,11 @@ def _decode_batch(record: Record) -> MessageBatch:
 
 
 async def process_batch(service: Service, store: Store, record: Record, jobs: JobRunner) -> None:
-    """A batch to its end. Raises Refused if another process has it."""
+    """Process a batch to its end.
+
+    Raises:
+        CommitConflict: another process has taken it over.
+    """
     job = _MessageBatchJob(service, store, record)
     if record.state == "in_progress":
         await jobs.run_job(job)
@@ -177,7 +181,7 @@ async def process_batch(service: Service, store: Store, record: Record, jobs: Jo
 
 
 class _MessageBatchJob:
-    """A message batch in work."""
+    """A message batch in progress."""
 
     def __init__(self, service: Service, store: Store, record: Record) -> None:
         self._service, self._store = service, store
@@ -208,7 +212,7 @@ class _MessageBatchJob:
         return record is not None and record.state == "in_progress" and self._is_in_window()
 
     async def finish(self) -> None:
-        """Every request has a result then."""
+        """End the batch: requests that did not run get a result `canceled` or `expired`."""
         await self._lease.reload()
         is_canceled = self._lease.record.state == "canceling"
         async with aclosing(self.pending_tasks()) as remaining:

@@ -1,6 +1,6 @@
-"""`/metrics`, as vLLM has it: the counters of every engine core, and those of HTTP, in Prometheus' formats.
+"""`/metrics` with vLLM's names: the counters of every engine core and of HTTP, in Prometheus' formats.
 
-Counts nothing itself.
+Only renders; the counting happens elsewhere.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineStats], Histogram]], ...] = (
 
 
 class EngineCollector(Collector):
-    """What is known at the time of a scrape. now: Unix seconds."""
+    """Collects the engines' counters at scrape time. now: clock, Unix seconds."""
 
     def __init__(self, meters: ModelMetrics, now: Callable[[], float] = time.time) -> None:
         self._meters, self._now = meters, now
@@ -106,7 +106,7 @@ class EngineCollector(Collector):
 def _build_samples(
     family: GaugeMetricFamily | CounterMetricFamily, cores: CoreStats, read: Callable[[EngineStats], float | None]
 ) -> Iterator[Metric]:
-    """Nothing at all where nobody knows it."""
+    """Yield no family at all if no engine reports the value."""
     for labels, stats in cores:
         value = read(stats)
         if value is not None:
@@ -118,7 +118,11 @@ def _build_samples(
 def _build_histogram(
     name: str, text: str, observed: Iterable[tuple[tuple[str, ...], Histogram]], names: tuple[str, ...] = LABELS
 ) -> Metric:
-    """observed: each with the values of its labels, whose names are `names`."""
+    """Build a histogram family.
+
+    observed: label values and their histogram.
+    names: label names.
+    """
     family = HistogramMetricFamily(name, text, labels=names)
     for labels, histogram in observed:
         total, buckets = 0, list[tuple[str, float]]()
@@ -178,7 +182,7 @@ def _build_loras(cores: CoreStats, now: float) -> Iterator[Metric]:
 
 
 class HttpCollector(Collector):
-    """What vLLM has of it from prometheus-fastapi-instrumentator."""
+    """The HTTP metrics that vLLM gets from prometheus-fastapi-instrumentator."""
 
     def __init__(self, http_metrics: HttpMetrics) -> None:
         self._http_metrics = http_metrics
@@ -206,7 +210,7 @@ class HttpCollector(Collector):
 
 
 def build_metrics_handler(meters: ModelMetrics, http_metrics: HttpMetrics) -> Handler:
-    """The handler; what a scraper accepts decides the format."""
+    """Build the handler of `/metrics`; the Accept header chooses the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(meters))
     registry.register(HttpCollector(http_metrics))

@@ -1,5 +1,5 @@
-"""Few requests are begun in one turn of the event loop, so that many that come at once leave the others' tokens their
-time: to read, render and admit a request costs as much as some thirty tokens.
+"""Rate limiting of request starts: only few start per event loop iteration, so that a burst of requests does not delay
+tokens of running streams. Parsing, rendering and admitting a request costs as much as about thirty tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ STARTS_PER_TURN = 4
 
 
 class StartLimiter:
-    """First come, first served. at_once: how many a turn of the loop."""
+    """Limits request starts, first come, first served. starts_per_turn: per iteration of the event loop."""
 
     def __init__(self, starts_per_turn: int = STARTS_PER_TURN) -> None:
         self._starts_per_turn = self._available = starts_per_turn
@@ -19,7 +19,7 @@ class StartLimiter:
         self._is_scheduled = False
 
     async def acquire(self) -> None:
-        """Returns in a turn in which there is room; at once if this is one."""
+        """Wait for an iteration with capacity; returns immediately if this one has some."""
         loop = asyncio.get_running_loop()
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -35,7 +35,7 @@ class StartLimiter:
         self._available = self._starts_per_turn
         while self._waiters and self._available:
             waiter = self._waiters.popleft()
-            if not waiter.done():  # it is if whoever waited was cancelled
+            if not waiter.done():  # a cancelled waiter is done
                 waiter.set_result(None)
                 self._available -= 1
         self._is_scheduled = bool(self._waiters) or self._available < self._starts_per_turn

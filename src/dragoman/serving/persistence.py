@@ -1,4 +1,4 @@
-"""Keeping an answer before its end is told. Knows no dialect and no store."""
+"""Storing of a reply before its stream ends. Independent of dialect and store."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from .streaming import EventBatches
 
 
 async def persist_before_finish(batches: EventBatches, persist: Callable[[Reply], Awaitable[None]]) -> EventBatches:
-    """The same events. The last one comes once the whole answer is kept: who hears the end can rely on it.
+    """Yield the same events, but the last one only after `persist` has stored the whole reply: a client that sees the
+    end can rely on it.
 
-    What `keep` raises ends the answer as any failure does, so that what was not kept never seems to be.
+    An error of `persist` ends the stream as a failure, so that an unstored reply never appears complete.
     """
-    fold = ReplyBuilder()
+    builder = ReplyBuilder()
     async with aclosing(batches):
         async for batch in batches:
             for event in batch:
-                fold.feed(event)
+                builder.feed(event)
             if not isinstance(batch[-1], Finished):
                 yield batch
                 continue
             if batch[:-1]:
                 yield batch[:-1]
-            await persist(fold.build())
+            await persist(builder.build())
             yield batch[-1:]

@@ -1,6 +1,6 @@
-"""A file with a line of JSON for each request that generates: when, for what, how much, how fast. Never a prompt.
+"""The request log: a JSON line per generating request with times, model and token counts. Never contains a prompt.
 
-The lines are written by a thread of their own; whoever answers only puts them into a queue, and never waits for a disk.
+A thread writes the lines from a queue, so that requests never wait for the disk.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from ..core.events import ChoiceFinished, Event, Finished, PromptTokens, Started
 log = logging.getLogger(__name__)
 
 QUEUE_SIZE = 8192
-"""Lines that may wait for the disk; more are dropped, and the server's log says how many."""
+"""Maximum number of queued lines; further ones are dropped, and the server's log reports the number."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""As nginx has it: the client went away."""
+"""nginx's status for a client that closed the connection."""
 
 
 class RequestLogLine(Struct):
-    """One request, as it is written. Its names are those by which `dragoman calibrate` knows them.
+    """One request. `dragoman calibrate` reads these field names.
 
-    arrival_s: Unix time of its admission; the other times are seconds from then on. status: the HTTP status, or what it
-    would have been of an answer that had begun. error: a code or a kind, never a message: that could quote a prompt.
-    finish_reasons: one a choice that has ended, in that order.
+    arrival_s: Unix time of the request's arrival; the other times are seconds since then.
+    status: the HTTP status, or the one that an error after the headers would have had.
+    error: a code or exception type, never a message: that could quote a prompt.
+    finish_reasons: one per finished choice, in order of finishing.
     """
 
     arrival_s: float
@@ -50,7 +51,7 @@ class RequestLogLine(Struct):
     latency_s: float | None = None
 
     def record(self, batch: list[Event], elapsed: float) -> None:
-        """since: seconds from the arrival to this batch."""
+        """Update the line from a batch of events. elapsed: seconds since arrival."""
         for event in batch:
             match event:
                 case Started(prompt_tokens, cached_tokens):
@@ -72,14 +73,14 @@ class RequestLogLine(Struct):
 
 
 class RequestLog:
-    """The file. It is only ever appended to, so that it may be rotated by copying and truncating."""
+    """The log file. Opened for appending only, so that it can be rotated by copying and truncating."""
 
     def __init__(self, path: Path, queue_size: int = QUEUE_SIZE) -> None:
-        """Raises OSError where the file cannot be written."""
+        """Raises OSError: the file cannot be written."""
         self._file = path.open("ab", buffering=0)
         self._lines: queue.Queue[RequestLogLine | None] = queue.Queue(queue_size)
         self._dropped = 0
-        """Since the beginning; only `put` changes it."""
+        """Total number of dropped lines; only `put` changes it."""
         self._thread = threading.Thread(target=self._write, name="request-log", daemon=True)
         self._thread.start()
 
@@ -90,7 +91,7 @@ class RequestLog:
             self._dropped += 1
 
     def close(self) -> None:
-        """Returns when all is written."""
+        """Write all queued lines, then close."""
         self._lines.put(None)
         self._thread.join()
         self._file.close()
@@ -107,7 +108,7 @@ class RequestLog:
         self._warn_dropped(reported)
 
     def _warn_dropped(self, reported: int) -> int:
-        """told: how many were told of before; how many are now."""
+        """Log newly dropped lines. reported: the total that was logged before; returns the new total."""
         dropped = self._dropped
         if dropped > reported:
             log.warning("the request log is too slow: %d lines were dropped", dropped - reported)
@@ -117,9 +118,9 @@ class RequestLog:
 async def log_batches(
     batches: AsyncGenerator[list[Event]], line: RequestLogLine, request_log: RequestLog, elapsed: Callable[[], float]
 ) -> AsyncGenerator[list[Event]]:
-    """The same batches; when they are over, however that is, the line is. Closing it closes them.
+    """Yield the same batches, and log the line when they end in any way. Closing it closes `batches`.
 
-    elapsed: seconds since the arrival.
+    elapsed: returns seconds since arrival.
     """
     try:
         async with aclosing(batches):

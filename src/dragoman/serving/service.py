@@ -1,4 +1,4 @@
-"""What all handlers share, made once by `create_app` out of its arguments."""
+"""The state that all handlers share; `create_app` builds it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ from .weight_uploads import WeightUploads
 
 
 class ServingOptions(Struct, frozen=True):
-    """strict: unknown or unsupported parameters are errors rather than warnings. bind: the address listened on;
-    None for a socket file. max_background: responses that run without their clients at the same time.
-    max_sockets: WebSockets that are open at the same time. socket_lifetime: seconds after which each of them is closed.
-    batch_concurrency: requests of batches that run at the same time. weights_dir: where weights may be read from when
-    a trainer says so; None is nowhere. request_timeout: seconds after which a generation fails; None is no deadline.
-    progress_timeout: seconds without an event, while requests run, after which `/health` is 503.
+    """Options of the HTTP API.
+
+    strict: unknown or unsupported parameters are errors instead of warnings.
+    bind: the address listened on; None for a Unix socket.
+    max_background: concurrent background responses.
+    max_sockets: concurrent WebSockets.
+    socket_lifetime: seconds after which a WebSocket is closed.
+    batch_concurrency: concurrent requests of batches.
+    weights_dir: the directory that weight updates can read from; None disables them.
+    request_timeout: seconds after which a generation fails; None is unlimited.
+    progress_timeout: seconds without an event, while requests run, after which `/health` returns 503.
     """
 
     profile: Profile = Profile.OPENAI
@@ -65,8 +70,12 @@ class ServingOptions(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """store: None on a server that keeps nothing. new_work: set when a job was put into it. recent: None on a server
-    that explains no prompts. listening: None where it cannot be told to stop.
+    """The services and options of an application.
+
+    store: None if storage is disabled.
+    jobs_available: set when a job has been stored.
+    recent_prompts: None unless prompts can be explained.
+    port_controller: None unless the server is simulated.
     """
 
     models: Models

@@ -1,4 +1,4 @@
-"""SGLang's routes, for the RL trainers and routers that are written against it: they mean what vLLM's do here."""
+"""SGLang's routes for RL trainers and routers, mapped to the same operations as vLLM's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 async def generate(http: HttpRequest) -> HandlerResult:
-    """TGI and LightLLM have this path too: the body tells whose it is."""
+    """Generate. TGI and LightLLM share this path; the body determines the dialect."""
     body = await http.read_json()
     if await run_in_thread_if_large(is_tgi_body, body):
         return await generate_as_tgi(http, body)
@@ -54,7 +54,11 @@ async def generate(http: HttpRequest) -> HandlerResult:
 
 
 async def read_generate_call(http: HttpRequest) -> GenerationCall:
-    """What is asked on that path, whoever asks it. Raises RequestError."""
+    """Read a call in the dialect that its body determines.
+
+    Raises:
+        RequestError: the body is invalid.
+    """
     body = await http.read_json()
     return await parse_body(http, body, read_tgi if await run_in_thread_if_large(is_tgi_body, body) else read_sglang)
 
@@ -66,7 +70,7 @@ TRANSFER_PATHS = (
     "/init_weights_update_group",
     "/destroy_weights_update_group",
 )
-"""Channels of SGLang's own: pickled tensors, NCCL, CUDA IPC."""
+"""SGLang's transfer channels: pickled tensors, NCCL, CUDA IPC."""
 
 
 async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
@@ -74,7 +78,7 @@ async def refuse_transfer(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class _ModelInfo(Struct, frozen=True):
-    """Names and no paths: what lies on this machine is not told."""
+    """Model names in place of paths, so that the machine's directories are not revealed."""
 
     model_path: str
     served_model_name: str
@@ -105,7 +109,7 @@ async def show_weight_version(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class _FromDisk(Struct, frozen=True):
-    """flush_cache: false cannot be had, since what other weights computed is worth nothing."""
+    """The body of an update. flush_cache: false is ignored, since cached blocks of other weights are invalid."""
 
     model_path: str
     load_format: str | None = None
@@ -143,7 +147,9 @@ class _Pause(Struct, frozen=True):
 
 
 async def pause(http: HttpRequest) -> JsonResponse | Responder:
-    """In every mode what comes waits. abort: what runs ends; retract: it is computed again; in_place: it goes on."""
+    """Pause: new requests wait in every mode. abort: running requests end; retract: they are recomputed; in_place: they
+    continue.
+    """
     mode = (await decode_body(http, _Pause)).mode
     if mode not in ("abort", "retract", "in_place"):
         raise RequestError("`mode` is `abort`, `retract` or `in_place`.", param="mode")
@@ -189,7 +195,9 @@ class _Tags(Struct, frozen=True):
 
 
 async def release(http: HttpRequest) -> JsonResponse | Responder:
-    """What runs goes on when the memory is back. Without tags weights are kept by an engine that cannot let them go."""
+    """Release GPU memory; running requests continue afterwards. Without tags, weights stay if the engine cannot release
+    them.
+    """
     tags = await _read_tags(http)
     warnings: list[str] = []
     for control in find_controls(http):
@@ -204,7 +212,7 @@ async def release(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def resume(http: HttpRequest) -> JsonResponse | Responder:
-    """Of the weights alone: they come with the next update, and until then it sleeps."""
+    """Restore GPU memory. Weights alone are restored by the next update; until then the engine sleeps."""
     if await _read_tags(http) != {"weights"}:
         for control in find_controls(http):
             await control.wake_up()

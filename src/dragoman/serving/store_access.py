@@ -1,4 +1,4 @@
-"""What every route over the store asks of it: that there is one, and lists in pages. Knows no kind of record."""
+"""Access to the store for all routes that need it, and paging. Independent of the kind of record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BATCH_SIZE = 100
 
 
 def require_store(context: RequestContext) -> Store:
-    """Raises Unsupported on a server that keeps nothing."""
+    """Raises Unsupported: storage is disabled."""
     if context.service.store is None:
         raise Unsupported("This request requires a store, and this server has none (--store none).")
     return context.service.store
@@ -24,7 +24,11 @@ def require_store(context: RequestContext) -> Store:
 async def list_records(
     store: Store, owner: str, kind: str, paging: PageQuery, matches: Callable[[Record], bool] = lambda _: True
 ) -> bytes:
-    """The page of those that match, as OpenAI has lists; a record's body is its object. Raises RequestError."""
+    """Render a page of matching records in OpenAI's list format; a record's body is its JSON object.
+
+    Raises:
+        RequestError: the cursor is unknown.
+    """
     position: int | None = None
     if paging.after is not None:
         cursor = await store.get(Key(owner, kind, paging.after))
@@ -39,7 +43,11 @@ async def list_records(
 async def list_newest_first(
     store: Store, owner: str, kind: str, listing: CursorQuery, matches: Callable[[Record], bool] = lambda _: True
 ) -> tuple[list[Record], bool]:
-    """The page of those that match, as Anthropic has lists, and whether there are more. Raises RequestError."""
+    """Return a page of matching records with Anthropic's cursors, and whether there are more.
+
+    Raises:
+        RequestError: the cursor is unknown.
+    """
     position: int | None = None
     if (id := listing.after or listing.before) is not None:
         cursor = await store.get(Key(owner, kind, id))
@@ -63,7 +71,7 @@ async def _find_records(
     descending: bool,
     matches: Callable[[Record], bool],
 ) -> list[Record]:
-    """More than `limit` where there are more."""
+    """Return more than `limit` records if there are more."""
     records: list[Record] = []
     while len(records) <= limit:
         batch = await store.page(owner, kind, after=position, limit=_BATCH_SIZE, descending=descending)

@@ -1,10 +1,10 @@
-"""The one path that every generation takes to its client, streamed or whole, whatever the dialect.
+"""The delivery of every generation to its client, streamed or not, in every dialect.
 
     admitted -> [wait] -> Started: headers -> events -> terminal event
-                  |           whole: nothing is sent before Finished
-                  +-> an error before the headers is an HTTP status; after them the dialect's own terminal event
+                  |           not streamed: nothing is sent before Finished
+                  +-> an error before the headers is an HTTP status, after them the dialect's terminal event
 
-Cancelling is closing the generator of events: a client that leaves, in whatever state, does just that.
+Closing the generator of events cancels the generation; a disconnect does that in every state.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 
 class ResponseOutcome(Struct, frozen=True):
-    """What became of an answer, for those who count. status 499 is a client that left before its headers. length: bytes
-    of a body that was sent as a whole.
+    """The outcome of a response, for logs and metrics.
+
+    status: 499 if the client disconnected before the headers.
+    length: bytes of a body that was not streamed.
+    error: the error that ended the response.
+    cancelled: the client disconnected or stopped reading.
     """
 
     status: int = 499
@@ -45,13 +49,13 @@ class ResponseOutcome(Struct, frozen=True):
 
 
 def wrap_unexpected_error(error: Exception) -> EngineError:
-    """A bug of ours or of an engine's: the log gets all of it, the client a plain word, and never a false end."""
+    """Log an unexpected error completely, and return a generic one for the client."""
     log.error("answering failed", exc_info=error)
     return EngineError("The server failed while answering; see its log.", code="internal_error")
 
 
 class StreamFraming(Protocol):
-    """What a stream says besides its events; every `Writer` is one."""
+    """The parts of a stream besides its events; every `Writer` implements it."""
 
     @property
     def end(self) -> bytes: ...
@@ -63,10 +67,10 @@ class StreamFraming(Protocol):
 
 
 class ResponseStart(Struct, frozen=True):
-    """What an answer needs until its headers are out, and not for longer.
+    """The data that a response needs until its headers are sent, and no longer.
 
-    wait: seconds that a stream's headers wait for the first event. refuse: renders an error that comes before them:
-    (status, headers, body).
+    max_wait: seconds that a stream's headers wait for the first event.
+    render_error: renders an error that precedes them as (status, headers, body).
     """
 
     headers: RawHeaders
@@ -75,7 +79,7 @@ class ResponseStart(Struct, frozen=True):
 
 
 class Responder(ABC):
-    """Sends one answer, once, in the task of its request. source: what it is made of; closed in the end."""
+    """Sends one response in the request's task. source: the generator of its content, closed at the end."""
 
     __slots__ = (
         "_error",
@@ -116,10 +120,10 @@ class Responder(ABC):
 
     @abstractmethod
     def _produce(self) -> Awaitable[None]:
-        """Write the whole answer, up to its end. Raises what ends it in another way."""
+        """Write the whole response. Raises the error that ends it prematurely."""
 
     async def __call__(self, on_disconnect: OnDisconnect, send: Send) -> ResponseOutcome:
-        """watch: tells that the client has left, which cancels what is being done for it here."""
+        """Send the response. on_disconnect: registers the callback that cancels it."""
         self._send, self._task = send, asyncio.current_task()
         on_disconnect(self._abort)
         if self._is_stream and self._response_start is not None:
@@ -131,11 +135,12 @@ class Responder(ABC):
                 failure = contain(error, self._task)
                 if not isinstance(failure, Exception):
                     raise
-                # Where there are no words for it, or nobody to hear them, the connection breaks off instead.
+                # If the error cannot be rendered or the client is gone, the connection is closed without a terminal
+                # event.
                 with suppress(DragomanError, OSError):
                     await self._fail(failure if isinstance(failure, DragomanError) else wrap_unexpected_error(failure))
         except asyncio.CancelledError:
-            # Only a cancellation of our own ends here, as with asyncio.timeout.
+            # Only our own cancellation ends here, as in asyncio.timeout.
             if not self._is_cancelled or self._task is None or self._task.uncancel():
                 raise
         finally:
@@ -145,13 +150,13 @@ class Responder(ABC):
         return ResponseOutcome(self._status, self._length, self._error, self._is_cancelled)
 
     def _abort(self) -> None:
-        """The client has left, or reads no more."""
+        """Cancel: the client has disconnected or has stopped reading."""
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._task.cancel()
 
     async def _cleanup(self) -> None:
-        """Nothing outlives its request."""
+        """Stop timers and tasks, so that nothing outlives the request."""
         self._monitor.remove(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -165,7 +170,7 @@ class Responder(ABC):
         if self._response_start is not None:
             await self._send_whole(*self._response_start.render_error(error))
         elif isinstance(error, ConnectionDropped):
-            # The server closes a connection whose response is not complete.
+            # The server closes a connection whose response is incomplete.
             self._is_cancelled = True
         else:
             await self._write(self._framing.render_error(error), more_body=False)
@@ -178,7 +183,7 @@ class Responder(ABC):
             self._timer.cancel()
             self._timer = None
         self._monitor.add(self)
-        # Events that are rendered already are sent next: a keepalive that is due now would overtake them.
+        # Rendered events are sent next: a keepalive that is due now would overtake them.
         self._is_writing = True
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         self._is_writing = False
@@ -196,7 +201,7 @@ class Responder(ABC):
         self._is_writing = False
 
     def on_tick(self) -> None:
-        """Now and then: is a sign of life due, or has the client stopped reading?"""
+        """Send a keepalive if one is due; abort if the client has stopped reading."""
         self._ticks += 1
         if not self._is_writing and self._ticks >= self._monitor.keepalive_ticks:
             self._send_keepalive()
@@ -211,7 +216,7 @@ class Responder(ABC):
     def _on_keepalive_done(self, task: asyncio.Task[None]) -> None:
         self._keepalive_task = None
         if not task.cancelled():
-            # Whoever writes next meets the same error and tells of it.
+            # Retrieve the exception to silence asyncio's warning; the next write fails with the same error.
             task.exception()
 
     async def _write_keepalive(self) -> None:
@@ -223,7 +228,7 @@ class Responder(ABC):
 
 
 class GenerationResponder(Responder):
-    """An answer that an engine is making, streamed or whole."""
+    """The response to a generation, streamed or not."""
 
     __slots__ = ("_batches", "_writer")
 
@@ -243,32 +248,32 @@ class GenerationResponder(Responder):
         return self._stream() if self._is_stream else self._collect()
 
     async def _stream(self) -> None:
-        """The hot path: a batch of events, nearly always one, becomes one write."""
+        """The hot path: each batch of events, nearly always a single one, becomes one write."""
         writer, send = self._writer, self._send
         async for batch in self._batches:
             chunk = writer.feed(batch[0]) if len(batch) == 1 else b"".join([writer.feed(event) for event in batch])
             if self._response_start is not None:
                 await self._send_headers()
             if chunk:
-                # As `_write`, without the cost of one more coroutine a token.
+                # As `_write`, without the overhead of one more coroutine per token.
                 self._ticks, self._is_writing = 0, True
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 self._is_writing = False
-            # What was said is not kept until the next is.
+            # Release the batch while waiting for the next.
             del batch, chunk
         await self._write(writer.end, more_body=False)
 
     async def _collect(self) -> None:
-        fold = ReplyBuilder()
+        builder = ReplyBuilder()
         async for batch in self._batches:
             for event in batch:
-                fold.feed(event)
+                builder.feed(event)
         assert self._response_start is not None
-        await self._send_whole(200, self._response_start.headers, self._writer.render_full(fold.build()))
+        await self._send_whole(200, self._response_start.headers, self._writer.render_full(builder.build()))
 
 
 class ReplayResponder(Responder):
-    """A stream whose events are bytes already."""
+    """A stream of already rendered events."""
 
     __slots__ = ("_events",)
 

@@ -1,4 +1,4 @@
-"""TGI's and LightLLM's routes. /generate is SGLang's too: `sglang.generate` looks whose body it is."""
+"""TGI's and LightLLM's routes. /generate is shared with SGLang: `sglang.generate` determines the dialect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .streaming import Responder
 
 ENVELOPE = ErrorEnvelope(lambda error, _: render_tgi_error(error), map_tgi_status)
 TGI_ONLY_PATHS = frozenset({"/", "/generate_stream", "/info"})
-"""Those that are nobody else's, so that all of their errors are TGI's."""
+"""Paths of TGI only, so that all their errors use TGI's format."""
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
@@ -29,7 +29,7 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 async def generate(http: HttpRequest, body: bytes) -> HandlerResult:
-    """An answer on a path that others have too, whose errors are TGI's as well."""
+    """Generate on a shared path, with TGI's error format."""
     tgi_request = replace(http, envelope=ENVELOPE)
 
     async def handle() -> Responder:

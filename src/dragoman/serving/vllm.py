@@ -1,4 +1,4 @@
-"""vLLM's utility routes, for the tools that are written against it: evaluation, load generators, RL trainers."""
+"""vLLM's utility routes, for evaluation tools, load generators and RL trainers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .streaming import Responder
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """What tells of the server as a whole, or changes something for everybody, is for administrators."""
+    """Routes that describe or change the whole server require an administrator's key."""
     user, admin = Access.USER, Access.ADMIN
     return {
         "/inference/v1/generate": (user, {"POST": build_generation_handler(read_generate)}),
@@ -31,7 +31,7 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 async def show_tokenizer_info(http: HttpRequest) -> JsonResponse | Responder:
-    """The default model's, as there is no place for another one's name but the query."""
+    """Return the default model's info, or that of the model in the query."""
     model = await _find_model(http)
     if model.tokenizer_info is None:
         raise NotFound("This model's engine does not provide its tokenizer.", code="unsupported_endpoint")
@@ -48,13 +48,13 @@ class _Load(Struct, frozen=True):
 
 
 async def show_load(http: HttpRequest) -> JsonResponse | Responder:
-    """Requests that wait or run, over all models."""
+    """Return the number of waiting and running requests of all models."""
     states = [engine.health() for model in http.service.models for engine in model.engines]
     return JsonResponse(msgspec.json.encode(_Load(sum(state.waiting + state.running for state in states))))
 
 
 async def show_world_size(_: HttpRequest) -> JsonResponse | Responder:
-    """Processes that hold a part of the model: this one."""
+    """The number of processes that hold a part of the model: always this one."""
     return JsonResponse(b'{"world_size":1}')
 
 
@@ -75,7 +75,7 @@ class _Parallel(Struct, frozen=True):
 
 
 class _Config(Struct, frozen=True):
-    """The parts of vLLM's configuration that mean something here, by their names there."""
+    """The subset of vLLM's configuration that applies here, with vLLM's names."""
 
     model_config: _ModelInfo
     parallel_config: _Parallel
@@ -83,7 +83,7 @@ class _Config(Struct, frozen=True):
 
 
 class _Server(Struct, frozen=True):
-    """No keys, no paths, no environment."""
+    """The server's settings without keys, paths and environment."""
 
     version: str
     profile: str
@@ -99,7 +99,7 @@ class _ServerInfo(Struct, frozen=True):
 
 
 async def show_server_info(http: HttpRequest) -> JsonResponse | Responder:
-    """config_format: `text`, the default, or `json`."""
+    """Return server information. The query's config_format is `text` (default) or `json`."""
     config_format = http.query.get("config_format") or "text"
     if config_format not in ("text", "json"):
         raise RequestError("`config_format` is `text` or `json`.", param="config_format")
@@ -126,11 +126,11 @@ def _build_model_info(model: ServedModel) -> _ModelInfo:
 
 
 async def reset_prefix_cache(http: HttpRequest) -> JsonResponse | Responder:
-    """What runs goes on; nothing that was computed before is found any more."""
+    """Reset the prefix caches; running requests continue."""
     return JsonResponse(msgspec.json.encode(_Reset(await reset_caches(http))))
 
 
 async def reset_caches(http: HttpRequest) -> bool:
-    """False where an engine keeps what is in use, as vLLM does."""
+    """Reset all prefix caches; False if blocks in use were retained, as in vLLM."""
     caches = [model.backend.cache for model in http.service.models if isinstance(model.backend, TokenBackend)]
     return all([await cache.reset_prefix_cache() is not False for cache in caches if cache is not None])

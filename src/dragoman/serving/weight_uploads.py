@@ -1,4 +1,4 @@
-"""Weights that a trainer sends in several requests, until they are whole. Knows no HTTP."""
+"""Weight updates that arrive in several requests. Independent of HTTP."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..core.errors import BodyTooLarge, Conflict, RequestError
 
 
 class WeightUploads:
-    """Weights that come in several pieces, by the model they are for: none is used before all are there."""
+    """Pending weight updates by model; used only when complete."""
 
     def __init__(self) -> None:
         self._open: dict[str, list[Weights]] = {}
 
     def start(self, model: str) -> None:
-        """What was begun before, by a trainer that may have died, is given up."""
+        """Start an update, discarding one that a trainer did not finish."""
         self._open[model] = []
 
     def is_open(self, model: str) -> bool:
@@ -23,7 +23,11 @@ class WeightUploads:
         self._open.pop(model, None)
 
     def add(self, model: str, part: Weights, max_bytes: int) -> None:
-        """most: bytes of all pieces. Raises BodyTooLarge."""
+        """Add a part. max_bytes: limit of all parts.
+
+        Raises:
+            BodyTooLarge: the limit is exceeded.
+        """
         size = sum(
             len(file)
             for upload in (*self._open[model], part)
@@ -35,7 +39,12 @@ class WeightUploads:
         self._open[model].append(part)
 
     def finish(self, model: str) -> Weights:
-        """Raises RequestError where the pieces are no whole. It is over in any case."""
+        """Return the complete weights and end the update.
+
+        Raises:
+            Conflict: no update is in progress.
+            RequestError: the parts do not form complete weights.
+        """
         if model not in self._open:
             raise Conflict("No weight update is in progress.")
         match self._open.pop(model):

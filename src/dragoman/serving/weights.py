@@ -1,7 +1,7 @@
-"""Routes by which a trainer gives a running model other weights: vLLM's names, safetensors and nothing else.
+"""Weight update routes with vLLM's names, for safetensors only.
 
-Weights come in the body of a request, or lie on this machine where the operator lets them be read. What is pickled is
-never read, and no channel of a trainer's own (NCCL, CUDA IPC) is opened.
+Weights come in a request's body, or from a directory that the operator allows. Pickled data is never read, and a
+trainer's own channels (NCCL, CUDA IPC) are not supported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,12 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
-    """The one model whose weights can be replaced, or the one that the query names. Raises NotFound, RequestError."""
+    """Return the model whose weights can be replaced, or the one in the query.
+
+    Raises:
+        NotFound: no engine supports weight updates.
+        RequestError: several models support them.
+    """
     models = http.service.models
     name = http.query.get("model")
     candidates = list(models) if name is None else [models.find_loaded(name)]
@@ -54,7 +59,9 @@ def find_trainable(http: HttpRequest) -> tuple[str, Trainable]:
 
 
 def find_weights_on_disk(http: HttpRequest, path: str, param: str) -> WeightsOnDisk:
-    """Raises NotPermitted for what the operator does not let be read, RequestError where nothing is."""
+    """Raises PermissionDenied: the path is not below --weights-dir, or that is not set; RequestError: the path does not
+    exist.
+    """
     root = http.service.options.weights_dir
     if root is None:
         raise PermissionDenied("Weights are loaded from disk only under --weights-dir, which is not set.", param=param)
@@ -84,7 +91,7 @@ async def initialize(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def shut_down(http: HttpRequest) -> JsonResponse | Responder:
-    """An update that was started and not finished is given up."""
+    """Discard an unfinished update."""
     name, _ = find_trainable(http)
     http.service.weight_uploads.discard(name)
     return _render_message("Weight transfer shut down")
@@ -106,7 +113,7 @@ class _Update(Struct, frozen=True):
 
 
 async def update(http: HttpRequest) -> JsonResponse | Responder:
-    """A piece of an update that was started, or else all of one."""
+    """Add a part to the started update, or apply a complete one."""
     name, trainable = find_trainable(http)
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() in BINARY_TYPES:
         data = await read_body(http.receive, http.headers, http.service.options.max_weights_bytes)
@@ -154,7 +161,7 @@ class _Renamed(Struct, frozen=True):
 
 
 async def set_version(http: HttpRequest) -> JsonResponse | Responder:
-    """vLLM's and SGLang's alike."""
+    """Set the weight version; vLLM and SGLang share this route."""
     _, trainable = find_trainable(http)
     version = check_version((await decode_body(http, _Rename)).new_version, "new_version")
     assert version is not None

@@ -1,4 +1,6 @@
-"""What survives: responses, conversations, files and batches as records with entries. See `base` for the protocol."""
+"""Persistent state: responses, conversations, files and batches as records with entries. See `base` for the
+protocol.
+"""
 
 from .base import (
     UNCLAIMED_RUN,

@@ -1,9 +1,8 @@
-"""What a store is: records with ordered entries, changed atomically, each its owner's own. Knows no feature.
+"""The store protocol: records with ordered entries, changed atomically and separated by owner. Contains no API logic.
 
-Responses, conversations, files and batches are all a `Record` and, where they have many parts, `Entry`s in named
-series. What they mean is told above; here is only what must survive a crash and be the same in every backend.
-
-An owner is part of every key, so that a foreign record cannot be told from an absent one.
+Responses, conversations, files and batches are each a `Record` and, where they have many parts, `SeriesEntry`s in named
+series. Callers define their meaning; the store defines what survives a crash and is equal in every backend.
+An owner is part of every key, so that another owner's record is indistinguishable from an absent one.
 """
 
 from __future__ import annotations
@@ -15,23 +14,27 @@ from msgspec import Struct
 from ..core.errors import BodyTooLarge, EngineError
 
 UNCLAIMED_RUN = "run_" + 32 * "0"
-"""The run of work that no process has taken yet: `Store.lapsed` finds it."""
+"""The run of work that no process has claimed yet: `Store.list_abandoned` returns it."""
 
 
 class StoreUnavailable(EngineError):
-    """The disk is full, the file is locked, the database is gone. Nothing of the change was kept."""
+    """The disk is full, the file is locked or the database is unreachable. Nothing of the change was stored."""
 
     status, code = 503, "store_unavailable"
 
 
 class StoreFull(BodyTooLarge):
-    """What may not be evicted (`pinned`) has no room."""
+    """There is no room for records that cannot be evicted (`pinned`)."""
 
     code = "storage_limit_exceeded"
 
 
 class Key(Struct, frozen=True):
-    """Which record. kind: `response`, `file`, ... id: unique within owner and kind."""
+    """Identifies a record.
+
+    kind: `response`, `file`, ...
+    id: unique within owner and kind.
+    """
 
     owner: str
     kind: str
@@ -39,12 +42,15 @@ class Key(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """What a read gives.
+    """A record as read from the store.
 
-    position: grows with every record put into the store: the order of lists, and their cursor. version: grows with
-    every Replace. created, expires: Unix seconds. state: a word, for compare-and-set. parent: id of the record of
-    the same owner and kind that this one continues. run: the process that works on it (`Store.run`).
-    pinned: not evicted for want of room.
+    position: increases with every stored record: the order of lists, and their cursor.
+    version: increases with every Replace.
+    created, expires: Unix seconds.
+    state: a status for compare-and-set.
+    parent: id of the record of the same owner and kind that this one continues.
+    run: the process that works on it (`Store.run`).
+    pinned: never evicted for lack of space.
     """
 
     key: Key
@@ -60,7 +66,11 @@ class Record(Struct, frozen=True):
 
 
 class SeriesEntry(Struct, frozen=True):
-    """One of a series of a record. position: 0, 1, 2, ... in order of appending; id: unique in its series."""
+    """An entry of a record's series.
+
+    position: 0, 1, 2, ... in order of appending.
+    id: unique in its series.
+    """
 
     position: int
     body: bytes
@@ -68,14 +78,14 @@ class SeriesEntry(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """What is appended; its position is the store's business."""
+    """An entry to append; the store assigns its position."""
 
     body: bytes
     id: str | None = None
 
 
 class Put(Struct, frozen=True):
-    """A new record. Refused where its key exists. Fields as in Record."""
+    """Create a record; a conflict if its key exists. Fields as in Record."""
 
     key: Key
     created: int
@@ -88,9 +98,10 @@ class Put(Struct, frozen=True):
 
 
 class Replace(Struct, frozen=True):
-    """Another state, body and run of a record; the rest stays. Refused where it is absent, or unlike expected:
+    """Replace a record's state, body and run. A conflict if it is absent or not as expected.
 
-    states: it must be in one of them (empty: any). version: it must be this one (None: any).
+    states: expected states (empty: any).
+    version: expected version (None: any).
     """
 
     key: Key
@@ -102,7 +113,7 @@ class Replace(Struct, frozen=True):
 
 
 class Append(Struct, frozen=True):
-    """Entries at the end of a series. Refused where the record is absent, or an id is already there or not `is_plain`.
+    """Append entries to a series. A conflict if the record is absent, or an id exists or is not `is_storable`.
 
     states: as in Replace.
     """
@@ -114,7 +125,7 @@ class Append(Struct, frozen=True):
 
 
 class Remove(Struct, frozen=True):
-    """One entry less. Refused where it is absent. The positions of the others stay."""
+    """Remove an entry; a conflict if it is absent. The positions of the others do not change."""
 
     key: Key
     series: str
@@ -122,14 +133,16 @@ class Remove(Struct, frozen=True):
 
 
 class Delete(Struct, frozen=True):
-    """The record and all its entries. Refused where it is absent or in none of `states` (empty: any)."""
+    """Delete a record and its entries; a conflict if it is absent or in none of `states` (empty: any)."""
 
     key: Key
     states: frozenset[str] = frozenset()
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database can hold it. An id from a client may be anything; such a one is simply nobody's."""
+    """Whether every database can store the text. A client's id can be any string; an unstorable one matches no
+    record.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -141,9 +154,10 @@ Change = Put | Replace | Append | Remove | Delete
 
 
 class CommitConflict(Exception):
-    """A commit met something else than it expected; none of its changes was made.
+    """A commit found a state that it did not expect; none of its changes was applied.
 
-    change: the first that did not fit. found: the state of the record that was there; None where there was none.
+    change: the first change that conflicted.
+    found_state: the state of the existing record, or None if there was none.
     """
 
     def __init__(self, change: Change, found_state: str | None) -> None:
@@ -152,16 +166,21 @@ class CommitConflict(Exception):
 
 
 class RecordChain(Struct, frozen=True):
-    """A record and those it continues, the first one first. whole: no ancestor is missing."""
+    """A record and its ancestors, oldest first.
+
+    is_complete: whether no ancestor is missing.
+    """
 
     records: tuple[Record, ...]
     is_complete: bool
 
 
 class Bounds(Struct, frozen=True):
-    """How much is kept. The least recently used goes first; what is in work (`run`) or pinned is not evicted.
+    """Limits of a store. The least recently used record is evicted first; records in work (`run`) or pinned are not.
 
-    ttl: seconds after the last use. nbytes: of all bodies; half of it is for pinned records at most.
+    records: number of records.
+    nbytes: bytes of all bodies; pinned records can use at most half.
+    ttl: seconds after the last use.
     """
 
     records: int = 100_000
@@ -170,55 +189,58 @@ class Bounds(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A store. Reading a record, changing it or reading its chain is using it.
+    """A store. Reading a record, changing it or reading its chain counts as use.
 
-    What has expired is absent at once, and removed later by `clean`. Every method may raise StoreUnavailable.
+    Expired records are absent immediately and removed later by `clean`. Every method can raise StoreUnavailable.
     """
 
     @property
     def run(self) -> str:
-        """Names this opening of the store, as long as it is open. Others see when its process has died."""
+        """Identifies this opening of the store. Other processes detect when the process that owns it has died."""
         ...
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        """Lets go of everything. What was committed stays."""
+        """Release all resources. Committed changes persist."""
         ...
 
     async def commit(self, *changes: Change) -> None:
-        """Make all changes or none, in order; each sees those before it. Durable when this returns.
+        """Apply all changes or none, in order; each sees those before it. Durable when this returns.
 
-        Raises Refused, StoreFull.
+        Raises:
+            CommitConflict: a change does not fit the stored state.
+            StoreFull: pinned records exceed their limit.
         """
         ...
 
     async def get(self, key: Key) -> Record | None: ...
 
     async def chain(self, key: Key) -> RecordChain | None:
-        """None where the record itself is absent."""
+        """Return the record with its ancestors, or None if the record itself is absent."""
         ...
 
     async def page(
         self, owner: str, kind: str, *, after: int | None = None, limit: int = 20, descending: bool = True
     ) -> tuple[Record, ...]:
-        """At most `limit` records in order of their position, beginning behind the position `after`. Uses none."""
+        """At most `limit` records in order of position, starting after the position `after`. Does not count as use."""
         ...
 
     async def entries(
         self, key: Key, series: str, *, after: int | None = None, limit: int = 100, descending: bool = False
     ) -> tuple[SeriesEntry, ...]:
-        """At most `limit` entries in order, beginning behind the position `after`; () where the record is absent."""
+        """At most `limit` entries in order, starting after the position `after`; () if the record is absent."""
         ...
 
     async def entry(self, key: Key, series: str, id: str) -> SeriesEntry | None: ...
 
     async def list_abandoned(self, kind: str, limit: int = 100) -> tuple[Record, ...]:
-        """Records of all owners whose `run` is NOBODY's or that of a process that has died or closed. Settle or take
-        them over by a Replace that names their version: of several processes one succeeds.
+        """Records of all owners whose `run` is UNCLAIMED_RUN or that of a process that has died or closed.
+
+        Take them over by a Replace with their version: of several processes only one succeeds.
         """
         ...
 
     async def clean(self, limit: int = 256) -> int:
-        """Remove what has expired and what is over the bounds, at most `limit` records; how many were removed."""
+        """Remove expired records and those above the limits, at most `limit`; return the number removed."""
         ...

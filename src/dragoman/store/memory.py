@@ -1,4 +1,4 @@
-"""The store that forgets with its process: for tests and `--store memory`, and what the others must behave like."""
+"""The in-memory store, for tests and `--store memory`, and the reference for the behaviour of the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Undo = Callable[[], object]
 
 @dataclass(slots=True)
 class _StoredRecord:
-    """A record as it is now. touched: Unix seconds of the last use."""
+    """A stored record with its entries. touched: Unix seconds of the last use."""
 
     record: Record
     touched: float
@@ -44,12 +44,12 @@ class _StoredRecord:
 
 
 class MemoryStore:
-    """Everything happens between two awaits, so that nothing else can be seen half done."""
+    """An in-memory store. Every operation completes without awaiting, which makes it atomic."""
 
     def __init__(self, bounds: Bounds | None = None, *, now: Callable[[], float] = time.time) -> None:
         self._bounds, self._now = bounds or Bounds(), now
         self._records: OrderedDict[Key, _StoredRecord] = OrderedDict()
-        """In order of last use, the longest unused first."""
+        """In order of last use, least recently used first."""
         self._nbytes = self._pinned_bytes = self._last_position = 0
         self._run = "run_" + secrets.token_hex(16)
 
@@ -58,7 +58,7 @@ class MemoryStore:
         return self._run
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Does nothing: memory needs no opening."""
 
     async def close(self) -> None:
         self._records.clear()

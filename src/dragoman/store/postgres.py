@@ -1,7 +1,7 @@
 """The store in PostgreSQL, for servers on several machines. Needs `asyncpg`, the extra `postgres`.
 
-A held advisory lock says that a process lives: so the connection must be a session of its own, not that of a pooler
-which lends it out transaction by transaction.
+A session-level advisory lock marks a live process: the connection must be a session of its own, not one of a pooler in
+transaction mode.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _asyncpg: Any = asyncpg
-"""It has no types of its own; beyond this module nothing of it is seen."""
+"""asyncpg has no type annotations; untyped values do not leave this module."""
 
 
 class _Connection(Protocol):
-    """What is used of an asyncpg connection."""
+    """The used part of asyncpg's connection interface."""
 
     async def fetch(self, query: str, *args: object) -> sql.Rows: ...
     async def fetchval(self, query: str, *args: object) -> object: ...
@@ -37,7 +37,7 @@ class _Connection(Protocol):
 
 
 _MIGRATION_LOCK = 0x64726167
-"""The advisory lock under which one process at a time brings the schema up to date."""
+"""The advisory lock that serializes schema migrations."""
 _MAX_CONNECTIONS = 8
 _MAX_ATTEMPTS = 5
 _TRANSIENT: Any = (_asyncpg.DeadlockDetectedError, _asyncpg.SerializationError)
@@ -51,7 +51,11 @@ _FAILURES: Any = (
 
 
 class PostgresStore(SqlStore):
-    """dsn: `postgresql://user:password@host/database`. timeout: seconds for a connection, and for a statement."""
+    """The PostgreSQL store.
+
+    dsn: `postgresql://user:password@host/database`.
+    timeout: seconds for connecting, and for a statement.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,11 @@ class PostgresStore(SqlStore):
         return self._run
 
     async def open(self) -> None:
-        """Make the tables where they are not there. Raises StoreUnavailable, also for those of a newer version."""
+        """Connect and create or migrate the tables.
+
+        Raises:
+            StoreUnavailable: no connection, or the schema is of a newer version.
+        """
         try:
             await self._connect()
         except BaseException:
@@ -100,7 +108,7 @@ class PostgresStore(SqlStore):
                 if lock_connection is not None:
                     await lock_connection.close()
         except StoreUnavailable:
-            # Only when something was last read is lost; the connections are gone, or go now.
+            # Only times of last use are lost; the connections are closed or get terminated here.
             for failed_connection in filter(None, (pool, lock_connection)):
                 failed_connection.terminate()
 
@@ -123,15 +131,16 @@ class PostgresStore(SqlStore):
         return await self._write(lambda: sql.clean(limit, self._bounds, now))
 
     async def _ensure_run_lock(self) -> None:
-        """The lock goes with its connection: after a restart of the database it has to be taken again."""
+        """The lock belongs to its connection: after a database restart it must be acquired again."""
         if self._lock_connection is None or self._lock_connection.is_closed():
             self._lock_connection = await _asyncpg.connect(self._dsn, timeout=self._timeout)
             await self._lock_connection.execute("SELECT pg_advisory_lock($1)", _compute_lock_id(self._run))
 
     async def _is_alive(self, run: str) -> bool:
         async with _translate_errors(), self._acquire_connection() as connection, connection.transaction():
-            # Taken for this transaction only. Two processes that ask at once may each take the other for that run:
-            # then both will ask again.
+            # Held for this transaction only. Two processes that check at once can block each other and both see a live
+            # run;
+            # the next check corrects that.
             return not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", _compute_lock_id(run))
 
     async def _read(self, steps: sql.Steps[T]) -> T:
@@ -139,7 +148,7 @@ class PostgresStore(SqlStore):
             return await _run_steps(connection, steps)
 
     async def _write(self, steps: Callable[[], sql.Steps[T]]) -> T:
-        """Once more where another transaction crossed this one; the server has undone it then."""
+        """Retry after a deadlock or a serialization failure; the server has rolled the transaction back."""
         async with _translate_errors(), self._acquire_connection() as connection:
             for retries_left in reversed(range(_MAX_ATTEMPTS)):
                 try:
@@ -159,7 +168,7 @@ class PostgresStore(SqlStore):
 
 
 async def _run_steps(connection: _Connection, steps: sql.Steps[T]) -> T:
-    """Answer the questions of `steps` until it is done."""
+    """Run the statements of `steps` to completion and return its result."""
     try:
         statement, parameters = next(steps)
         while True:
@@ -185,13 +194,13 @@ async def _migrate(connection: _Connection) -> None:
 
 
 def _compute_lock_id(run: str) -> int:
-    """63 of the run's random bits."""
+    """63 random bits of the run's name: an advisory lock's key is a signed 64-bit integer."""
     return int(run.removeprefix("run_")[:16], 16) >> 1
 
 
 @asynccontextmanager
 async def _translate_errors() -> AsyncGenerator[None]:
-    """The log gets PostgreSQL's own word, which may name hosts and users; the client a plain one."""
+    """Log PostgreSQL's message, which can name hosts and users, and give the client a generic one."""
     try:
         yield
     except _FAILURES as error:

@@ -1,6 +1,6 @@
-"""Which processes live: each holds a lock on a file of its own, which the system lets go of however it ends.
+"""Detection of live processes: each holds a file lock, which the system releases however the process ends.
 
-So a killed server's work is known to be dead at once, without heartbeats and without waiting for one to be late.
+So the work of a killed server is recoverable immediately, without heartbeats and their timeouts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class RunLock:
-    """This process's lock. run: a name that no other opening has had."""
+    """This process's lock. run: a unique name of this opening of the store."""
 
     def __init__(self, directory: Path, run: str) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -26,7 +26,7 @@ class RunLock:
 
 
 def is_alive(directory: Path, run: str) -> bool:
-    """Whether some process, this one included, holds the lock. Clears away what a dead one has left."""
+    """Whether a process, including this one, holds the lock. Removes the file of a dead process."""
     path = directory / run
     try:
         file = os.open(path, os.O_RDWR)
@@ -56,7 +56,7 @@ else:
 
     def _lock(file: int) -> bool:
         try:
-            # A lock of the open file, not of the process: two openings in one process are two runs.
+            # flock locks the open file, not the process: two openings in one process are two runs.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False

@@ -1,7 +1,7 @@
-"""The store in SQL that SQLite and PostgreSQL both understand, without any connection: generators ask and are told.
+"""The store's SQL for SQLite and PostgreSQL, independent of a driver: generators that yield queries.
 
-A generator yields (statement, parameters) and is sent the rows; so the one text of what a commit does serves a
-synchronous and an asynchronous driver. Parameters are `$1`, `$2`, ...; nothing is ever put into a statement's text.
+A generator yields (statement, parameters) and receives the rows, so one implementation serves a synchronous and an
+asynchronous driver. Parameters are `$1`, `$2`, ...; values are never interpolated into a statement.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Rows = Sequence[Sequence[Any]]
 Query = tuple[str, tuple[object, ...]]
 Steps = Generator[Query, Rows, T]
 
-# The types that differ: (this word, SQLite's, PostgreSQL's).
+# Types that differ: (placeholder, SQLite's, PostgreSQL's).
 _TYPES = (
     ("SERIAL_KEY", "INTEGER PRIMARY KEY AUTOINCREMENT", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
     ("BYTES", "BLOB", "BYTEA"),
@@ -62,7 +62,7 @@ SCHEMA_VERSION = len(_MIGRATIONS)
 
 
 def list_migrations(from_version: int, *, postgres: bool) -> list[str]:
-    """Statements that bring a database of version `since` to SCHEMA_VERSION."""
+    """Statements that migrate a database from `from_version` to SCHEMA_VERSION."""
     statements = [statement for migration in _MIGRATIONS[from_version:] for statement in migration]
     for word, sqlite, postgresql in _TYPES:
         statements = [text.replace(word, postgresql if postgres else sqlite) for text in statements]
@@ -90,7 +90,7 @@ _APPEND = """INSERT INTO dragoman_entries (record, series, position, id, body) V
     ON CONFLICT (record, series, id) DO NOTHING RETURNING position"""
 _REMOVE = "DELETE FROM dragoman_entries WHERE record = $1 AND series = $2 AND id = $3 RETURNING length(body)"
 _PINNED_BYTES = "SELECT CAST(coalesce(sum(nbytes), 0) AS BIGINT) FROM dragoman_records WHERE pinned = 1"
-# A parent was put before its child: so there is no circle.
+# A parent is always older than its child (r.position < hop.position), so there are no cycles.
 _CHAIN = f"""WITH RECURSIVE hop(position, parent) AS (
         SELECT position, parent FROM dragoman_records WHERE {_KEY} AND {_LIVE}
         UNION ALL
@@ -127,7 +127,11 @@ _AFTER_LAST, _BEFORE_FIRST = 2**62, -1
 
 
 def commit(changes: Sequence[Change], bounds: Bounds, now: float) -> Steps[None]:
-    """All changes, within one transaction that the driver ends. Raises Refused, StoreFull: then it is to be undone."""
+    """Apply all changes within a transaction that the driver manages.
+
+    Raises:
+        CommitConflict, StoreFull: the driver must roll back.
+    """
     for change in changes:
         match change:
             case Put():
@@ -154,7 +158,7 @@ def _put(change: Put, bounds: Bounds, now: float) -> Steps[None]:
 
 
 def _lock_record(change: Change, bounds: Bounds, now: float, states: frozenset[str]) -> Steps[Sequence[Any]]:
-    """Use the record, and keep others from changing it until the commit is over: by writing to it first."""
+    """Mark the record as used and lock it until the commit ends: the UPDATE takes the row lock."""
     key = change.key
     rows = (yield _LOCK_RECORD, (*_build_key_parameters(key), now, now - bounds.ttl)) if is_storable(key.id) else ()
     if not rows:
@@ -236,7 +240,7 @@ def entry(key: Key, series: str, id: str, bounds: Bounds, now: float) -> Steps[S
 
 
 def list_runs() -> Steps[list[str]]:
-    """Every run that a record names."""
+    """All runs that records name."""
     rows = yield _RUNS, ()
     return [row[0] for row in rows]
 
@@ -247,13 +251,13 @@ def list_run_records(run: str, kind: str, limit: int) -> Steps[list[Record]]:
 
 
 def touch(touches: Iterable[tuple[int, float]]) -> Steps[None]:
-    """Remember when the records at these positions were last read. In order, so that two processes do not cross."""
+    """Store when the records at these positions were last used. Sorted, so that two processes do not deadlock."""
     for position, touched in sorted(touches):
         yield _TOUCH, (touched, position)
 
 
 def clean(limit: int, bounds: Bounds, now: float) -> Steps[int]:
-    """Remove what has expired, then the least recently used while there is too much; how many."""
+    """Remove expired records, then the least recently used while the limits are exceeded; return the number removed."""
     removed = len((yield _EXPIRED, (now, now - bounds.ttl, max(0, limit))))
     rows = yield _TOTAL_SIZE, ()
     count, size = rows[0]

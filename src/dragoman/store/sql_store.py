@@ -1,4 +1,4 @@
-"""What is read alike from every SQL database, and the remembering of what was read. Knows no driver."""
+"""Reads shared by the SQL stores, and tracking of last use. Independent of a driver."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ T = TypeVar("T")
 
 
 class SqlStore(ABC):
-    """The reading half of a `Store`. now: Unix seconds."""
+    """The reading half of a `Store`. now: clock, Unix seconds."""
 
     def __init__(self, bounds: Bounds, now: Callable[[], float]) -> None:
         self._bounds, self._now = bounds, now
-        # By position, when a record was read last: written down later, for reading must not wait for a write.
+        # Times of last use by position. Written later in bulk, so that reads do not wait for writes.
         self._touches: dict[int, float] = {}
 
     @abstractmethod
     async def _read(self, steps: sql.Steps[T]) -> T:
-        """Answer the questions of `steps` until it is done. Raises StoreUnavailable."""
+        """Run the statements of `steps` to completion.
+
+        Raises:
+            StoreUnavailable: the database failed.
+        """
 
     async def get(self, key: Key) -> Record | None:
         now = self._now()

@@ -1,6 +1,6 @@
-"""The store in one SQLite file, the default: one writer thread with group commit, readers beside it.
+"""The store in one SQLite file, the default: one writer thread with group commit and concurrent readers.
 
-Several server processes can share the file. A commit is acknowledged after it is on the disk, never before.
+Several server processes can share the file. A commit is acknowledged only after it is on disk.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 _MIN_SQLITE_VERSION = (3, 35, 0)
 _MAX_FREED_PAGES = 1024
-"""Free pages that a cleaning takes off the file at most: a write should not wait long for it."""
+"""Free pages that one `clean` returns to the file system at most, which bounds how long writes wait for it."""
 
 
 class SqliteStore(SqlStore):
-    """synchronous: FULL survives a power cut; NORMAL survives the process only, and is faster.
+    """The SQLite store.
 
-    busy: seconds to wait for another process that is writing. now: Unix seconds.
+    synchronous: FULL survives a power failure; NORMAL survives only a process crash, and is faster.
+    busy_timeout: seconds to wait for another process that is writing.
+    now: clock, Unix seconds.
     """
 
     def __init__(
@@ -57,7 +59,11 @@ class SqliteStore(SqlStore):
         return self._run
 
     async def open(self) -> None:
-        """Make the file where it is not there. Raises StoreUnavailable, also for the file of a newer version."""
+        """Create or migrate the file.
+
+        Raises:
+            StoreUnavailable: it cannot be opened, or its schema is of a newer version.
+        """
         loop = asyncio.get_running_loop()
         self._reader_pool = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
         self._thread_state = threading.local()
@@ -74,7 +80,7 @@ class SqliteStore(SqlStore):
         if writer is None:
             return
         touches = self._take_touches()
-        # Only when something was last read would be lost.
+        # Only times of last use would be lost.
         with suppress(StoreUnavailable):
             await writer.write(lambda connection: run_steps(connection, sql.touch(touches)))
         await asyncio.to_thread(writer.stop)
@@ -116,7 +122,7 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(f"The store needs SQLite 3.35 or newer; this Python has {sqlite3.sqlite_version}.")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made before SQLite opens it, for it would take the process's umask; its side files take this mode over.
+            # Created before SQLite opens it, since SQLite applies the umask; the WAL files inherit this mode.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._run_lock = RunLock(self._runs_directory, self._run)
         except OSError as error:
@@ -139,7 +145,7 @@ class SqliteStore(SqlStore):
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
-            # Only possible before the first table is made.
+            # auto_vacuum can only be set before the first table is created.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
@@ -161,7 +167,7 @@ class SqliteStore(SqlStore):
             self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )
         try:
-            # The first statement reads the file: it fails here if that is no database.
+            # The first statement reads the file and fails here if it is not a database.
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA secure_delete = FAST")
@@ -174,7 +180,7 @@ class SqliteStore(SqlStore):
         return await self._run_in_thread(lambda: run_steps(self._get_reader(), steps))
 
     def _get_reader(self) -> sqlite3.Connection:
-        """This thread's own."""
+        """The connection of the current thread."""
         connection: sqlite3.Connection | None = self._thread_state.__dict__.get("connection")
         if connection is None:
             connection = self._connect()
@@ -198,5 +204,5 @@ class SqliteStore(SqlStore):
 def _free_pages(connection: sqlite3.Connection) -> None:
     free_pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     for _ in range(min(free_pages, _MAX_FREED_PAGES)):
-        # Python's driver makes one step of it, whatever number it is given: one page.
+        # Python's driver steps the statement once, which frees one page whatever number is given.
         connection.execute("PRAGMA incremental_vacuum")

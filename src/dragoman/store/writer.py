@@ -1,4 +1,6 @@
-"""The one thread that writes to a SQLite file: what has gathered while it was at the disk goes there together."""
+"""The writer thread of a SQLite file: commits that queue up during a write share the next transaction (group
+commit).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_GROUP = 256
-"""Most commits that share one write to the disk."""
+"""Maximum number of commits in one transaction."""
 
 
 def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
-    """Answer the questions of `steps` until it is done."""
+    """Run the statements of `steps` to completion and return its result."""
     try:
         statement, parameters = next(steps)
         while True:
@@ -36,13 +38,15 @@ def run_steps(connection: sqlite3.Connection, steps: Steps[T]) -> T:
 
 
 def build_unavailable_error(error: sqlite3.Error) -> StoreUnavailable:
-    """The log gets SQLite's own word; it names no path and no content, so that the client may have it too."""
+    """Log the error and build the client's. SQLite's messages name no path and no content, so the client gets them
+    too.
+    """
     log.error("the store failed: %s", error)
     return StoreUnavailable(f"The store is unavailable: {error}.")
 
 
 class _WriteJob:
-    """A write and what became of it, which is told once it is on the disk."""
+    """A write and its result, which resolves the future after the transaction is on disk."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], Any], future: asyncio.Future[Any]) -> None:
         self._work, self._future = work, future
@@ -50,7 +54,11 @@ class _WriteJob:
         self.error: Exception | None = None
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Raises sqlite3.Error, which ends the whole group; any other error undoes this job alone."""
+        """Run the job in a savepoint: any error but sqlite3.Error undoes this job alone.
+
+        Raises:
+            sqlite3.Error: the whole group must be rolled back.
+        """
         connection.execute("SAVEPOINT job")
         try:
             self._result = self._work(connection)
@@ -71,7 +79,7 @@ class _WriteJob:
 
 
 class GroupWriter:
-    """Owns the connection. Errors of the disk are those of every commit of the group: none of them was kept."""
+    """The thread that owns the writing connection. A disk error fails every commit of the group."""
 
     def __init__(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection, self._loop = connection, loop
@@ -80,13 +88,17 @@ class GroupWriter:
         self._thread.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` returns. Raises what it raises, or StoreUnavailable; nothing of it is kept then."""
+        """Run `work` in a transaction and return its result. On an error nothing is stored.
+
+        Raises:
+            StoreUnavailable: the disk or database failed. Errors of `work` propagate.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
         self._queue.put(_WriteJob(work, future))
         return await future
 
     def stop(self) -> None:
-        """Finish what is queued, and end. Blocks."""
+        """Finish the queued jobs and stop the thread. Blocks."""
         self._queue.put(None)
         self._thread.join()
         self._connection.close()

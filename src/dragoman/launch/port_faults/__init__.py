@@ -1,1 +1,1 @@
-"""Ports that refuse, reset or hang connections: the port itself, and the schedule of its outages."""
+"""Port fault injection: ports that refuse, reset or hang connections, and the schedule of the faults."""

@@ -1,6 +1,6 @@
-"""The port of a server. A simulated one's can be closed, reset whoever connects, or take connections and say nothing.
+"""A server's listening port. A simulated server's port can be closed, reset connections or leave them hanging.
 
-Knows no HTTP: how a connection is served, and which are, is lent to it.
+Independent of HTTP: the protocol factory and the set of connections are injected.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from ...settings import Settings, SettingsError
 from ..listener import BACKLOG, listen
 
 ClientAddress = tuple[str, int]
-"""The address that a connection comes from."""
+"""The client's host and port."""
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER for no seconds: closing resets."""
+"""SO_LINGER with a timeout of 0: closing sends a TCP reset."""
 
 
 class ServedConnection(Protocol):
-    """One that is served."""
+    """A connection that the server handles."""
 
     @property
     def transport(self) -> asyncio.Transport: ...
 
     def shutdown(self) -> None:
-        """Close it: now if nothing is answered on it, else after that."""
+        """Close the connection, after the current response if there is one."""
         ...
 
 
 class ServerPort:
-    """A port. In all states but `closed` it is one listening socket, so that nobody is refused between two of them."""
+    """A port. In all states but `closed` it keeps one listening socket, so that a state change refuses no
+    connection.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -59,7 +61,11 @@ class ServerPort:
         return self._settings.time_scale
 
     def listen(self) -> socket.socket:
-        """What to accept connections from. Raises SettingsError."""
+        """Listen and return a duplicate of the socket to accept from.
+
+        Raises:
+            SettingsError: the address is unavailable.
+        """
         self._listener = listen(self._settings)
         self._settings = msgspec.structs.replace(self._settings, port=self._listener.getsockname()[1])
         return self._listener.dup()
@@ -70,15 +76,24 @@ class ServerPort:
         protocol: Callable[[], asyncio.Protocol],
         connections: AbstractSet[ServedConnection],
     ) -> None:
-        """server: accepts from what `open` returned. connections: those that are served, also those of other ports."""
+        """Attach the running server.
+
+        server: accepts from the socket that `listen` returned.
+        protocol: factory for accepted connections.
+        connections: all open connections of the process, including other ports'.
+        """
         self._server, self._protocol, self._connections = server, protocol, connections
 
     async def change_state(
         self, state: ListenState, policy: OpenConnectionPolicy, admin_client: ClientAddress | None = None
     ) -> None:
-        """running: what becomes of connections that are served. orderer: whose connection is never cut.
+        """Change the state of the port.
 
-        Raises Conflict if the port cannot be had again; it stays closed then.
+        policy: what happens to open connections.
+        admin_client: the client whose connection is never reset, since it awaits the response.
+
+        Raises:
+            Conflict: the port cannot be bound again; it stays closed.
         """
         async with self._change_lock:
             if state != self.state:
@@ -87,7 +102,7 @@ class ServerPort:
                 self._end_connections(policy, admin_client)
 
     def close(self) -> None:
-        """For good."""
+        """Close the port permanently."""
         if self._listener is not None:
             self._listener.close()
         self._stop_accepting()
@@ -113,7 +128,7 @@ class ServerPort:
             raise Conflict(str(error), param="state") from error
 
     def _stop_accepting(self) -> None:
-        """Nobody is accepted, and who was kept waiting for nothing is let go."""
+        """Stop accepting, and reset the hanging connections."""
         self._listener = None
         if self._server is not None:
             self._server.close()
@@ -140,7 +155,7 @@ class _ResetProtocol(asyncio.Protocol):
 
 
 class _HangingProtocol(asyncio.Protocol):
-    """Takes whatever it is told. kept: those that are silent with it."""
+    """Accepts a connection and never responds. transports: all hanging connections of the port."""
 
     def __init__(self, transports: set[asyncio.Transport]) -> None:
         self._transports = transports
@@ -150,7 +165,7 @@ class _HangingProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transports.add(self._transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - so it is named in asyncio
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the signature is asyncio's
         if self._transport is not None:
             self._transports.discard(self._transport)
 

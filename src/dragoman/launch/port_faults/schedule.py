@@ -1,4 +1,4 @@
-"""When the ports of simulated servers stop listening and listen again, by an administrator's orders."""
+"""The schedule of port faults that an administrator sets for simulated servers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ LISTEN_COMMAND = PortCommand("listening")
 
 
 class CancellableTimer(Protocol):
-    """One that can be stopped before its time."""
+    """A timer handle that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 CallLater = Callable[[float, Callable[[], None]], CancellableTimer]
-"""Calls something in so many seconds."""
+"""Schedules a callback after a number of seconds."""
 
 PlannedChange = tuple[float, PortCommand]
-"""In so many seconds."""
+"""Seconds from now, and the command."""
 
 
 def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
-    """What becomes of a port, and when: each order holds until it is over or the next begins, and the port listens
-    where none holds. Raises RequestError for two that begin together.
+    """Plan a port's state changes: a command lasts until its end or the next command; otherwise the port listens.
+
+    Raises:
+        RequestError: two commands begin at the same time.
     """
     ordered = sorted(commands, key=lambda command: command.after)
     planned: list[PlannedChange] = [] if ordered and ordered[0].after == 0 else [(0.0, LISTEN_COMMAND)]
@@ -47,7 +49,7 @@ def plan_changes(commands: Sequence[PortCommand]) -> list[PlannedChange]:
 
 
 class PortSchedule:
-    """What was ordered of one port."""
+    """The scheduled faults of one port."""
 
     def __init__(self, port: ServerPort, call_later: CallLater) -> None:
         self.port, self._call_later = port, call_later
@@ -61,10 +63,14 @@ class PortSchedule:
         return PortState(self.port.port, self.port.state, len(self.changes) - self.num_applied)
 
     async def apply(self, planned: Sequence[PlannedChange], client: ClientAddress | None) -> None:
-        """In place of what there was; the first at once, for whoever is on this connection. Raises Conflict."""
+        """Replace the schedule. The first change is applied at once and spares the connection of `client`.
+
+        Raises:
+            Conflict: the port cannot be bound again.
+        """
         self.cancel()
         self.changes, self.num_applied = planned, 1
-        # Before anything is awaited: another order may come meanwhile, and cancels them.
+        # Set before the first await: a concurrent request may replace the schedule and must see these timers.
         self._timers = [self._schedule(seconds / self.port.time_scale, command) for seconds, command in planned[1:]]
         await self._change(planned[0][1], client)
 
@@ -102,7 +108,13 @@ class ServerPorts:
         return [schedule.state for schedule in self._schedules]
 
     async def apply(self, own_port: ServerPort, commands: Sequence[PortCommand], client: ClientAddress | None) -> None:
-        """asked: whose server took them. Raises RequestError."""
+        """Validate and apply commands.
+
+        own_port: the port of the server that received the request.
+
+        Raises:
+            RequestError: a command is invalid, or no port would remain to receive further commands.
+        """
         plans = self._plan(own_port, commands)
         all_plans = [plans.get(schedule.port, schedule.changes) for schedule in self._schedules]
         if all(planned[-1][1].state != "listening" for planned in all_plans):
@@ -118,7 +130,7 @@ class ServerPorts:
             schedule.port.close()
 
     def _plan(self, own_port: ServerPort, commands: Sequence[PortCommand]) -> dict[ServerPort, list[PlannedChange]]:
-        """Raises RequestError."""
+        """Raises RequestError: a port is not in this process, or commands overlap."""
         ports_by_number = {port.port: port for port in self.ports}
         commands_by_port: dict[ServerPort, list[PortCommand]] = {} if commands else {own_port: []}
         for command in commands:
@@ -138,7 +150,7 @@ def _call_later_on_loop(seconds: float, call: Callable[[], None]) -> Cancellable
 
 
 class ServerPortController:
-    """The doors, as the server behind one of them has them. See `serving.listening.Listening`."""
+    """The ports as controlled through one server. Implements `serving.port_faults.spec.PortController`."""
 
     def __init__(self, own_port: ServerPort, server_ports: ServerPorts) -> None:
         self._own_port, self._server_ports = own_port, server_ports

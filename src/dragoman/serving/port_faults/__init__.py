@@ -1,1 +1,1 @@
-"""Faults of listening ports on order, for tests of routers and clients: what may be ordered, and its routes."""
+"""Fault injection for listening ports, for tests of routers and clients: commands and routes."""

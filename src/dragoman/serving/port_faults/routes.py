@@ -1,4 +1,4 @@
-"""The route by which an administrator lets a simulated server's port refuse, reset or keep silent. Knows no socket."""
+"""The admin route for port faults of a simulated server. Independent of sockets."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def show(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def apply_commands(http: HttpRequest) -> JsonResponse | Responder:
-    """One order, or a list of them."""
+    """Apply one command or a list of them."""
     controller = _find_port_controller(http)
     await controller.apply(_parse_commands(await decode_body(http, object)), http.client)
     return await show(http)
 
 
 def _parse_commands(value: object) -> list[PortCommand]:
-    """Raises RequestError."""
+    """Raises RequestError: a command is malformed."""
     try:
         return msgspec.convert(value if isinstance(value, list) else [value], list[PortCommand])
     except msgspec.ValidationError as error:

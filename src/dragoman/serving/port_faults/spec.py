@@ -1,4 +1,4 @@
-"""What the ports of simulated servers can be ordered to do: refuse, reset, keep silent. Knows no socket, no route."""
+"""Commands for the ports of simulated servers: refuse, reset or hang. Independent of sockets and routes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Annotated, Literal, Protocol
 from msgspec import Meta, Struct
 
 ListenState = Literal["listening", "closed", "resetting", "hanging"]
-"""What becomes of a connection: it is served, it is refused, it is taken and reset, it is taken and nothing is said."""
+"""The handling of new connections: served, refused, accepted and reset, or accepted without a response."""
 
 OpenConnectionPolicy = Literal["cut", "finish"]
-"""What becomes of what is being answered then: its connection is reset, or closed once it is answered."""
+"""The handling of connections with a response in progress: reset at once, or closed after the response."""
 
 MAX_SECONDS = 86400
 
 
 class PortCommand(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a port does, `after` so many seconds and for so many; seconds: None is until it is ordered otherwise.
+    """A port's state for a period.
 
-    running: None is `cut`. port: None is the one that was asked.
+    running: handling of open connections; None is `cut`.
+    after: seconds until it starts.
+    seconds: duration; None is until the next command.
+    port: None is the port that received the request.
     """
 
     state: ListenState
@@ -34,7 +37,7 @@ class PortCommand(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PortState(Struct, frozen=True):
-    """planned: changes that are still to come."""
+    """A port's current state. planned: number of state changes still to come."""
 
     port: int
     state: ListenState
@@ -42,16 +45,19 @@ class PortState(Struct, frozen=True):
 
 
 class PortController(Protocol):
-    """The ports of a process, as one of its servers knows them. Called on the server's event loop."""
+    """Controls the ports of a process through one of its servers. Called on the server's event loop."""
 
     def states(self) -> Sequence[PortState]:
         """In the order of the servers."""
         ...
 
     async def apply(self, commands: Sequence[PortCommand], client: tuple[str, int] | None) -> None:
-        """In place of all that was ordered of these ports before; a port listens where none of them holds.
+        """Replace the schedules of the affected ports; a port listens whenever no command applies.
 
-        client: whoever orders; its connection is closed when it was answered, and not cut.
-        Raises RequestError, and nothing has changed; or Conflict for a port that cannot be had again.
+        client: the administrator's address; its connection is closed after the response and never reset.
+
+        Raises:
+            RequestError: a command is invalid; nothing has changed.
+            Conflict: a port cannot be bound again.
         """
         ...

@@ -1,1 +1,1 @@
-"""The Responses API with a memory: what is made, kept, continued, listed and followed."""
+"""The Responses API with stored state: create, store, continue, list and stream responses."""

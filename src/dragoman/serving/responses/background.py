@@ -1,7 +1,7 @@
-"""Responses that are made without their clients: looked after, followed, cancelled, settled. `running` makes them.
+"""Background responses: supervision, streaming to followers, cancellation and finalization. `background_run` runs one.
 
-Everything that a client hears of such a response was stored before, so that any process can go on telling it, and
-nothing that was heard is lost with the process that made it.
+Every event is stored before a client receives it, so that any process can resume the stream, and no delivered event is
+lost when a process dies.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..streaming import log
 from .history import RESPONSE_KIND, build_no_such_response_error, load_entries
 
 EVENTS_SERIES = "events"
-"""The series of a response's record that has its events: as many an entry as there were at once."""
+"""The series of a response's events; each entry holds the events that were stored together."""
 
 TICK_INTERVAL = 1.0
-"""Seconds after which this process sees what others did to its runs: a cancellation, a deletion."""
+"""Seconds between two checks for cancellation or deletion by other processes."""
 LAPSE_TICKS = 2
-"""Ticks after which it looks for runs of processes that have died."""
+"""Ticks between two searches for runs of processes that have died."""
 POLL_INTERVAL, LOCAL_POLL_INTERVAL = 0.25, 5.0
-"""Seconds after which a follower looks for events of another process, and of this one, which tells of them."""
+"""Seconds between two reads of a follower: for runs of other processes, and, since local runs notify, of this one."""
 
 
 class BackgroundRuns:
-    """All runs of this process. limit: how many there may be at the same time."""
+    """All background runs of this process. limit: maximum number of concurrent runs."""
 
     def __init__(self, store: Store, limit: int) -> None:
         self._store, self._limit = store, limit
@@ -39,12 +39,12 @@ class BackgroundRuns:
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Settle what died with earlier processes, and go on looking."""
+        """Finalize runs of terminated processes and start the supervision."""
         await self.finalize_abandoned()
         self._watcher = asyncio.create_task(self._watch_runs())
 
     async def close(self) -> None:
-        """What still runs has failed. What cannot be told so now, the next process to look will find."""
+        """Stop all runs and mark them as failed. If the store is unavailable, another process does that later."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -55,12 +55,20 @@ class BackgroundRuns:
                 await self.finalize(key, EngineError("The server was stopped before the response was finished."))
 
     def check_limit(self) -> None:
-        """Raises RateLimited."""
+        """Raises RateLimited: the limit is reached."""
         if len(self._runs) >= self._limit:
             raise RateLimited(f"There are already {self._limit} background responses; retry later.")
 
     async def start(self, put: Put, events: bytes, run: Coroutine[object, object, None]) -> None:
-        """put: the record of a response. events: its first. run: makes it, once both are stored. Raises RateLimited."""
+        """Store a response and start its run.
+
+        put: the response's record.
+        events: its first events.
+        run: generates the response; started after both are stored.
+
+        Raises:
+            RateLimited: the limit is reached.
+        """
         try:
             self.check_limit()
             await self._store.commit(put, build_event_append(put.key, events))
@@ -72,7 +80,7 @@ class BackgroundRuns:
         task.add_done_callback(lambda done: self._ended(put.key, done))
 
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
-        """A run that ended without settling its response is settled by the next tick; who cancelled it has done so."""
+        """Schedule a failed run's finalization for the next tick. A cancelled run was finalized by its canceller."""
         self._runs.pop(key, None)
         if task.cancelled():
             error = None
@@ -83,20 +91,23 @@ class BackgroundRuns:
         self._unfinalized[key] = EngineError("The server failed while it made this response; its log says why.")
 
     async def cancel(self, record: Record) -> Record | None:
-        """Its record afterwards; None if it was deleted meanwhile. What has ended already stays as it is."""
+        """Cancel a run; return its updated record, or None if it was deleted meanwhile. No effect on an ended
+        response.
+        """
         await self.finalize(record.key, None)
         await self._stop(record.key)
         return await self._store.get(record.key)
 
     async def discard(self, key: Key) -> None:
-        """It was deleted: nobody need make it any more."""
+        """Stop the run of a deleted response."""
         await self._stop(key)
         self.notify(key)
 
     async def follow(self, key: Key, starting_after: int) -> AsyncGenerator[bytes]:
-        """The events that are numbered higher than `after`, as they were told the first time, then those that come.
+        """Yield the stored events numbered above `starting_after`, then new ones as they are stored.
 
-        Raises NotFound if the response is deleted meanwhile.
+        Raises:
+            NotFound: the response is deleted meanwhile.
         """
         position: int | None = None
         try:
@@ -117,18 +128,18 @@ class BackgroundRuns:
     async def _wait_for_events(self, key: Key, new_events: asyncio.Event) -> None:
         if await self._store.get(key) is None:
             raise build_no_such_response_error(key.id)
-        # `wait_for` of Python 3.11 forgets that it was cancelled if what it waits for comes at the same moment.
+        # Python 3.11's `wait_for` can swallow a cancellation that coincides with the result.
         with suppress(TimeoutError):
             async with asyncio.timeout(LOCAL_POLL_INTERVAL if key in self._runs else POLL_INTERVAL):
                 await new_events.wait()
 
     def notify(self, key: Key) -> None:
-        """Wake those who follow: something was stored."""
+        """Wake followers after events were stored."""
         if new_events := self._new_events.pop(key, None):
             new_events.set()
 
     def mark_unfinalized(self, key: Key) -> None:
-        """Its end could not be stored: that is tried again."""
+        """Retry the finalization at the next tick, since it could not be stored."""
         self._unfinalized[key] = EngineError("The response could not be stored.")
 
     async def finalize_abandoned(self) -> None:
@@ -139,7 +150,7 @@ class BackgroundRuns:
                 )
 
     async def tick(self) -> None:
-        """See what others did to this process's runs, and end what could not be ended."""
+        """Stop runs that other processes have cancelled or deleted, and retry failed finalizations."""
         for key in list(self._runs):
             record = await self._store.get(key)
             if record is None or record.state not in RUNNING_STATUSES:
@@ -161,7 +172,7 @@ class BackgroundRuns:
                 log.warning("background responses cannot be monitored: %s", error)
 
     async def finalize(self, key: Key, error: DragomanError | None) -> None:
-        """See `settle`."""
+        """See `finalize_run`."""
         record = await self._store.get(key)
         if record is not None:
             await finalize_run(self._store, record, error)
@@ -175,9 +186,9 @@ class BackgroundRuns:
 
 
 async def finalize_run(store: Store, record: Record, error: DragomanError | None) -> None:
-    """End a run from outside: as failed by `error`, or as cancelled. Does nothing to what has ended.
+    """Finalize a run: as failed with `error`, or as cancelled if None. No effect on an ended response.
 
-    Its events may grow meanwhile: they are numbered, and of two that have the same number one is refused.
+    Its events may grow concurrently: event numbers are unique, so one of two conflicting appends is rejected.
     """
     key = record.key
     while record.state in RUNNING_STATUSES:
@@ -195,7 +206,7 @@ async def finalize_run(store: Store, record: Record, error: DragomanError | None
 
 
 def build_event_append(key: Key, events: bytes) -> Append:
-    """Refused once the response has ended, or where somebody else has told an event of the same number."""
+    """Append events; conflicts if the response has ended or an event of the same number exists."""
     return Append(
         key, EVENTS_SERIES, (Item(events, str(logged.read_sequence_number(events))),), states=RUNNING_STATUSES
     )

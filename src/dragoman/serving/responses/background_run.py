@@ -1,4 +1,4 @@
-"""One response that is made without its client: it is stored event by event as it comes, see `background`."""
+"""One background response: its events are stored as they are generated, see `background`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from .turn import ResponseStore, ResponseTurn
 
 
 async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
-    """The object of the response, which is stored and runs now. Raises RateLimited."""
+    """Store and start a background response; return its object.
+
+    Raises:
+        RateLimited: the limit is reached.
+    """
     response_store, writer = turn.response_store, turn.writer
     assert response_store is not None, "the reader refuses a background response that is not to be stored"
     key = response_store.key(turn)
@@ -29,7 +33,9 @@ async def start_run(background: BackgroundRuns, turn: ResponseTurn) -> bytes:
 
 
 class _BackgroundRun:
-    """One response that is being made. Events are stored together as they come while others are being stored."""
+    """A running background response. Events that arrive during a write to the store are stored together by the next
+    one.
+    """
 
     def __init__(self, background: BackgroundRuns, key: Key, turn: ResponseTurn, response_store: ResponseStore) -> None:
         self._background, self._key, self._turn, self._response_store = background, key, turn, response_store
@@ -41,7 +47,7 @@ class _BackgroundRun:
         try:
             await self._generate()
         except CommitConflict:
-            """Somebody has cancelled or deleted it, and told so already."""
+            """Another request has cancelled or deleted the response, and its end is already stored."""
         except DragomanError as error:
             await self._fail(error)
         except BaseException as error:
@@ -55,15 +61,15 @@ class _BackgroundRun:
                 await asyncio.gather(self._store_task, return_exceptions=True)
 
     async def _generate(self) -> None:
-        writer, fold = self._turn.writer, ReplyBuilder()
+        writer, builder = self._turn.writer, ReplyBuilder()
         async with aclosing(self._turn.admitted.run.batches) as batches:
             async for batch in batches:
                 for event in batch:
-                    fold.feed(event)
+                    builder.feed(event)
                 *earlier, last = batch
                 self._append_events(earlier)
                 if isinstance(last, Finished):
-                    reply = fold.build()
+                    reply = builder.build()
                     self._turn.record_sampled_ids(reply)
                     response_object = writer.render_full(reply)
                     await self._finish(response_object, writer.feed(last))
@@ -76,7 +82,7 @@ class _BackgroundRun:
         self._pending += (chunk for event in events if (chunk := self._turn.writer.feed(event)))
 
     async def _fail(self, error: DragomanError) -> None:
-        """What can still be told is told; then it is ended as anybody would end it."""
+        """Store the pending events if possible, then finalize the response as failed."""
         try:
             with suppress(StoreUnavailable, CommitConflict):
                 await self._wait_for_store()
@@ -107,7 +113,7 @@ class _BackgroundRun:
             self._background.notify(self._key)
 
     async def _finish(self, response_object: bytes, last: bytes) -> None:
-        """The response, its last events and what its conversation gets of it are stored together or not at all."""
+        """Store the response, its last events and its conversation items in one commit."""
         await self._wait_for_store()
         stored = self._turn.build_stored(response_object)
         state = stored.summarize().status

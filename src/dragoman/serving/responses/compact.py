@@ -1,4 +1,4 @@
-"""POST /v1/responses/compact: a conversation made shorter by the model itself, on the way that all answers take."""
+"""POST /v1/responses/compact: the model summarizes a conversation, through the normal generation path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations in which a response is being made: one at a time, since the next one goes on from what it says."""
+"""Conversation locks: one response at a time per conversation, since the next one continues from its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...dialects.body import abbreviate
 
 
 class ConversationLock:
-    """Holds a conversation until it is left, or forgotten."""
+    """Locks a conversation until it is released or garbage-collected."""
 
     def __init__(self, locks: ConversationLocks, owner: str, id: str) -> None:
         self._locks, self._key = locks, (owner, id)
@@ -19,13 +19,17 @@ class ConversationLock:
 
 
 class ConversationLocks:
-    """Those of this process. A turn that is dropped unheard leaves its conversation too."""
+    """The conversation locks of this process. A weak reference releases the lock of a turn that never ran."""
 
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[tuple[str, str], ConversationLock] = WeakValueDictionary()
 
     def acquire(self, owner: str, id: str | None) -> ConversationLock | None:
-        """None where there is no conversation. Raises RequestError while another response is made in it."""
+        """Lock a conversation; None if there is none.
+
+        Raises:
+            RequestError: another response is being generated in it.
+        """
         if id is None:
             return None
         if (owner, id) in self._by_key:

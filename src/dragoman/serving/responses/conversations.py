@@ -1,4 +1,4 @@
-"""The Conversations API: items that are kept under a name, for responses to go on from."""
+"""The Conversations API: stored items under an id, which responses can continue from."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def show_item(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def delete_item(http: HttpRequest) -> JsonResponse | Responder:
-    """What is left is answered: the conversation."""
+    """Delete an item and return the conversation."""
     record, id = await _load_record(http), http.path_params["item"]
     try:
         await _require_store(http).commit(Remove(record.key, ITEMS_SERIES, id))

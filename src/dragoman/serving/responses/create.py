@@ -1,4 +1,4 @@
-"""POST /v1/responses: streamed, whole, or in the background."""
+"""POST /v1/responses: streamed, not streamed, or in the background."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def _start_background(http: HttpRequest, responses_call: ResponsesCall) ->
 def build_replay(
     http: HttpRequest, background: BackgroundRuns, key: Key, starting_after: int, warnings: tuple[str, ...] = ()
 ) -> Responder:
-    """The events of a stored response that are numbered higher than `after`, and those that come."""
+    """Respond with a stored response's events numbered above `starting_after`, and new ones."""
     framing = _ReplayFraming(starting_after)
     response_start = http.build_response_start(build_stream_headers(http, warnings))
     return ReplayResponder(
@@ -62,7 +62,7 @@ def build_replay(
 
 
 class _ReplayFraming:
-    """What stands around events that were told before. There may be no new one among them: silence is a comment."""
+    """Framing of a replayed stream. Keepalives are comments, since new events would break the numbering."""
 
     def __init__(self, starting_after: int) -> None:
         self._last_number = starting_after

@@ -1,6 +1,6 @@
-"""What comes before a response: earlier turns, a conversation's items, the items that references stand for.
+"""The history of a response: previous turns, a conversation's items, and item references.
 
-Only reads. All errors are RequestErrors, told before anything is sent.
+Only reads. All errors are RequestErrors before the response starts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from ...store import Key, Record, SeriesEntry, Store
 RESPONSE_KIND, CONVERSATION_KIND = "response", "conversation"
 """Kinds of records."""
 ITEMS_SERIES = "items"
-"""The series of a conversation's record."""
+"""The series of a conversation's items."""
 
 
 class ResponseHistory(Struct, frozen=True):
-    """items: whole JSON objects, in order. id: of the response that they end with; None where there is none.
+    """The history that a response continues.
 
-    kept: whether that response can be found again by its id. said: the ids of what was sampled, turn by turn, as far as
-    they are known. upto: the position in the conversation of the last of
-    them; None where there is no conversation, or nothing in it.
+    items: complete JSON objects, in order.
+    id: of the last response; None if there is none.
+    is_stored: whether that response is in the store.
+    last_position: position of the conversation's last item; None without a conversation or items.
+    sampled_turns: sampled token ids by turn, where known.
     """
 
     items: tuple[bytes, ...] = ()
@@ -40,7 +42,7 @@ class ResponseHistory(Struct, frozen=True):
 async def load_history(
     store: Store | None, owner: str, responses_call: ResponsesCall, local_history: ResponseHistory | None
 ) -> ResponseHistory:
-    """What comes before `asked`. local: what its connection remembers, which goes before the store."""
+    """Load what `responses_call` continues. local_history: the connection's last turn, which takes precedence."""
     previous = responses_call.previous_response_id
     if previous is not None:
         if local_history is not None and local_history.id == previous:
@@ -58,7 +60,7 @@ async def load_history(
 async def resolve_references(
     store: Store | None, owner: str, input: Sequence[NormalizedItem], history: ResponseHistory
 ) -> tuple[NormalizedItem, ...]:
-    """The input with its references replaced. One to something that comes before already adds nothing."""
+    """Return the input with references replaced. A reference to an item of the history adds nothing."""
     if not any(item.type == "item_reference" for item in input):
         return tuple(input)
     known_ids = {read_item_id(item) for item in history.items}
@@ -74,7 +76,7 @@ async def resolve_references(
 
 
 async def load_entries(store: Store, key: Key, series: str, *, last_position: int | None = None) -> list[SeriesEntry]:
-    """All entries, or those up to the position `upto`."""
+    """Load all entries, or those up to `last_position`."""
     loaded: list[SeriesEntry] = []
     while True:
         batch = await store.entries(key, series, after=loaded[-1].position if loaded else None, limit=500)
@@ -132,7 +134,7 @@ def _build_no_previous_error(message: str) -> RequestError:
 
 
 async def _load_preceding_items(store: Store, owner: str, first: StoredResponse, previous: str) -> tuple[bytes, ...]:
-    """What comes before the first turn of a chain."""
+    """Load the items before the first turn of a chain."""
     if first.conversation is None:
         return tuple(map(bytes, first.before))
     key = Key(owner, CONVERSATION_KIND, first.conversation)
@@ -156,7 +158,7 @@ async def _load_conversation(store: Store, owner: str, id: str) -> ResponseHisto
 
 
 async def _load_referenced_item(store: Store, owner: str, id: str, param: str) -> NormalizedItem:
-    """An item's id tells which response it came with."""
+    """An item's id contains the id of its response."""
     response_id = find_response_id(id)
     record = None if response_id is None else await store.get(Key(owner, RESPONSE_KIND, response_id))
     if record is not None and record.state in CONTINUABLE_STATUSES:

@@ -1,4 +1,4 @@
-"""POST /v1/responses/input_tokens: what `usage.input_tokens` of the same call would be."""
+"""POST /v1/responses/input_tokens: `usage.input_tokens` of the same call, without generation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from .turn import prepend_history
 
 
 async def read_call_with_history(http: HttpRequest) -> GenerationCall:
-    """The call with all that comes before it; nothing is kept of it. Raises RequestError."""
+    """Return the call with its history; nothing is stored.
+
+    Raises:
+        RequestError: the request is invalid.
+    """
     responses_call, _, _ = await prepend_history(http, await read_call(http, read_responses), http.id)
     return responses_call.call
 

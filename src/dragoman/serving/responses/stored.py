@@ -1,4 +1,4 @@
-"""What can be done with a stored response: read, follow, list its input, cancel, delete."""
+"""Operations on stored responses: retrieve, stream, list input items, cancel, delete."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def list_input(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def cancel(http: HttpRequest) -> JsonResponse | Responder:
-    """What has ended already stays as it is, however often it is cancelled."""
+    """Cancel a background response. Idempotent; no effect on an ended response."""
     record = await _load_record(http)
     background = http.service.background
     if background is None or not read_stored_response(record.body).summarize().background:
@@ -57,7 +57,7 @@ async def cancel(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def delete(http: HttpRequest) -> JsonResponse | Responder:
-    """Of several at once one succeeds. What makes the response stops."""
+    """Delete the response and stop its run. Of concurrent deletions one succeeds."""
     key, store = _build_key(http), http.service.store
     try:
         if store is None:
@@ -96,6 +96,6 @@ def _parse_starting_after(http: HttpRequest) -> int | None:
 
 
 def _check_include(http: HttpRequest) -> tuple[str, ...]:
-    """What was kept is what is shown: nothing can be added to it afterwards."""
+    """The stored object is returned as is: `include` cannot add data afterwards."""
     names = (value for name, value in http.query.multi_items() if name.partition("[")[0] == "include")
     return tuple(f"include: {abbreviate(name)} is not supported" for name in names if name not in INCLUDABLE)

@@ -1,6 +1,6 @@
-"""One response, from what was asked to what is kept: the one way that all of them take, whatever carries them.
+"""A response turn from the request to the stored response, over HTTP, WebSocket or in the background.
 
-asked -> past and references -> admitted -> events -> kept -> the last event
+Order: request -> history and references -> admission -> events -> store -> last event.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from .history import (
 
 
 class ResponseTurn:
-    """A response that is about to be made. `batches` may be iterated once; closing it is cancelling.
+    """A response turn. `batches` can be iterated once; closing it cancels the generation.
 
-    When its last event comes out the response is kept, if it is to be. A failure after the first event is kept too.
+    If the response is to be stored, that happens before its last event, and after a failure that follows the first
+    event.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class ResponseTurn:
 
     @property
     def next_history(self) -> ResponseHistory | None:
-        """What a next turn can continue; None before this one has ended well."""
+        """The history for the next turn; None before this one has completed."""
         if self._output is None:
             return None
         return ResponseHistory(
@@ -87,7 +88,7 @@ class ResponseTurn:
         )
 
     def build_stored(self, response_object: bytes) -> StoredResponse:
-        """whole: the response object."""
+        """response_object: the complete JSON object."""
         history = self.history
         preceding = history.items if history.id is not None and not history.is_stored else ()
         return StoredResponse(
@@ -123,12 +124,12 @@ class ResponseTurn:
         self._output = stored.summarize().list_output()
 
     def record_sampled_ids(self, reply: Reply) -> None:
-        """Remember the ids that were sampled, if the engine tells them."""
+        """Record the sampled token ids if the engine reports them."""
         prompt_ids, tokens = self.admitted.run.resume_ids, reply.choices[0].tokens
         self._sampled_ids = () if prompt_ids is None else (*prompt_ids, *(token.id for token in tokens))
 
     async def _store_failure(self, error: DragomanError) -> None:
-        """Of a failure before the first event the client hears as an HTTP status, and of no response."""
+        """A failure before the first event is an HTTP error without a response object, so it is not stored."""
         if self.response_store is None or not self.writer.has_started:
             return
         try:
@@ -138,7 +139,7 @@ class ResponseTurn:
 
 
 class ResponseStore:
-    """Keeps the turns of one owner."""
+    """Stores one owner's responses."""
 
     def __init__(self, store: Store, owner: str) -> None:
         self.store, self._owner = store, owner
@@ -150,13 +151,18 @@ class ResponseStore:
         return turn.history.id if turn.history.is_stored else None
 
     async def save(self, turn: ResponseTurn, stored: StoredResponse) -> None:
-        """Raises StoreUnavailable, and what ends a response whose conversation has changed meanwhile."""
+        """Store the response and its conversation items.
+
+        Raises:
+            StoreUnavailable: the store failed.
+            NotFound, Conflict: the conversation was deleted or changed meanwhile.
+        """
         state = stored.summarize().status
         put = Put(self.key(turn), turn.header.created, stored.encode(), state=state, parent=self.parent(turn))
         await self.commit(put, *self.build_conversation_changes(stored, state))
 
     def build_conversation_changes(self, stored: StoredResponse, state: str) -> tuple[Change, ...]:
-        """What the response adds to its conversation. One that failed adds nothing."""
+        """The response's additions to its conversation; none if it failed."""
         if stored.conversation is None or state == "failed":
             return ()
         items = tuple(Item(row, read_item_id(row)) for row in stored.list_items())
@@ -179,9 +185,12 @@ class ResponseStore:
 async def open_turn(
     context: RequestContext, responses_call: ResponsesCall, *, local_history: ResponseHistory | None = None
 ) -> ResponseTurn:
-    """Ready to be iterated. local: what the connection remembers of its last turn.
+    """Load the history and admit the call; return the turn ready to iterate.
 
-    Raises RequestError for all that can be told before the engine is asked.
+    local_history: the connection's last turn.
+
+    Raises:
+        RequestError: the request is invalid.
     """
     service, owner = context.service, context.caller.owner
     response_store = (
@@ -215,7 +224,7 @@ async def prepend_history(
     *,
     local_history: ResponseHistory | None = None,
 ) -> tuple[ResponsesCall, ResponseHistory, tuple[bytes, ...]]:
-    """The call with all that comes before it, what that is, and its own items, whose ids derive from the response's."""
+    """Return the call with its history, the history, and its own items. Item ids derive from the response's id."""
     store, owner = context.service.store, context.caller.owner
     history = await load_history(store, owner, responses_call, local_history)
     input = await resolve_references(store, owner, responses_call.input, history)
@@ -230,7 +239,7 @@ async def prepend_history(
 
 
 def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> ResponsesCall:
-    """What the response says of itself. The id of what is kept is the server's: nobody can choose or guess it."""
+    """Set the echoed `store` field. The server chooses ids of stored responses, so that they cannot be guessed."""
     if not is_stored:
         warnings = ("store: the response is not stored",) if responses_call.store else ()
         responses_call = responses_call.with_echo(msgspec.structs.replace(responses_call.echo, store=False))
@@ -244,7 +253,7 @@ def _apply_store_option(responses_call: ResponsesCall, *, is_stored: bool) -> Re
 
 
 def _render_items(input: Sequence[NormalizedItem], history: ResponseHistory, response_id: str) -> tuple[bytes, ...]:
-    """Its own items. An id that something before it has already is replaced."""
+    """Render the call's own items. Ids that occur in the history are replaced."""
     known_ids = {read_item_id(item) for item in history.items}
     items = [msgspec.structs.replace(item, id=None) if item.id in known_ids else item for item in input]
     return tuple(row for _, row in assign_ids(items, response_id))

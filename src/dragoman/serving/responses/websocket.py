@@ -1,8 +1,7 @@
-"""A WebSocket on /v1/responses: answers as over HTTP, in frames, one after the other on one connection.
+"""The WebSocket mode of /v1/responses: one response after another on a connection.
 
-The connection remembers its last response, also one that is not stored, so that the next one can go on from it; one
-that fails to go on from it is the end of that memory. Everything else is as over HTTP: the same admission, the same
-turns, the same answers, told by the same events.
+The connection remembers its last response, even an unstored one, so that the next can continue it; a failed
+continuation clears it. Admission, turns and events are the same as over HTTP.
 """
 
 from __future__ import annotations
@@ -33,19 +32,20 @@ from .turn import ResponseTurn, open_turn
 log = logging.getLogger("dragoman.access")
 
 MAX_QUEUED_FRAMES = 8
-"""Frames that may wait for those before them; together they may be as large as one body."""
+"""Maximum number of queued frames; their total size is limited to that of one body."""
 LIFETIME_ERROR_CODE = "websocket_connection_limit_reached"
 FINISH_MESSAGE = "dragoman.finish"
-"""The type of a message by which a server that stops asks a connection to end: at once, or when its answer does."""
+"""A message type with which a stopping server ends a connection: at once, or after the current response."""
 PENDING = "dragoman.pending"
-"""An extension of the scope: takes a function which the server calls with the bytes that have come of a message that is
-not whole, whenever their number changes. It returns whether there is room for them; if not the server closes."""
+"""A scope extension: registers a function that the server calls with the received bytes of an incomplete message
+whenever they change. It returns whether the memory budget allows them; otherwise the server closes the connection.
+"""
 RESTART_CLOSE_CODE = 1012
-"""Why it ends then. Clients connect again after that."""
+"""RFC 6455: 1012 is "service restart"; clients reconnect."""
 
 
 class ResponsesWebSocket:
-    """The door: who may connect, and how many."""
+    """The WebSocket endpoint: authentication and the limit of connections."""
 
     access = Access.USER
 
@@ -82,7 +82,7 @@ class ResponsesWebSocket:
 
 
 async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
-    """An answer over HTTP instead of a connection, where the server can give one."""
+    """Reject a handshake with an HTTP response, if the server supports that extension."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -92,7 +92,7 @@ async def reject_handshake(scope: Scope, send: Send, status: int, headers: RawHe
 
 
 class WebSocketSession:
-    """One client's connection. http: how it began."""
+    """One client's connection. http: the handshake request."""
 
     def __init__(self, http: HttpRequest, receive: Receive, send: Send) -> None:
         self._http, self._receive, self._send = http, receive, send
@@ -104,7 +104,9 @@ class WebSocketSession:
         self._history: ResponseHistory | None = None
 
     async def __call__(self) -> None:
-        """Until the client leaves, talks too much at once, or has been connected for too long, or the server stops."""
+        """Handle frames until the client disconnects or exceeds a limit, the connection's lifetime ends, or the server
+        stops.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._http.service.options.socket_lifetime
         receiver = loop.create_task(self._receive_frames())
@@ -119,7 +121,7 @@ class WebSocketSession:
             self._http.body_memory.release()
 
     def note_pending(self, size: int) -> bool:
-        """Bytes of a message that has begun to come: they count as those of a body do. False if there is no room."""
+        """Account for an incomplete message in the body memory budget; return whether there is room."""
         if self._is_disconnected:
             return False
         try:
@@ -187,7 +189,7 @@ class WebSocketSession:
             )
             status = outcome.status
             if outcome.cancelled:
-                # The client has left, or reads no more.
+                # The client has disconnected or has stopped reading.
                 self._mark_disconnected()
         except DragomanError as error:
             status = await self._send_error(error)
@@ -238,7 +240,7 @@ class WebSocketSession:
             self._history = None
 
     def _on_disconnect(self, callback: Callable[[], object] | None, /) -> None:
-        """As `http.leaving.Watch`."""
+        """As `http.disconnect.OnDisconnect`."""
         self._disconnect_callback = callback
         if self._is_disconnected and callback is not None:
             asyncio.get_running_loop().call_soon(self._notify_disconnect)
@@ -262,7 +264,7 @@ class WebSocketSession:
         try:
             await self._send(message)
         except OSError:
-            # What ASGI servers raise once the client has left.
+            # ASGI servers raise OSError after a disconnect.
             self._mark_disconnected()
 
     def _mark_disconnected(self) -> None:
@@ -272,7 +274,7 @@ class WebSocketSession:
 
 
 class _FrameSender:
-    """Where an answer sends what it would send over HTTP. warnings: told with its first event."""
+    """Translates a responder's ASGI messages to frames. warnings: sent with the first event."""
 
     def __init__(self, send_frame: Callable[[bytes], Awaitable[None]], warnings: tuple[str, ...]) -> None:
         self._send_frame, self._warnings = send_frame, warnings
@@ -290,7 +292,7 @@ class _FrameSender:
 
 
 async def _report_stop(batches: EventBatches) -> AsyncGenerator[list[Event]]:
-    """An answer that was to say nothing has not been cut off."""
+    """Report `stop` instead of a length limit: with `generate: false` the empty output is not truncated."""
     async with aclosing(batches):
         async for batch in batches:
             yield [

@@ -1,1 +1,1 @@
-"""One module a resource: the handlers of its routes, found by URL."""
+"""Route handlers, one module per resource."""

@@ -1,4 +1,4 @@
-"""Routes for administrators of engines that can be steered: pause, sleep, replies and failures on order, adapters."""
+"""Admin routes of controllable engines: pause, sleep, scripted replies, faults, adapters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .admin_body import decode_body
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """vLLM's names where it has them."""
+    """Uses vLLM's paths where they exist."""
     admin = Access.ADMIN
     return {
         "/sleep": (admin, {"POST": sleep}),
@@ -37,7 +37,11 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 def find_controls(http: HttpRequest) -> list[EngineControl]:
-    """Of all models, or of the one that the query names. Raises NotFound where there is none."""
+    """Return the controls of all models, or of the model in the query.
+
+    Raises:
+        NotFound: no engine supports control.
+    """
     controls = [model.control for model in _select_models(http) if model.control is not None]
     if not controls:
         raise NotFound("This server's engine does not support control operations.", code="unsupported_endpoint")
@@ -45,7 +49,7 @@ def find_controls(http: HttpRequest) -> list[EngineControl]:
 
 
 def _find_scriptables(http: HttpRequest) -> list[Scriptable]:
-    """As `controls_of`."""
+    """As `find_controls`, for scriptable engines."""
     scriptables = [model.scriptable for model in _select_models(http) if model.scriptable is not None]
     if not scriptables:
         raise NotFound("This server's engine does not support scripted replies.", code="unsupported_endpoint")
@@ -71,7 +75,7 @@ class _SleepResult(Struct, frozen=True):
 
 
 async def sleep(http: HttpRequest) -> JsonResponse | Responder:
-    """Level 0 merely pauses."""
+    """Put the engines to sleep. Level 0 only pauses."""
     level, mode = http.query.get("level", "1"), _parse_mode(http)
     if level not in ("0", "1", "2"):
         raise RequestError("`level` is 0, 1 or 2.", param="level")
@@ -81,7 +85,9 @@ async def sleep(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def wake_up(http: HttpRequest) -> JsonResponse | Responder:
-    """tags: vLLM's, for a part at a time. Here memory comes back when it is needed, so that all wakes with the last."""
+    """Wake the engines. vLLM's tags wake parts; here memory is restored on demand, so all wake unless only `weights` is
+    given.
+    """
     tags = http.query.getlist("tags")
     unknown_tags = set(tags) - {"weights", "kv_cache", "scheduling"}
     if unknown_tags:
@@ -98,7 +104,7 @@ class _Sleeping(Struct, frozen=True):
 
 
 async def is_sleeping(http: HttpRequest) -> JsonResponse | Responder:
-    """Also where it merely rests, as vLLM says it."""
+    """True also for a paused engine, as in vLLM."""
     is_any_asleep = any(control.sleep_level or control.is_paused for control in find_controls(http))
     return JsonResponse(msgspec.json.encode(_Sleeping(is_any_asleep)))
 
@@ -134,7 +140,9 @@ class _Aborted(Struct, frozen=True):
 
 
 async def abort(http: HttpRequest) -> JsonResponse | Responder:
-    """Whatever waits or runs ends now, with what it has said. aborted: sequences; a request may have several."""
+    """Abort all waiting and running sequences, which return their partial output. aborted: number of sequences; a
+    request can have several.
+    """
     if (await decode_body(http, _Abort)).request_ids:
         message = "Requests cannot be aborted by id: close a request's connection to abort it."
         raise Unsupported(message, param="request_ids")
@@ -148,7 +156,7 @@ async def refuse_rpc(_: HttpRequest) -> JsonResponse | Responder:
 
 
 async def enqueue_reply(http: HttpRequest) -> JsonResponse | Responder:
-    """The next request's reply; several calls queue up."""
+    """Enqueue the reply to the next request; several calls queue up."""
     reply = await decode_body(http, object)
     for scriptable in _find_scriptables(http):
         scriptable.enqueue_reply(reply)
@@ -167,7 +175,7 @@ async def show_faults(http: HttpRequest) -> JsonResponse | Responder:
 
 
 class _Load(Struct, frozen=True):
-    """base_model_name, load_inplace, is_3d_lora_weight: known to vLLM; the first chooses among several models."""
+    """vLLM's body. base_model_name selects one of several models."""
 
     lora_name: str
     lora_path: str

@@ -1,4 +1,4 @@
-"""What the administrators' routes have in common: bodies that may be missing, and what is in them."""
+"""Parsing of admin request bodies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from ..endpoint import HttpRequest
 T = TypeVar("T")
 
 MAX_VERSION_LENGTH = 256
-"""Characters of the name of weights."""
+"""Maximum characters of a weight version."""
 
 
 async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
-    """A JSON body; none at all is an empty object. Raises RequestError."""
+    """Decode a JSON body; an empty one counts as `{}`.
+
+    Raises:
+        RequestError: the body is invalid.
+    """
     data = await http.read_json() or b"{}"
     try:
         check_text(data)
@@ -27,7 +31,7 @@ async def decode_body(http: HttpRequest, body_type: type[T]) -> T:
 
 
 def check_version(text: str | None, param: str = "weight_version") -> str | None:
-    """Raises RequestError for one that cannot be a name."""
+    """Raises RequestError: the version is empty or too long."""
     if text is not None and not 0 < len(text) <= MAX_VERSION_LENGTH:
         raise RequestError(f"`{param}` has 1 to {MAX_VERSION_LENGTH} characters.", param=param)
     return text

@@ -1,4 +1,4 @@
-"""Chat completions, and those that are stored: listed, read, given other metadata, deleted."""
+"""Chat completions, and stored ones: list, retrieve, update metadata, delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAT_KIND = "chat_completion"
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    """With `store: true` the completion is stored before its end is told, streamed or whole."""
+    """Create a completion. With `store: true` it is stored before its end is sent, streamed or not."""
     chat_call, store = await read_call(http, read_chat_call), http.service.store
     call, to_store = chat_call.call, chat_call.stored_fields
     if to_store is not None and store is None:
@@ -69,7 +69,7 @@ async def update(http: HttpRequest) -> JsonResponse | Responder:
     record = await _load_record(http)
     chat = msgspec.structs.replace(read_stored_chat(record.body), metadata=metadata)
     try:
-        # All else in it never changes, so that of two updates the later one holds.
+        # Only the metadata ever changes, so an unconditional replace is safe: the last update wins.
         await _require_store(http).commit(Replace(record.key, record.state, chat.encode()))
     except CommitConflict:
         raise _build_not_found_error(record.key.id) from None
@@ -88,7 +88,7 @@ async def delete(http: HttpRequest) -> JsonResponse | Responder:
 async def _find_chats(
     store: Store, owner: str, paging: PageQuery, model: str | None, metadata: Mapping[str, str]
 ) -> list[tuple[Record, StoredChat]]:
-    """One more than was asked for, if there is one."""
+    """Return one more than the limit if there are more."""
     position: int | None = None
     if paging.after is not None:
         cursor = await store.get(Key(owner, CHAT_KIND, paging.after))
@@ -109,7 +109,11 @@ async def _find_chats(
 
 
 def _is_metadata(name: str) -> bool:
-    """Raises RequestError where it only looks so."""
+    """Whether a query parameter filters by metadata.
+
+    Raises:
+        RequestError: it is `metadata` without a key.
+    """
     if name == "metadata":
         raise RequestError("Write a filter as `metadata[KEY]=VALUE`.", param="metadata")
     return name.startswith("metadata[") and name.endswith("]")

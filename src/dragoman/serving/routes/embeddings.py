@@ -1,4 +1,4 @@
-"""Handlers of the routes that read texts and generate none: vectors and scores."""
+"""Embedding, rerank and score routes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..generate import WarningSource, collect_warnings, read_call
 from ..streaming import Responder
 
 LARGE_RESPONSE = 4096
-"""Numbers from which an answer is written in a thread, so that others do not wait for it."""
+"""Numbers above which a response is rendered in a thread, so that it does not block the event loop."""
 
 
 class InputCall(WarningSource, Protocol):
-    """What the readers of all these routes make."""
+    """The common interface of these routes' parsed bodies."""
 
     @property
     def model(self) -> str: ...
@@ -73,7 +73,7 @@ async def score_texts(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def build_unsupported_handler(reason: str) -> Handler:
-    """Of a route that clients know and nothing here can serve: an invented answer would be worse than none."""
+    """Build the handler of a route that no engine here supports: an error is better than an invented result."""
 
     async def raise_not_found(_: HttpRequest) -> JsonResponse | Responder:
         raise NotFound(reason, code="unsupported_endpoint")
@@ -82,7 +82,7 @@ def build_unsupported_handler(reason: str) -> Handler:
 
 
 def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
-    """Every route that reads texts, as `app.routes` has them."""
+    """All embedding, rerank and score routes, for the table in `app.build_routes`."""
     rerank_handlers, score_handlers = {"POST": rerank}, {"POST": score_texts}
     table: Mapping[str, Mapping[str, Handler]] = {
         "/v1/embeddings": {"POST": create_embeddings},
@@ -107,7 +107,11 @@ def build_routes() -> Mapping[str, tuple[Access, Mapping[str, Handler]]]:
 
 
 async def find_model(http: HttpRequest, call: InputCall) -> tuple[ServedModel, tuple[str, ...]]:
-    """The model, and all that is ignored. Raises RequestError under `strict` where anything is."""
+    """Return the model and the warnings.
+
+    Raises:
+        RequestError: the server is strict and there are warnings.
+    """
     warnings = collect_warnings(call, strict=http.service.options.strict)
     return await http.service.models.load_and_find(call.model), warnings
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages, with the memory that its threads ask for: each turn a record whose parent is the turn before."""
+"""Anthropic Messages with server-side threads: each turn is a record whose parent is the previous turn."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ THREAD_KIND = "thread"
 
 
 async def create(http: HttpRequest) -> JsonResponse | Responder:
-    """A message. What a thread continues is read before, what it adds is kept before the last event leaves."""
+    """Create a message. A thread's history is loaded first, and its new turn is stored before the last event is
+    sent.
+    """
     call, thread_request = await read_conversation(http)
     admitted = await admit_call(http, call, build_header(http, call))
     batches = admitted.run.batches
     if thread_request is not None:
-        # A writer of its own: what has been streamed is of no concern to what is kept.
+        # A separate writer: the streaming writer's state must not affect the stored turn.
         batches = persist_before_finish(
             batches, _build_persist(http, thread_request, call.writer(admitted.header), admitted.header.created)
         )
@@ -38,15 +40,17 @@ async def create(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def read_conversation(http: HttpRequest) -> tuple[GenerationCall, ThreadRequest | None]:
-    """The call, with all that comes before it, and what it asked of a memory. Raises as `whole_conversation`."""
+    """Return the call with its history and the thread request. Raises as `expand_thread`."""
     body, thread_request = await expand_thread(http, await http.read_json())
     return await parse_body(http, body, read_messages), thread_request
 
 
 async def expand_thread(http: HttpRequest, body: bytes) -> tuple[bytes, ThreadRequest | None]:
-    """The body of the same request without a memory, and what it asked of one.
+    """Return the equivalent stateless body, and the thread request if there is one.
 
-    Raises ThreadNotFound where a part of the conversation is missing, ThreadUnsupported on a server that keeps nothing.
+    Raises:
+        ThreadNotFound: a part of the history is missing.
+        ThreadUnsupported: storage is disabled.
     """
     thread_request = await run_in_thread_if_large(read_thread, body)
     if thread_request is None:
@@ -75,7 +79,7 @@ def _build_persist(
 
 
 def _require_store(http: HttpRequest) -> Store:
-    """Raises ThreadUnsupported on a server that keeps nothing: the official SDK then sends everything itself."""
+    """Raises ThreadUnsupported: storage is disabled; the official SDK then sends the whole conversation."""
     if http.service.store is None:
         raise ThreadUnsupported
     return http.service.store

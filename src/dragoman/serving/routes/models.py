@@ -1,4 +1,4 @@
-"""Handlers of the routes that generate nothing: models, tokenising, health."""
+"""Utility routes: models, tokenization, health, version."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..streaming import Responder
 from .messages import expand_thread
 
 MAX_DETOKENIZED = 131_072
-"""Ids in one call, unless the model's context holds more."""
+"""Maximum ids in one call, unless the model's context is longer."""
 
 
 async def list_models(http: HttpRequest) -> JsonResponse | Responder:
-    """Patterns are no names that a client could ask for."""
+    """List names, aliases and adapters. Alias patterns are omitted, since they are not names of a model."""
     slots = http.service.models.slots
     names = [(slot, name) for slot in slots for name in (slot.name, *slot.aliases) if not is_name_pattern(name)]
     slot_adapters = ((slot, slot.model.adapters) for slot in slots if slot.model is not None)
@@ -44,23 +44,23 @@ async def show_model(http: HttpRequest) -> JsonResponse | Responder:
 
 
 def _build_card(slot: ModelSlot, name: str) -> ModelCard:
-    """What one that is not loaded can do is known once it has been."""
-    model, model_traits = slot.model, slot.summary
+    """Capabilities are known only once the model has been loaded."""
+    model, summary = slot.model, slot.summary
     return ModelCard(
         id=name,
         created=slot.created,
         owned_by="dragoman" if model is None else model.owned_by,
         root=slot.name if model is None else _find_root(model, name),
         parent=None if name == slot.name else slot.name,
-        max_model_len=None if model_traits is None else model_traits.max_model_len,
+        max_model_len=None if summary is None else summary.max_model_len,
         state=slot.state.value,
         aliases=slot.aliases,
-        capabilities=None if model_traits is None else model_traits.capabilities,
+        capabilities=None if summary is None else summary.capabilities,
     )
 
 
 def _find_root(model: ServedModel, name: str) -> str:
-    """Of an adapter: where it lies."""
+    """The path of an adapter, or else the root model."""
     path = next((adapter.path for adapter in model.adapters or () if adapter.name == name), None)
     return path or model.root or model.name
 
@@ -92,7 +92,7 @@ async def tokenize(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def count_tokens(http: HttpRequest) -> JsonResponse | Responder:
-    """Exactly what the prompt of the same call would be."""
+    """Return the exact prompt length of the same call."""
     body, _ = await expand_thread(http, await http.read_json())
     call = read_count_tokens(body, build_reader_options(http))
     warnings = collect_warnings(call, strict=http.service.options.strict)
@@ -113,11 +113,11 @@ async def detokenize(http: HttpRequest) -> JsonResponse | Responder:
     call = read_detokenize(await http.read_json(), http.service.reader_options)
     reject_unknown_fields(call.unknown, strict=http.service.options.strict)
     model = await http.service.models.load_and_find(call.model)
-    tokenizer, most = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
+    tokenizer, max_ids = model.tokenizer, max(MAX_DETOKENIZED, model.max_model_len)
     if tokenizer is None:
         raise _build_no_tokenizer_error()
-    if len(call.tokens) > most:
-        message = f"`tokens` has {len(call.tokens)} ids; at most {most} are decoded at a time."
+    if len(call.tokens) > max_ids:
+        message = f"`tokens` has {len(call.tokens)} ids; at most {max_ids} are decoded at a time."
         raise RequestError(message, param="tokens")
     invalid_id = next((id for id in call.tokens if not 0 <= id < tokenizer.vocab_size), None)
     if invalid_id is not None:
@@ -135,15 +135,15 @@ def _build_no_tokenizer_error() -> Unsupported:
 
 
 async def check_health(http: HttpRequest) -> JsonResponse | Responder:
-    """200 with an empty body when every engine takes work, as vLLM; 503 and the reason otherwise."""
+    """Return 200 with an empty body if all engines are ready, as vLLM does; otherwise 503 and the reason."""
     if http.service.models.is_closed:
         return JsonResponse(msgspec.json.encode({"reason": "the server is shutting down"}), 503)
     limit = http.service.options.progress_timeout
-    for place in http.service.models.slots:
-        if place.stalled_for > limit:
-            running = 0 if place.model is None else place.model.progress.running
-            reason = f"{running} requests are running, and nothing has come of them for {place.stalled_for:.0f} s"
-            return JsonResponse(msgspec.json.encode({"model": place.name, "reason": reason}), 503)
+    for slot in http.service.models.slots:
+        if slot.stalled_for > limit:
+            running = 0 if slot.model is None else slot.model.progress.running
+            reason = f"{running} requests are running, and nothing has come of them for {slot.stalled_for:.0f} s"
+            return JsonResponse(msgspec.json.encode({"model": slot.name, "reason": reason}), 503)
     for model in http.service.models:
         for engine in model.engines:
             state = engine.health()
@@ -153,7 +153,7 @@ async def check_health(http: HttpRequest) -> JsonResponse | Responder:
 
 
 async def live(_: HttpRequest) -> JsonResponse | Responder:
-    """200 with an empty body as long as the process answers, whatever its engines do and also while it shuts down."""
+    """Liveness: 200 with an empty body as long as the process responds, also during shutdown."""
     return JsonResponse(b"")
 
 
@@ -165,7 +165,7 @@ Anthropic's clients   base_url = this address
 its models            GET /v1/models
 its state             GET /health
 """
-"""For whoever opens the address in a browser."""
+"""The index page for browsers."""
 
 
 async def show_index(_: HttpRequest) -> JsonResponse | Responder:
