@@ -49,7 +49,7 @@ class BoundedCompiler:
             RequestError: the constraint is invalid, unsupported, unsatisfiable or too expensive; `param` names it.
             Overloaded: too many grammars wait.
         """
-        for param, text in grammar.parts:  # Each part is compiled alone: an alternative would hide that it is unsatisfiable.
+        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 

@@ -78,7 +78,7 @@ class Compiler:
         Raises:
             RequestError: the constraint is invalid, unsupported or unsatisfiable; `param` names it.
         """
-        for param, text in grammar.parts:  # Each part is compiled alone: an alternative would hide that it is unsatisfiable.
+        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
             self.compile_text(text, param)
         return self.compile_text(grammar.text, grammar.param)
 

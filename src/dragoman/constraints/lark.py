@@ -30,7 +30,7 @@ from .work import CHEAP_VALUES, estimate
 
 _ANY_TEXT = "/(?s:.*)/"
 _JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""The separators of json.dumps. Without a whitespace rule a weak model would emit blanks up to the token limit."""
+"""The separators of json.dumps. With flexible whitespace a weak model would emit blanks up to the token limit."""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
 _MARKER = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
 

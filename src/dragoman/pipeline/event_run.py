@@ -59,7 +59,7 @@ class EventRun:
         out = self._handle_event(event)
         if isinstance(event, Finished):
             self._ended = True
-        elif self._was_stopped and all(strand.has_finished for strand in self._choices):
+        elif self._was_stopped and all(choice.has_finished for choice in self._choices):
             # The last choice matched a stop string, so there is no need to wait for the engine's own end.
             self._ended = True
             return [*out, Finished(self._build_usage())]

@@ -162,10 +162,10 @@ class WorkerPool:
         finally:
             with self._lock:
                 self._busy.discard(worker)
-                is_kept = worker.is_alive and generation == self._generation
-                if is_kept:
+                is_reusable = worker.is_alive and generation == self._generation
+                if is_reusable:
                     self._idle.append(worker)
-            if not is_kept:
+            if not is_reusable:
                 worker.close()
 
 
