@@ -52,7 +52,7 @@ class PythonicValueReader:
         self._word: list[str] = []
         self._raw = ""
         self._chunks: list[str] = []
-        self._brace: int | None = None  # Positions in the output of each `{` that may still begin a set instead of an object.
+        self._brace: int | None = None  # Output offset of a `{` that may still begin a set.
         self.is_string = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
