@@ -1,6 +1,6 @@
-"""The command line: options made of the settings, and what to run with them.
+"""The command line: options generated from the settings, and the commands.
 
-Knows no server: `launch` is imported when it is needed, so that `--help` answers at once.
+Knows no server: `launch` is imported on demand, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .commands.simulate import simulate
 from .settings import FIELDS, FORMER_NAMES, SettingField, Settings, SettingsError, flag_of, load_settings
 
 RunServer = Callable[[Settings, Callable[[str], None]], int]
-"""Serves until it is stopped. Takes the settings and a function that prints a line; returns the exit code."""
+"""Serves until it is stopped: takes the settings and a function that prints a line; returns the exit code."""
 
 _EPILOG = (
     "Every option can also be set by an environment variable (DRAGOMAN_MAX_MODEL_LEN for --max-model-len; lists are "
@@ -54,13 +54,13 @@ class Command(TyperCommand):
 
 
 def create_app(run: RunServer, environment: Mapping[str, str]) -> typer.Typer:
-    """The commands. run: what `serve` does with its settings."""
+    """Build the commands. run: implements `serve`."""
     app = typer.Typer(
         help="Inference API server: OpenAI, Anthropic and other LLM APIs in front of any engine.",
         rich_markup_mode=None,
         add_completion=False,
         no_args_is_help=True,
-        # A traceback that shows the values of variables would show keys.
+        # A traceback with the values of variables would show API keys.
         pretty_exceptions_enable=False,
         # As with vLLM, --max_model_len is --max-model-len.
         context_settings={"token_normalize_func": _replace_underscores, "help_option_names": ["-h", "--help"]},
@@ -96,7 +96,7 @@ def _show_about(
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What comes before the name of a command."""
+    """Options before the command's name."""
 
 
 def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Callable[..., None]:
@@ -119,7 +119,7 @@ def _build_serve_command(run: RunServer, environment: Mapping[str, str]) -> Call
 
 
 def _select_set_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Only what was said. An option that can be repeated is an empty list where it was not."""
+    """Only the options that are set. A repeatable option is an empty list where it is not."""
     set_options = {name: value for name, value in options.items() if value not in (None, [])}
     for field in FIELDS:
         if set_options.pop(_build_off_name(field), None) is not None:
@@ -134,12 +134,12 @@ def _build_off_name(field: SettingField) -> str:
 
 
 def _build_parameters(field: SettingField) -> Iterator[inspect.Parameter]:
-    """Values stay texts: the settings read them, so that they mean the same wherever they are said."""
+    """Parameters of text type: the settings parse them, so that a value has the same syntax in every source."""
     if field.name == "model":
         info: object = typer.Argument(None, metavar="MODEL", help=_build_help(field), show_default=False)
         yield _build_parameter(field.name, str | None, info)
     elif field.kind is bool:
-        # Of the two flags help shows the one that changes something.
+        # Of the two flags the help shows the one that changes the default.
         yield _build_parameter(field.name, bool | None, _build_flag(field, field.flag, hidden=field.default))
         yield _build_parameter(
             _build_off_name(field), bool | None, _build_flag(field, field.off_flag, hidden=not field.default)
@@ -186,7 +186,7 @@ def _run_server(settings: Settings, echo: Callable[[str], None]) -> int:
     # core that the event loop needs, and a small model's products are too small to share.
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, "1")
-    # What is imported and built is kept: looking for garbage in it is a sixth of the time that a start takes.
+    # Objects of imports live forever: collecting garbage among them takes a sixth of the startup time.
     gc.disable()
     try:
         from .launch import run  # noqa: PLC0415 - it brings the whole server

@@ -1,1 +1,1 @@
-"""The commands besides `serve`, a module each: what a person asks for, and files. What they compute is elsewhere."""
+"""The commands other than `serve`, one module each: options and files only; the computations are elsewhere."""

@@ -1,6 +1,6 @@
-"""`dragoman calibrate`: a profile from the log of a benchmark, or from a server that is driven now.
+"""`dragoman calibrate`: fits a simulator profile to a benchmark log, or to a server that is benchmarked now.
 
-Knows options, files and the terminal; the readers of logs and the fit are in `engines.simulator`.
+Knows options, files and the terminal; parsing logs and fitting are in `engines.simulator`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HARDWARE_PANEL, SERVER_PANEL, OUTPUT_PANEL = "Hardware and model", "Measuring a live server", "Output"
 FIT_FRACTION = 3
-"""A third is fitted, the rest is held out, unless told."""
+"""By default one request in this many is used to fit; the others are held out."""
 WARN_ERROR = 0.05
 HELP = """Fit a simulator profile to measured requests, and report its error on held-out requests.
 
@@ -35,7 +35,7 @@ requests (CSV, JSON, JSON Lines). With --url it is the workload to send to that 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(WorkloadOptions, EngineOptions):
-    """None is not told."""
+    """Options of `dragoman calibrate`; None is unset."""
 
     logs: Annotated[
         list[str], typer.Argument(metavar="LOG...", help="Benchmark logs; with --url a workload.", show_default=False)

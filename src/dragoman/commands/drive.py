@@ -1,7 +1,7 @@
-"""Drives an OpenAI-compatible server with a workload, on the real clock, and measures every request.
+"""Sends a workload to an OpenAI-compatible server in real time, and measures every request.
 
-An open loop: requests are sent when the workload says, however the server fares. Prompts are words that no other
-request has, one a token or so; what the server counts is what is logged.
+An open loop: arrival times do not depend on the server's responses. Prompts are unique words, about one token each; the
+log has the token counts that the server reports.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ PROMPT_WORDS = (
 
 
 class Target(Struct, frozen=True):
-    """url: with or without /v1. extra_body: JSON that is laid over every request; null takes a field away."""
+    """The server under test.
+
+    url: with or without /v1.
+    extra_body: JSON merged into every request; null removes a field.
+    """
 
     url: str
     model: str | None = None
@@ -66,7 +70,7 @@ _CHUNK_DECODER = msgspec.json.Decoder(_Chunk)
 
 
 def measure_server(target: Target, workload: Sequence[WorkloadRequest], on_progress: OnProgress) -> MeasuredLog:
-    """Raises LogError if the server answers none of them, or does not count its tokens."""
+    """Run the workload. Raises LogError if no request succeeds, or the server reports no token counts."""
     return asyncio.run(_measure_server(target, workload, on_progress))
 
 

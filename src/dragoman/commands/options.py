@@ -1,6 +1,6 @@
-"""A command made of a dataclass of options: each field is an option, its annotation tells typer how it is said.
+"""Builds a command from a dataclass of options: each field is an option, its annotation holds typer's metadata.
 
-Also what the commands have in common: vLLM's flags for a simulated engine, and how a fault is told.
+Also shared by the commands: vLLM's flags for a simulated engine, and error output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENGINE_PANEL = "Engine (vLLM's names; defaults come from the profile)"
 
 
 def build_command(options: type[Options], run: Callable[[Options], None], *, about: str) -> Callable[..., None]:
-    """A function for `typer.Typer.command`. about: its help."""
+    """Build a function for `typer.Typer.command`. about: its help."""
     hints = get_type_hints(options, include_extras=True)
 
     def call(**values: object) -> None:
@@ -49,7 +49,7 @@ def _build_parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.
 
 @contextmanager
 def report_errors() -> Generator[None]:
-    """What is wrong with files and options is a line and exit status 2, not a traceback."""
+    """Report errors in files and options as one line and exit status 2, without a traceback."""
     try:
         yield
     except (DragomanError, SettingsError, ValueError, OSError) as error:
@@ -85,7 +85,7 @@ def read_file(path: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """vLLM's flags. None is what the profile says."""
+    """vLLM's flags. Where a value is None the profile decides."""
 
     max_num_seqs: Annotated[
         int | None,
@@ -160,7 +160,7 @@ class EngineOptions:
     ] = None
 
     def merge_into(self, config: SimulatedSchedulerConfig) -> SimulatedSchedulerConfig:
-        """The settings with what was said laid over them. Raises ValueError."""
+        """The configuration with these options over it. Raises ValueError."""
         overrides: Mapping[str, object] = {
             "num_gpu_blocks" if name == "num_gpu_blocks_override" else name: getattr(self, name)
             for name in (field.name for field in dataclasses.fields(EngineOptions))
@@ -173,6 +173,6 @@ class EngineOptions:
 
 
 def _name_flag(message: str) -> str:
-    """msgspec names the field; a person knows its flag."""
+    """Replace msgspec's field name in a message by the flag."""
     text, _, path = message.partition(" - at `$.")
     return f"--{path.rstrip('`').replace('_', '-')}: {text}" if path else text

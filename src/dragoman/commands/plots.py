@@ -1,6 +1,5 @@
-"""Figures of a simulation and of a calibration, to PNG, SVG, PDF, or one HTML page. The only module with matplotlib.
-
-Knows numbers and axes; what they mean was computed elsewhere.
+"""Plots of a simulation and of a calibration, as PNG, SVG, PDF or one HTML page. The only module that uses
+matplotlib.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -33,11 +32,11 @@ MEASURED, SIMULATED, LIMIT = "tab:gray", "tab:blue", "tab:red"
 
 
 class PlotError(ValueError):
-    """It cannot be drawn; the message says why."""
+    """The plot cannot be drawn; the message gives the reason."""
 
 
 def check_plot_path(path: str) -> None:
-    """Raise PlotError before any long work if this cannot be drawn in the end."""
+    """Raise PlotError before a long computation if its plot could not be drawn."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise PlotError(f"--plots {path}: the file must end in one of {', '.join(SUFFIXES)}")
     try:
@@ -147,7 +146,7 @@ def _build_comparison_panel(name: str, measured: Values, simulated: Values) -> P
 
 
 def _draw_figure(path: str, panels: Sequence[Panel], title: str) -> None:
-    """HTML is a page with one vector figure in it: no script, nothing loaded from elsewhere."""
+    """Draw the panels. HTML is a page with one inline SVG: no scripts, no external resources."""
     check_plot_path(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415

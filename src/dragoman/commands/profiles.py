@@ -1,4 +1,4 @@
-"""`dragoman profiles`: what hardware and models the simulator has, and how well each was fitted."""
+"""`dragoman profiles`: lists the simulator's hardware and model profiles with the error of each fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a long run is, on a terminal; nothing where nobody watches."""
+"""Progress bar of a long run; none where stderr is no terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 OnProgress = Callable[[int], None]
-"""Called with the number of things done so far."""
+"""Called with the number of completed items."""
 
 
 @contextmanager
 def show_progress(label: str, total: int) -> Generator[OnProgress]:
-    """A bar on the standard error if that is a terminal, gone when the work is done."""
+    """A progress bar on standard error if that is a terminal, removed at the end."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,6 +1,6 @@
-"""`dragoman record` and `dragoman replay`: a proxy that keeps what passes, and a server that plays it again.
+"""`dragoman record` and `dragoman replay`: a recording proxy, and a server that replays the recording.
 
-Knows options and sockets; what is kept and how it is played is in `recording`.
+Knows options and sockets; recording and replay are in `recording`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _run_replay(options: ReplayOptions) -> None:
 
 
 def _build_settings(options: ListenOptions) -> Settings:
-    """By the rules of `serve`. Raises SettingsError."""
+    """Settings under the rules of `serve`. Raises SettingsError."""
     from ..settings import load_settings  # noqa: PLC0415
 
     options_set: dict[str, object] = {"host": options.host, "port": str(options.port)}
@@ -129,7 +129,7 @@ def _serve_app(app: ASGIApp, settings: Settings, description: str) -> None:
     from ..launch.server import build_uvicorn_config, install_signal_handlers  # noqa: PLC0415
 
     config = build_uvicorn_config(app, settings)
-    # Whatever headers there are come from the upstream; an answer that breaks off is no fault of this server.
+    # Headers come from the upstream, and a truncated response is no error of this server.
     config.date_header = False
     config.log_level = "critical"
     listener, server = listen(settings), uvicorn.Server(config)

@@ -1,6 +1,6 @@
-"""`dragoman simulate`: a trace, or a workload made up, on a fleet of simulated vLLMs, faster than real time.
+"""`dragoman simulate`: runs a trace or a generated workload on a fleet of simulated vLLMs, faster than real time.
 
-Knows options, files and the terminal; what happens is in `engines.simulator`.
+Knows options, files and the terminal; the simulation is in `engines.simulator`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRACE is a file (JSON Lines, in our format or Mooncake's; - is the standard inpu
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(WorkloadOptions, EngineOptions):
-    """Times that a person says are milliseconds where vLLM's benchmark has milliseconds, else seconds."""
+    """Options of `dragoman simulate`. Times are in milliseconds where vLLM's benchmark uses them, else in seconds."""
 
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="File, or `poisson`, `bursts` or `sessions`.")]
     profile: Annotated[
@@ -198,7 +198,7 @@ def _save_outputs(
 
 
 def _encode_timing(timing: Timing, request: WorkloadRequest) -> bytes:
-    """A line of a log that is also a line of a trace."""
+    """A log line that is also a trace line."""
     fields = msgspec.to_builtins(timing)
     if request.block_hashes:
         fields |= {"block_hashes": request.block_hashes, "block_size": request.block_size}
@@ -258,7 +258,7 @@ def _build_fleet(options: SimulateOptions) -> Fleet:
     profile = load(options.profile)
     profile = msgspec.structs.replace(profile, engine=options.merge_into(profile.engine))
     try:
-        # Through msgspec, so that a wrong word is told.
+        # msgspec validates the values and names an invalid one.
         fleet_options = {"replicas": options.replicas, "routing": options.routing, "seed": options.seed}
         return msgspec.convert({"profile": profile, "split": _build_split(options, profile), **fleet_options}, Fleet)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Which requests come when: a trace from a file, or a workload that is made up. Knows options, and one file."""
+"""The requests of a benchmark and their arrival times: a trace from a file, or a generated workload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYNTHETIC_KINDS = ("poisson", "bursts", "sessions")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions:
-    """What is made up, and how fast it comes. Times are in seconds."""
+    """Options of generated workloads. Times are in seconds."""
 
     num_prompts: Annotated[
         int,
@@ -70,7 +70,7 @@ class WorkloadOptions:
 
 
 def load_workload(trace: str, options: WorkloadOptions) -> list[WorkloadRequest]:
-    """Raises ValueError, also as WorkloadError."""
+    """Load or generate the workload. Raises ValueError, also as WorkloadError."""
     from ..engines.simulator.workload import read_workload, scale_arrivals  # noqa: PLC0415 - as all of the simulator: numpy loads slowly
 
     if trace in SYNTHETIC_KINDS:

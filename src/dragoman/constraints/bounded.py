@@ -1,4 +1,6 @@
-"""Compiles what clients send, however much work it is: in the server what is cheap, the rest after a trial."""
+"""Compiles grammars that clients send within bounds: cheap ones in the server, others after a trial in a worker
+process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .lark import ConstraintGrammar
 from .trial import Outcome, TrialSetup
 
 _MOST_REJECTED = 4096
-"""Negative results that are kept: a digest and a message each."""
+"""Cached rejections: a digest and a message each."""
 
 
 class BoundedCompiler:
@@ -41,15 +43,18 @@ class BoundedCompiler:
         self._rejected: OrderedDict[bytes, str] = OrderedDict()
 
     async def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
-        """Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable,
-        or too much work. Raises Overloaded where too many grammars wait.
+        """Compile a grammar.
+
+        Raises:
+            RequestError: the constraint is invalid, unsupported, unsatisfiable or too expensive; `param` names it.
+            Overloaded: too many grammars wait.
         """
-        for param, text in grammar.parts:  # each by itself: beside others it would not show that nothing satisfies it
+        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
             await self._compile(text, param, grammar)
         return await self._compile(grammar.text, grammar.param, grammar)
 
     def close(self) -> None:
-        """What is compiled now is given up."""
+        """Cancel the running compilations."""
         self.pool.close()
 
     async def _compile(self, text: str, param: str | None, grammar: ConstraintGrammar) -> CompiledGrammar:
@@ -59,11 +64,13 @@ class BoundedCompiler:
         if grammar.is_cheap:
             return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param)
         size = await self._try(text, param, grammar)
-        # Not among the threads of all others: the trial may have taken seconds.
+        # Outside the shared thread pool: compiling may take as long as the trial, which is seconds.
         return await anyio.to_thread.run_sync(self._compiler.compile_text, text, param, size, limiter=self._repeats)
 
     async def _try(self, text: str, param: str | None, grammar: ConstraintGrammar) -> int:
-        """Bytes that it takes compiled. Raises as `compile`, of what was rejected before without another trial."""
+        """Compile in a worker process; returns the compiled size in bytes. Raises as `compile`; rejections are
+        cached.
+        """
         call = text.encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(call).digest()
         message = self._rejected.get(digest)

@@ -1,6 +1,6 @@
-"""Grammars made ready for a vocabulary, and the state of an answer that follows one. The only user of llguidance.
+"""Compiles grammars for a vocabulary and matches responses against them. The only module that uses llguidance.
 
-The limits below bound the work of every step by counting it. They do not bound that of compiling, see `bounded`.
+The limits below bound the work of each step. They do not bound compiling, see `bounded`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ if TYPE_CHECKING:
     import llguidance
 
     Tools = tuple[llguidance.LLTokenizer, llguidance.LLParserLimits]
-    """The vocabulary, and what one grammar may take of each step."""
+    """The vocabulary, and the limits of each step of a grammar."""
 
 
 class CompilerLimits(Struct, frozen=True):
-    """grammars, characters, bytes: of what is kept compiled, as far as its size is known.
+    """The limits of a compiler.
 
-    The others: see llguidance's LLParserLimits.
+    max_cached_grammars: compiled grammars in the cache.
+    max_cached_chars: their total length in characters.
+    bytes: their total compiled size, where it is known.
+
+    For the others see llguidance's LLParserLimits.
     """
 
     max_cached_grammars: int = 1024
@@ -42,9 +46,10 @@ class CompilerLimits(Struct, frozen=True):
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary and keeps them. Safe to use from several threads.
+    """Compiles grammars for one vocabulary and caches them. Thread-safe.
 
-    eos: ids that end an answer, at least one. vocab_size: of the model, where it is padded beyond the tokenizer's.
+    eos: ids that end a response, at least one.
+    vocab_size: the model's, where it is padded beyond the tokenizer's.
     """
 
     def __init__(
@@ -68,16 +73,17 @@ class Compiler:
         return self._limits
 
     def compile(self, grammar: ConstraintGrammar) -> CompiledGrammar:
-        """Blocking, and not bounded: for grammars that are known to be cheap.
+        """Compile a grammar. Blocking and unbounded: only for grammars that are known to be cheap.
 
-        Raises RequestError with the param of the constraint that is at fault: invalid, unsupported, unsatisfiable.
+        Raises:
+            RequestError: the constraint is invalid, unsupported or unsatisfiable; `param` names it.
         """
-        for param, text in grammar.parts:  # each by itself: beside others it would not show that nothing satisfies it
+        for param, text in grammar.parts:  # alone: alternatives would hide an unsatisfiable part
             self.compile_text(text, param)
         return self.compile_text(grammar.text, grammar.param)
 
     def compiled(self, text: str) -> CompiledGrammar | None:
-        """What is kept of it."""
+        """The cached grammar, if any."""
         with self._lock:
             known = self._cache.get(text)
             if known is None:
@@ -86,7 +92,7 @@ class Compiler:
             return known[0]
 
     def compile_text(self, text: str, param: str | None, size: int = 0) -> CompiledGrammar:
-        """One text of a grammar, as `compile`. size: bytes that it takes compiled."""
+        """Compile one grammar text, as `compile`. size: its compiled size in bytes."""
         known = self.compiled(text)
         if known is not None:
             return known
@@ -97,7 +103,7 @@ class Compiler:
         return self._store(text, compiled, size)
 
     def _store(self, text: str, compiled: CompiledGrammar, size: int) -> CompiledGrammar:
-        """What is kept of the text: another thread may have been faster."""
+        """Cache the grammar and return the cached one: another thread may have been faster."""
         limits = self._limits
         with self._lock:
             if text in self._cache:
@@ -116,7 +122,7 @@ class Compiler:
         return compiled
 
     def _load_tools(self) -> Tools:
-        """Made for the first grammar: a large vocabulary takes a while, and many servers never constrain anything."""
+        """Loaded on first use: a large vocabulary takes a while, and many servers never constrain a response."""
         with self._tools_lock:
             if self._tools_cache is None:
                 self._tools_cache = make_tools(self.vocabulary, self._limits)
@@ -140,7 +146,7 @@ def make_tools(vocabulary: Vocabulary, limits: CompilerLimits) -> Tools:
 
 
 def compile_with(tools: Tools, text: str) -> CompiledGrammar:
-    """Raises Rejected, and EngineError where llguidance panics."""
+    """Compile a text. Raises Rejected, and EngineError where llguidance panics."""
     import llguidance  # noqa: PLC0415
 
     tokenizer, limits = tools
@@ -148,27 +154,31 @@ def compile_with(tools: Tools, text: str) -> CompiledGrammar:
         pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=limits)
         _check_compiled(pristine)
         warnings = tuple(pristine.get_grammar_warnings())
-        first = pristine.deep_copy()  # that nothing at all matches shows in the first mask only
+        first = pristine.deep_copy()  # A grammar that matches nothing is detected only when the first mask is computed.
         first.compute_bitmask()
         _check_compiled(first)
     return CompiledGrammar(text, pristine, warnings)
 
 
 class CompiledGrammar:
-    """A grammar ready for use. text: itself, as llguidance reads it. warnings: what of it is not enforced."""
+    """A compiled grammar.
+
+    text: the grammar in llguidance's syntax.
+    warnings: the parts that are not enforced.
+    """
 
     def __init__(self, text: str, initial_matcher: llguidance.LLMatcher, warnings: tuple[str, ...]) -> None:
         self.text, self.warnings = text, warnings
         self._initial_matcher, self._lock = initial_matcher, Lock()
 
     def build_matcher(self) -> Matcher:
-        """The state of a new answer. Takes microseconds."""
+        """Build a matcher for a new response. Takes microseconds."""
         with self._lock, _convert_panics():
             return _Matcher(self._initial_matcher.deep_copy())
 
 
 class _Matcher:
-    """See `core.engine.Matcher`. `mask` raises RequestError where the grammar leads nowhere or grows too complex."""
+    """See `core.engine.Matcher`. `mask` raises RequestError where no token is possible or a limit is exceeded."""
 
     def __init__(self, inner: llguidance.LLMatcher) -> None:
         self._inner = inner
@@ -176,7 +186,7 @@ class _Matcher:
     def mask(self) -> bytes:
         with _convert_panics():
             mask = self._inner.compute_bitmask()
-            if self._inner.is_error():  # the mask would let the answer end here, as if it were whole
+            if self._inner.is_error():  # At a dead end the mask would allow EOS, as if the response were complete.
                 _check_panic(self._inner)
                 raise RequestError(f"The constraint cannot be satisfied: {_find_reason(self._inner)}")
             return mask
@@ -195,9 +205,9 @@ class _Matcher:
 
 
 class Vocabulary:
-    """A tokenizer as llguidance reads one (see its TokenizerWrapper).
+    """A tokenizer in the form that llguidance reads (see its TokenizerWrapper).
 
-    Control tokens are special to it: no text in a grammar matches one.
+    Control tokens are special tokens there, so no text in a grammar matches one.
     """
 
     is_tokenizer_wrapper = True
@@ -225,7 +235,7 @@ class Vocabulary:
 
 
 class Rejected(Exception):
-    """llguidance does not take the grammar."""
+    """llguidance rejects the grammar."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -237,7 +247,9 @@ def _too_complex() -> Rejected:
 
 
 def _check_compiled(matcher: llguidance.LLMatcher) -> None:
-    """A panic here is the grammar's fault: llguidance overflows on some that are within all its limits."""
+    """Raise for a failed matcher. A panic here is the grammar's fault: llguidance overflows on some within its
+    limits.
+    """
     if not matcher.is_error():
         return
     if matcher.get_error().startswith("panic"):
@@ -253,7 +265,7 @@ def _check_panic(matcher: llguidance.LLMatcher) -> None:
 
 
 def _find_reason(matcher: llguidance.LLMatcher) -> str:
-    """The message without positions in a text that the client has never seen."""
+    """The error message without positions, which refer to a text that the client has not written."""
     lines = matcher.get_error().partition("\n<")[0].splitlines()
     relevant_lines = [line for line in lines if " | " not in line and line.strip(" ^")]
     text = " ".join(line.strip() for line in relevant_lines)
@@ -265,7 +277,10 @@ def _find_reason(matcher: llguidance.LLMatcher) -> str:
 
 @contextmanager
 def _convert_panics(failure: Callable[[], Exception] | None = None) -> Generator[None]:
-    """A panic in Rust is a BaseException; it must not end the process. failure: makes what is raised instead."""
+    """Convert panics in Rust, which are BaseExceptions, so that they cannot end the process.
+
+    failure: builds the exception to raise instead.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,7 @@
-"""What an answer may look like, written as one grammar for llguidance: reasoning, then free text, a constrained body
-or tool calls. Pure; knows no vocabulary but the names of its added tokens.
+"""Composes the grammar of a response for llguidance: reasoning, then free text, a constrained body or tool calls.
 
-An added token is never spelled by a text, so free text ends where one stands. Where a mark is ordinary text a
-lazy terminal takes its place, which ends at the first mark.
+Pure; of the vocabulary it needs only the names of the added tokens. No text contains an added token, so free text ends
+at one. A marker that is ordinary text is matched by a lazy terminal, which ends at the first occurrence.
 """
 
 from __future__ import annotations
@@ -31,22 +30,26 @@ from .work import CHEAP_VALUES, estimate
 
 _ANY_TEXT = "/(?s:.*)/"
 _JSON_STYLE: dict[str, Json] = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-"""As json.dumps writes. A weak model would pad blanks to the limit if it could."""
+"""The separators of json.dumps. With flexible whitespace a weak model would emit blanks up to the token limit."""
 _JSON_LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"|[:,] |[{}\[\]]|[^"{}\[\]:, ]+|.', re.DOTALL)
 _MARKER = re.compile(r"<[^<>\s=]*[>=]?|\[[^\[\]\s(=]*\]?|[^:(\n]*[:(]?")
 
 
 class ReasoningSection(Struct, frozen=True):
-    """Reasoning comes first. open: the prompt has already begun it; otherwise the answer may begin it, or not."""
+    """Reasoning before the body.
+
+    is_open: the prompt has begun it; otherwise the response may begin it.
+    """
 
     syntax: ReasoningSyntax
     is_open: bool = False
 
 
 class CallForm(Struct, frozen=True):
-    """How one tool is called, see `ToolFormat.call`. param: where its schema came from.
+    """How one tool is called, see `ToolFormat.build_call_syntax`.
 
-    strict: an unsupported keyword in the schema is an error rather than a warning.
+    param: the request parameter that holds its schema.
+    is_strict: an unsupported keyword in the schema is an error, not a warning.
     """
 
     pieces: tuple[SyntaxPiece, ...]
@@ -57,8 +60,11 @@ class CallForm(Struct, frozen=True):
 class ToolCallRules(Struct, frozen=True):
     """The tools that may be called.
 
-    required: the answer is calls and nothing else, no body. parallel: there may be several, with `between` between two.
-    around: what stands before the first call and behind the last. leading: see ToolFormat.
+    separator: the text between two calls.
+    is_required: the response consists of calls only.
+    allows_parallel: several calls are allowed.
+    around: the texts before the first call and after the last.
+    leading: see ToolFormat.
     """
 
     forms: tuple[CallForm, ...]
@@ -70,9 +76,12 @@ class ToolCallRules(Struct, frozen=True):
 
 
 class ConstraintGrammar(Struct, frozen=True):
-    """text: a grammar for llguidance. parts: each constraint alone, (param, text), to know which one is bad.
+    """A grammar for llguidance.
 
-    is_cheap: it is known to compile within milliseconds. costly: what of it may not.
+    text: the grammar.
+    parts: each constraint alone, (param, text), to find the invalid one.
+    is_cheap: it is known to compile within milliseconds.
+    costly: keywords that may be expensive.
     """
 
     text: str
@@ -82,7 +91,7 @@ class ConstraintGrammar(Struct, frozen=True):
 
     @property
     def param(self) -> str | None:
-        """Where there are several the first is named."""
+        """The param of the first constraint."""
         return self.parts[0][0] if self.parts else None
 
 
@@ -95,10 +104,16 @@ def compose_grammar(
     reasoning: ReasoningSection | None = None,
     answer_prefix: str = "",
 ) -> ConstraintGrammar:
-    """The grammar of one answer. heading: what stands before the answer where that is text, and no call.
+    """Compose the grammar of one response.
 
-    No body and no calls: free text. Calls not required, no body: free text, then perhaps calls, after which only
-    further calls. Calls and a body: one or the other. Raises RequestError for what is too large, or no schema.
+    answer_prefix: text before the body that is no part of a call.
+
+    Without body and calls: free text. Optional calls without a body: free text, then calls only. Calls and a body: one
+    or
+    the other.
+
+    Raises:
+        RequestError: a constraint is too large or not a schema.
     """
     if calls is not None and not calls.forms:
         raise ValueError("calls of no tool")
@@ -106,7 +121,7 @@ def compose_grammar(
 
 
 def find_control_names(special_tokens: Iterable[str]) -> list[str]:
-    """The added tokens that no text spells. Blanks and single characters are text that some vocabularies add."""
+    """The added tokens that text cannot contain. Some vocabularies add blanks and single characters as plain text."""
     return [name for name in special_tokens if len(name) > 1 and not name.isspace()]
 
 
@@ -115,7 +130,7 @@ def _quote_literal(text: str) -> str:
 
 
 def _build_inline_schema(schema: Schema, strict: bool) -> str:
-    """An inline schema. What its author says about llguidance's own options does not count."""
+    """An inline schema; `x-guidance` options in it are overridden, as they are not part of JSON Schema."""
     closed_schema = close_schema(schema)
     if closed_schema is False:
         return "%json false"
@@ -156,7 +171,7 @@ class _GrammarWriter:
     def _write_answer_body(
         self, body: Constraint | None, body_param: str, calls: ToolCallRules | None, reasoning: ReasoningSection | None
     ) -> str:
-        """What comes after the reasoning."""
+        """The rule after the reasoning."""
         if calls is not None and calls.is_required:
             return self._write_calls(calls)
         if body is not None:
@@ -171,7 +186,7 @@ class _GrammarWriter:
         return text if calls is None else self._write_text_or_calls(text, calls, reasoning)
 
     def _exclude_reasoning(self, terminal: str, reasoning: ReasoningSection | None) -> str:
-        """What begins as reasoning is to be reasoning: the lexer takes the longest match, and does not go back."""
+        """Exclude the reasoning marker from a text: the lexer takes the longest match and does not backtrack."""
         begin = "" if reasoning is None or reasoning.is_open else reasoning.syntax.begin
         if not begin or self._has_token(begin):
             return terminal
@@ -189,7 +204,7 @@ class _GrammarWriter:
         return f"{section}? {answer}"
 
     def _write_until(self, marker: str) -> str:
-        """Free text that ends at the first mark, and the mark."""
+        """Free text up to the first marker, and the marker."""
         head, token, rest = self._split_at_token(marker)
         if token:
             return f"{_ANY_TEXT} {token} {self._write_verbatim(rest)}"
@@ -207,7 +222,7 @@ class _GrammarWriter:
         return f"({self._write_verbatim(calls.separator)} {single_call})*" if calls.allows_parallel else ""
 
     def _write_text_or_calls(self, text: str, calls: ToolCallRules, reasoning: ReasoningSection | None) -> str:
-        """Free text, then perhaps calls. The text takes what stands before the first mark of a call."""
+        """Free text, then optional calls. The text includes what precedes the first marker of a call."""
         prefix, suffix = calls.around
         heads = [(prefix + _find_head(form.pieces)).lstrip() for form in calls.forms]
         single_call = self._write_alternatives([self._write_call(form) for form in calls.forms])
@@ -218,7 +233,7 @@ class _GrammarWriter:
             return f"{text} ({first_call} {further_calls})?"
         trigger = "" if calls.leading else _find_trigger(heads)
         if not trigger:
-            # The call begins as JSON does. What is not JSON is text.
+            # The call starts with JSON; anything else is text.
             non_json_text = self._define_rule("WORDS", self._exclude_reasoning("/([^\\s{\\[](?s:.*))?/", reasoning))
             return f"({non_json_text} | {self._write_verbatim(prefix)} {single_call} {further_calls})"
         triggered = self._define_rule(
@@ -228,7 +243,7 @@ class _GrammarWriter:
         return f"({text} | {triggered} {tails} {further_calls})"
 
     def _write_call(self, form: CallForm, head: str | None = None) -> str:
-        """One call. head: what is left to be written of its first text."""
+        """One call. head: the remainder of its first literal."""
         pieces: Sequence[SyntaxPiece] = form.pieces
         if head is not None:
             pieces = [LiteralText(head), *pieces[1:]]
@@ -252,7 +267,9 @@ class _GrammarWriter:
                 return self._define_rule("some", f"({self._write_pieces(inner, form)}){quantifier}")
 
     def _write_free_text(self, text: FreeText, param: str) -> str:
-        """The lexer is greedy: a text that ends at a mark is one lexeme with it, unless the mark is a token."""
+        """Free text inside a call. The lexer is greedy: text and its end marker form one lexeme, unless the marker
+        is a token.
+        """
         head, token, rest = self._split_at_token(text.end)
         if head:
             token, rest = "", text.end[len(head) :]
@@ -307,7 +324,7 @@ class _GrammarWriter:
         return self._define_rule("call", " | ".join(alternatives))
 
     def _define_rule(self, name: str, expression: str, option: str = "") -> str:
-        """Define a rule (or, in capitals, a terminal) under a name of its own. Equal ones are one."""
+        """Define a rule (or, in capitals, a terminal) under a generated name. Equal expressions share one."""
         rule_name = self._rules.setdefault(expression, f"{name}_{len(self._rules)}{option}")
         return rule_name.removesuffix(option)
 
@@ -315,12 +332,12 @@ class _GrammarWriter:
         return self._pattern.search(text) is not None
 
     def _skip_to_token(self, text: str) -> str:
-        """Without what stands before the first token: free text has taken that."""
+        """The literal from its first token on: free text has matched what precedes it."""
         match = self._pattern.search(text)
         return text if match is None else text[match.start() :]
 
     def _split_at_token(self, text: str) -> tuple[str, str, str]:
-        """What stands before the first token, the token, the rest."""
+        """Split at the first token: what precedes it, the token, the rest."""
         match = self._pattern.search(text)
         if match is None:
             return text, "", ""
@@ -335,7 +352,7 @@ class _GrammarWriter:
         return " ".join(symbols)
 
     def _write_literals(self, text: str) -> list[str]:
-        """Text that stands beside a JSON body has to be cut into the same lexemes as it."""
+        """Split a literal next to a JSON body into the lexemes of JSON."""
         if not self._splits_like_json:
             return [_quote_literal(text)] if text else []
         return [_quote_literal(lexeme) for lexeme in _JSON_LEXEME.findall(text)]
@@ -347,7 +364,7 @@ def _find_head(pieces: Sequence[SyntaxPiece]) -> str:
 
 
 def _find_trigger(heads: Sequence[str]) -> str:
-    """The beginning that all calls share, as far as it is a mark: text with more of it is meant to be a call."""
+    """The common prefix of all calls, as far as it is a marker: text that contains it is treated as a call."""
     first_head, last_head = min(heads), max(heads)
     shared_length = next(
         (
@@ -368,7 +385,7 @@ def _build_schema(value: JsonValue, param: str) -> Schema:
 
 
 def _require_object(schema: Schema) -> Schema:
-    """Arguments are an object, also where the schema forgets to say so."""
+    """Arguments are an object, also where the schema does not set the type."""
     if schema is True:
         return {"type": "object"}
     if isinstance(schema, dict) and not schema.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}:

@@ -1,4 +1,4 @@
-"""JSON Schemas that clients send: bounded, and schemas at all, before anything is compiled from them. Pure."""
+"""Validates and bounds JSON Schemas that clients send, before anything is compiled from them. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ..core.errors import RequestError
 MAX_BYTES = 64 * 1024
 MAX_LEVELS = 32
 MAX_INTERSECTED = 8
-"""Regular expressions that may have to hold at once: the work to intersect them doubles with each."""
+"""Regular expressions that may apply at once: the work to intersect them doubles with each."""
 
 MOST_MULTIPLE = 10_000
-"""Of `multipleOf` in units of its last digit: an automaton has as many states (0.1 s and 10 MB for 10,000)."""
+"""Maximum `multipleOf` in units of its last digit: the automaton has as many states (0.1 s and 10 MB for 10,000)."""
 
 DRAFTS = frozenset(
     [
@@ -57,7 +57,7 @@ def parse_schema(schema: str, param: str) -> Schema:
         raise RequestError(f"The JSON Schema is not JSON: {error}", param=param) from error
     if not isinstance(value, (dict, bool)):
         raise RequestError("A JSON Schema must be an object or a boolean.", param=param)
-    if _count_levels(value) > 2 * MAX_LEVELS:  # a level of a schema is two of JSON: `properties`, and a name in it
+    if _count_levels(value) > 2 * MAX_LEVELS:  # A schema level is two JSON levels: `properties`, and a name in it.
         raise _build_too_deep_error(param)
     _check_meta(value, param)
     _check_intersections(value, param)
@@ -70,7 +70,7 @@ def _build_too_deep_error(param: str) -> RequestError:
 
 
 def _count_levels(value: Json) -> int:
-    """How deep containers are nested, found without recursion."""
+    """Nesting depth of containers, without recursion."""
     depth, level = 0, [value]
     while level:
         containers = [item for item in level if isinstance(item, (dict, list))]
@@ -80,7 +80,7 @@ def _count_levels(value: Json) -> int:
 
 
 def _check_intersections(schema: Schema, param: str) -> None:
-    """Refuse a schema whose parts are merged, if too many different expressions could meet."""
+    """Reject a schema whose merged parts could intersect too many expressions."""
     objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
     if not any(combines_schemas(part) for part in objects):
         return
@@ -93,7 +93,7 @@ def _check_intersections(schema: Schema, param: str) -> None:
 
 
 def _check_multiples(schema: Schema, param: str) -> None:
-    """Refuse `multipleOf` of many digits, alone or as the least common multiple of those that may be merged."""
+    """Reject `multipleOf` with many digits, alone or as the least common multiple of those that may be merged."""
     objects = [part for part in iterate_parts(schema) if isinstance(part, dict)]
     is_merged = any(combines_schemas(part) for part in objects)
     common = Fraction(1)
@@ -120,7 +120,7 @@ def _last_digit_units(value: Fraction) -> int:
 
 
 def combines_schemas(part: dict[str, Json]) -> bool:
-    """Two schemas have to hold for the same value."""
+    """Whether two schemas apply to the same value."""
     all_of = part.get("allOf")
     has_several = isinstance(all_of, list) and len(all_of) > 1
     keywords = part.keys() - INERT
@@ -128,7 +128,7 @@ def combines_schemas(part: dict[str, Json]) -> bool:
 
 
 def iterate_parts(schema: Json) -> Iterator[Json]:
-    """All that it is made of, itself first."""
+    """Yield the schema and all its subschemas."""
     pending = [schema]
     while pending:
         part = pending.pop()
@@ -140,7 +140,7 @@ def iterate_parts(schema: Json) -> Iterator[Json]:
 
 
 def _check_meta(schema: Schema, param: str) -> None:
-    """Against the schema of schemas. One that is named by an unknown URL would be fetched: never let it."""
+    """Validate against the metaschema. An unknown `$schema` URL is rejected, as the library would fetch it."""
     import jsonschema_rs  # noqa: PLC0415 (a schema is rare, and loading takes long)
 
     draft = schema.get("$schema") if isinstance(schema, dict) else None

@@ -1,8 +1,9 @@
-"""Objects that an answer is to hold, without members that their schema does not name. Pure.
+"""Closes object schemas to members that they do not name. Pure.
 
-A schema that says nothing of further members allows any, and a model that may invent them does: arguments that the
-tool does not take, objects that do not end. What fits the closed schema fits the open one, so nothing is lost; vLLM's
-and llama.cpp's grammars do it as well. A schema that wants them says so: `"additionalProperties": true`.
+An open schema allows any member, and models invent them: arguments that the tool does not take, objects that do not
+end. Whatever matches the closed schema matches the open one; vLLM's and llama.cpp's grammars close schemas too. A
+schema
+opts out with `"additionalProperties": true`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _EXTENSION_KEYWORDS = frozenset(
 
 
 def close_schema(schema: Schema) -> Schema:
-    """The same schema, in which objects with named members have no others, wherever nothing says otherwise.
+    """Close all objects with named members that do not set `additionalProperties`.
 
-    Left as it is where several schemas have to hold for one object, or exactly one of several: closing one of them
-    would forbid the members of the other, or let pass what the other allows as well.
+    Schemas combined by `allOf` or `oneOf` stay open: closing one of them would forbid members of the other, or match
+    what
+    the other matches too.
     """
     if isinstance(schema, bool) or any(_combines_schemas(part) for part in iterate_parts(schema)):
         return schema

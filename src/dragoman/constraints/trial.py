@@ -1,7 +1,7 @@
-"""Runs in a worker process: compiles a grammar to see whether that works, and what it takes.
+"""Runs in a worker process: compiles a grammar to measure its cost.
 
-A compiled grammar cannot be sent to another process. Compiling is deterministic, so that what has passed here takes
-as much time and memory in the server, and what has not is never compiled there.
+A compiled grammar cannot be sent to another process. Compiling is deterministic: a grammar that passes here takes the
+same time and memory in the server, and one that fails is never compiled there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ class TrialSetup(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """error: why it does not compile. has_panicked: llguidance failed, maybe because of the grammar. memory: bytes."""
+    """The result of a trial.
+
+    error: why the grammar does not compile.
+    has_panicked: llguidance panicked, possibly because of the grammar.
+    memory: compiled size in bytes.
+    """
 
     error: str | None = None
     has_panicked: bool = False
@@ -39,7 +44,9 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
     single = {token[0]: id for id, token in enumerate(setup.tokens) if len(token) == 1}
 
     def encode(text: str) -> list[int]:
-        """What the tokens of forced text are changes what is generated, and hardly the work."""
+        """A stand-in for the tokenizer: how forced text is tokenised affects generation, but hardly the cost of
+        compiling.
+        """
         return [single[byte] for byte in text.encode() if byte in single]
 
     tools = make_tools(Vocabulary(setup.tokens, setup.special, setup.eos, encode), setup.limits)
@@ -53,7 +60,7 @@ def start(data: bytes) -> Callable[[bytes], bytes]:
         except EngineError:
             outcome = Outcome(has_panicked=True)
         else:
-            # Where the platform does not tell: no grammar was seen that allocates more than 100 MB a second.
+            # Where the platform reports no memory: no measured grammar allocates more than 100 MB per second.
             estimate = int((process_time() - begun) * 100_000_000)
             outcome = Outcome(memory=max(memory_in_use() - before, estimate))
             del compiled

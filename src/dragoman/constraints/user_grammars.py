@@ -1,6 +1,5 @@
-"""What clients write themselves, in the form that llguidance takes: regular expressions, choices, grammars. Pure.
-
-Each is bounded here where llguidance does not bound it by itself.
+"""Converts constraints that clients write (regexes, choices, grammars) to llguidance's syntax, and bounds them.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +17,13 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 MAX_RULES = 2_000
 
 _LARK_LEXEME = re.compile(r'//[^\n]*|#[^\n]*|"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/|%json\b|&')
-"""Comments, strings and regular expressions, in which the others mean nothing; inline schemas; intersections."""
+"""Comments, strings, regular expressions, inline schemas and intersections of Lark, lexed so that none hides
+another.
+"""
 
 
 def build_regex(pattern: str, param: str) -> str:
-    """A terminal. Raises RequestError for what is too long, as do the others for what is too large."""
+    """A terminal. Raises RequestError where the pattern is too long."""
     import llguidance  # noqa: PLC0415 (loaded when it is needed)
 
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_REGEX_BYTES:
@@ -31,7 +32,7 @@ def build_regex(pattern: str, param: str) -> str:
 
 
 def build_choices(options: Sequence[str], param: str) -> str:
-    """An expression."""
+    """An expression. Raises RequestError where the choices are too large."""
     if not options:
         raise RequestError("The list of choices is empty.", param=param)
     if sum(map(len, options)) > MAX_GRAMMAR_BYTES:
@@ -40,7 +41,7 @@ def build_choices(options: Sequence[str], param: str) -> str:
 
 
 def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
-    """A whole grammar in llguidance's Lark."""
+    """A whole grammar in llguidance's Lark dialect. Raises RequestError where it is too large."""
     text = grammar.definition
     if len(text.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
         raise RequestError(f"The grammar is larger than {MAX_GRAMMAR_BYTES // 1024} KiB.", param=param)
@@ -55,7 +56,7 @@ def build_context_free(grammar: ContextFreeGrammar, param: str) -> str:
 
 
 def _check_lark(text: str, param: str) -> None:
-    """What llguidance does not bound by itself: intersections, and schemas within the grammar."""
+    """Check what llguidance does not bound: intersections, and schemas in the grammar."""
     intersections = 0
     match = _LARK_LEXEME.search(text)
     while match is not None:
@@ -70,7 +71,7 @@ def _check_lark(text: str, param: str) -> None:
 
 
 def _check_inline_schema(text: str, start: int, param: str) -> int:
-    """Check the schema that begins there; where it ends."""
+    """Check the schema that starts at `start`; returns where it ends."""
     try:
         schema, length = json.JSONDecoder().raw_decode(text[start:].lstrip())
     except (ValueError, RecursionError) as error:
@@ -88,5 +89,5 @@ def _convert_gbnf(text: str, param: str) -> str:
         return gbnf_to_lark.gbnf_to_lark(text)
     except RecursionError as error:
         raise RequestError("The grammar is nested too deeply.", param=param) from error
-    except Exception as error:  # the converter raises bare Exception, and IndexError at a cut end
+    except Exception as error:  # The converter raises bare Exception, and IndexError at a truncated end.
         raise RequestError(f"Invalid GBNF grammar: {error}", param=param) from error

@@ -1,1 +1,3 @@
-"""Text into reasoning and tool calls, as it streams. Pure: no I/O, no clock, no tokenizer; `registry` is the way in."""
+"""Streaming parsers of reasoning and tool calls. Pure: no I/O, no clock, no tokenizer; `registry` is the entry
+point.
+"""

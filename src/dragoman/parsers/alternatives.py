@@ -1,4 +1,4 @@
-"""Calls that models of one family write in two ways, which their first character tells apart."""
+"""Calls that models of one family write in two ways, distinguished by their first character."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .delimited_calls import CallSyntax, CallSyntaxSpec
 
 
 class AlternativeSyntaxes(Struct, frozen=True):
-    """written: the one that is written where calls are enforced."""
+    """Two call syntaxes. primary: the one for enforced calls."""
 
     primary: CallSyntaxSpec
     fallback: CallSyntaxSpec

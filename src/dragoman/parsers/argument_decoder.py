@@ -1,6 +1,6 @@
-"""A call's arguments, from the JSON text that the model writes to the text that the call carries.
+"""Decodes a call's arguments, from the JSON text that the model writes to the text that the call carries.
 
-For a function that is the JSON as it was written; for a custom tool it is the one string inside it. Knows no events.
+For a function that is the JSON text itself; for a custom tool it is the one string in it. Knows no events.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from .json_text import ObjectReader, ReadStatus, StringDecoder
 
 
 class ArgumentDecoder(Protocol):
-    """Reads the raw text of one JSON value, in any pieces; the texts it returns, joined, are what the call carries."""
+    """Decodes the raw text of one JSON value, in any chunks; the joined results are the call's text."""
 
     def decode(self, raw: str) -> str: ...
 
     def flush(self) -> str:
-        """The value is over, or will not go on."""
+        """The value is complete or truncated: return the rest."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """Nothing that may follow changes the text."""
+        """Whether no further input can change the text."""
         ...
 
     @property
     def is_transparent(self) -> bool:
-        """Plain text that goes on with a string passes as it is."""
+        """Whether plain text inside a string passes unchanged."""
         ...
 
 
 class FunctionArgumentDecoder:
-    """An object passes as it is written. A string is taken for JSON that was quoted once too often; null is {}."""
+    """Passes an object unchanged. A string is treated as JSON that was quoted once too often; null becomes {}."""
 
     def __init__(self) -> None:
         self._string_decoder: StringDecoder | None = None
@@ -72,9 +72,9 @@ class FunctionArgumentDecoder:
 
 
 class CustomInputDecoder:
-    """The string under `input`, decoded as it comes; a bare string is the input itself.
+    """Decodes the string under `input`; a bare string is the input itself.
 
-    If there is no such string, what was written passes as it is, so that nothing is lost.
+    Without such a string the raw text passes unchanged, so that nothing is lost.
     """
 
     def __init__(self) -> None:

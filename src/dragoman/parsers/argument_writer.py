@@ -1,4 +1,4 @@
-"""Arguments that a model writes one by one, as the text that the call carries. Knows no syntax of any model.
+"""Writes arguments that a model emits one by one as the text of the call. Knows no model's syntax.
 
 For a function that is one JSON object; for a custom tool it is the string under `input`, and nothing else.
 """
@@ -11,33 +11,33 @@ from .json_values import encode
 
 
 def escape_json(text: str) -> str:
-    """The text as it stands within a JSON string."""
+    """The text, escaped for a JSON string."""
     return encode(text)[1:-1]
 
 
 class ArgumentWriter(Protocol):
-    """Each method returns what it adds to the text of the call."""
+    """Each method returns the text to append to the call."""
 
     def begin_argument(self, name: str) -> str:
-        """The argument that begins."""
+        """Begin an argument."""
         ...
 
     def begin_string(self) -> str:
-        """It is a string."""
+        """The argument is a string."""
         ...
 
     def write_text(self, text: str) -> str:
-        """The next of its string."""
+        """Append text to the string."""
         ...
 
     def end_string(self) -> str: ...
 
     def write_json(self, text: str) -> str:
-        """The next of its JSON."""
+        """Append JSON text."""
         ...
 
     def finish(self) -> str:
-        """There are no more arguments."""
+        """End the arguments."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What parsers share: the text they have not released yet, the tokens it came from, and how they are chained.
+"""Base of the parsers: the buffer of unreleased text and its tokens, and chains of parsers.
 
 Knows the events, but no model's syntax.
 """
@@ -32,10 +32,11 @@ _REPLACEMENT_CHAR = "\ufffd".encode()
 
 
 class Buffer:
-    """Unreleased text together with the tokens it came from, so that none is lost.
+    """Unreleased text together with its tokens, so that no token is lost.
 
-    A token comes out with the first of its characters that is released, one that is dropped with the last of them.
-    single: texts that are one token of the vocabulary, see `is_mark`.
+    A token is released with the first of its characters that is released; one that is dropped with its last character.
+
+    single_tokens: markers that are one token of the vocabulary, see `is_marker`.
     """
 
     __slots__ = (
@@ -52,29 +53,29 @@ class Buffer:
     )
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
-        # None while nothing is held, as nearly always: an empty deque takes most of a kilobyte.
+        # None while empty, which is nearly always: an empty deque takes most of a kilobyte.
         self._chunks: deque[str] | None = None
-        self._offset = 0  # characters of the first piece that are already taken
-        self._tokens: deque[tuple[int, int, Token]] | None = None  # where its text begins and ends
-        self._covered = 0  # where the text of the last token ends
+        self._offset = 0  # Characters of the first piece that are already taken.
+        self._tokens: deque[tuple[int, int, Token]] | None = None  # Where its text begins and ends.
+        self._covered = 0  # Where the text of the last token ends.
         self._end = 0
         self._released = 0
         self._single_tokens = frozenset(single_tokens)
         self._has_tokens = False
-        self._unmatched_bytes = b""  # text behind the last token, of tokens to come
-        self._marker_ends: dict[int, int] | None = None  # where tokens that are marks end, and their lengths
+        self._unmatched_bytes = b""  # Text after the last token, which belongs to tokens to come.
+        self._marker_ends: dict[int, int] | None = None  # Where tokens that are markers end, and their lengths.
 
     def __len__(self) -> int:
         return self._end - self._released
 
     @property
     def is_empty(self) -> bool:
-        """Neither text nor tokens are held."""
+        """Whether no text and no tokens are buffered."""
         return self._end == self._released and not self._tokens
 
     @property
     def start(self) -> int:
-        """Where the buffer begins, in characters from the beginning of the stream."""
+        """Offset of the buffer's start, in characters from the start of the stream."""
         return self._released
 
     def push(self, text: str, tokens: tuple[Token, ...]) -> None:
@@ -90,7 +91,7 @@ class Buffer:
             self._covered = self._end
 
     def _spans(self, text: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int, Token]]:
-        """Each token with the place of its text; the last one has what is left of the text."""
+        """Each token with the span of its text; the last one spans the rest of the text."""
         if len(tokens) == 1 and not tokens[0].markup:
             yield self._covered, self._end, tokens[0]
             return
@@ -101,12 +102,12 @@ class Buffer:
             at += len(own)
             end += sum(byte & 0xC0 != 0x80 for byte in own)
             yield min(begin, end), end, token
-            # A character that several tokens make up comes out with all of them.
+            # A character of several tokens is released with all of them.
             begin = end - (at < len(data) and data[at] & 0xC0 == 0x80)
         yield (self._end if tokens[-1].markup else begin), self._end, tokens[-1]
 
     def pop(self, n: int, *, drop: bool = False) -> tuple[str, tuple[Token, ...]]:
-        """Release n characters, and the tokens of which any was released. drop: those of which nothing is left."""
+        """Release n characters and the tokens of which any was released. drop: only tokens with no text left."""
         parts: list[str] = []
         size = n
         self._released += n
@@ -129,11 +130,11 @@ class Buffer:
         return "".join(parts), tuple(tokens)
 
     def text(self) -> str:
-        """All that is held; costs its length."""
+        """The buffered text; costs its length."""
         return "".join(self._chunks or ())[self._offset :]
 
     def peek(self, n: int) -> str:
-        """The next n characters, which stay."""
+        """The next n characters, which stay in the buffer."""
         out, offset = "", self._offset
         for chunk in self._chunks or ():
             out += chunk[offset : offset + n - len(out)]
@@ -143,30 +144,32 @@ class Buffer:
         return out
 
     def skip(self, n: int) -> None:
-        """n characters went by without being held, while nothing was."""
+        """Advance past n characters that were not buffered, while the buffer is empty."""
         self._end += n
         self._released += n
         self._covered = self._end
 
     def is_marker(self, marker: str, unread: int) -> bool:
-        """Whether this mark, which ends `unread` characters before the end of the buffer, is one.
+        """Whether this text, which ends `unread` characters before the end of the buffer, is a marker.
 
-        Where the vocabulary has the mark as one token, the same text written with several tokens is only text.
-        Without any tokens the text counts.
+        Where the marker is one token of the vocabulary, the same text from several tokens is ordinary text. Without any
+        tokens
+        the text decides.
         """
         return (
             marker not in self._single_tokens or not self._has_tokens or self._end - unread in (self._marker_ends or ())
         )
 
     def first_mark(self, unread: int) -> int:
-        """How many of the last `unread` characters stand before the first token among them that is a mark; -1 if none
-        is."""
+        """How many of the last `unread` characters precede the first token among them that is a marker; -1 without
+        any.
+        """
         begin = self._end - unread
         starts = [end - size for end, size in (self._marker_ends or {}).items() if end - size >= begin]
         return min(starts) - begin if starts else -1
 
     def _find_marker_tokens(self, text: str, tokens: tuple[Token, ...]) -> None:
-        """Note where the tokens that are a whole mark end, by laying the tokens along the text."""
+        """Record where tokens that are a whole marker end, by aligning the tokens with the text."""
         data, pos = self._unmatched_bytes + text.encode(), 0
         self._has_tokens = self._has_tokens or bool(tokens)
         for token in tokens:
@@ -181,13 +184,13 @@ class Buffer:
 
 
 def _count_overlap(data: bytes, pos: int, token: Token) -> int:
-    """How many bytes of data[at:] this token wrote: bytes, since a token need not hold whole characters."""
+    """How many bytes of data[pos:] this token wrote; bytes, since a token may hold part of a character."""
     token_bytes = token.utf8
     if token.markup:
         return 0
     if data.startswith(token_bytes, pos):
         return len(token_bytes)
-    if pos == 0 and token.raw is None:  # its beginning may have been released before
+    if pos == 0 and token.raw is None:  # Its beginning may have been released before.
         return next((n for n in range(len(token_bytes) - 1, 0, -1) if data.startswith(token_bytes[-n:])), 0)
     replaced_bytes = 0
     while token.raw is not None and data.startswith(_REPLACEMENT_CHAR, pos + replaced_bytes):
@@ -201,27 +204,27 @@ def _as_markup(token: Token) -> Token:
 
 class PrefixResult(Enum):
     INCOMPLETE = "more"
-    """All text is read and nothing decided."""
+    """All text is read and the result is still open."""
     MATCHED = "mark"
     NO_MATCH = "other"
 
 
 class PrefixMatcher:
-    """Reads white space and then perhaps one of some marks, the longest, where nothing else may precede it."""
+    """Reads white space and then optionally the longest of some markers, where nothing else may precede it."""
 
     __slots__ = ("_candidates", "marker", "matched")
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._candidates = markers
         self.marker = ""
-        """The longest mark that has been read whole."""
+        """The longest marker that has been read completely."""
         self.matched: int = 0
-        """Characters of marks that have been read."""
+        """Characters of markers that have been read."""
 
     def read(self, text: str, pos: int) -> tuple[int, PrefixResult]:
-        """The position behind the mark, or of the first character that belongs to none.
+        """The position after the marker, or of the first character that belongs to none.
 
-        Where one mark begins another the position may be an earlier one, negative if in an earlier delta.
+        Where one marker is a prefix of another the position may be an earlier one, negative if in an earlier delta.
         """
         if not self.matched:
             whitespace = _WHITESPACE.match(text, pos)
@@ -244,15 +247,15 @@ class PrefixMatcher:
 
 
 class TextParser(ABC):
-    """The frame of a parser: text deltas are read in steps, everything else passes in its place.
+    """Base class of parsers: reads text deltas in steps, and passes all other events on in order.
 
-    A child reads with `_step`, and releases what it has understood with `_release` and `_drop`.
+    A subclass reads in `_step`, and releases text with `_release` and `_drop`.
     """
 
     def __init__(self, single_tokens: Collection[str] = ()) -> None:
         self._buffer = Buffer(single_tokens)
         self._pending_tokens: list[Token] = []
-        """Tokens of dropped text; they ride on the next event."""
+        """Tokens of dropped text, attached to the next event."""
         self._events: list[Event] = []
         self._choice = 0
 
@@ -283,10 +286,10 @@ class TextParser(ABC):
         return self._take_events()
 
     def _consume(self, text: str, pos: int) -> None:
-        """Read text[at:], the unread end of the buffer."""
+        """Read text[pos:], the unread end of the buffer."""
         while pos < len(text):
             pos = self._step(text, pos)
-            if pos < 0:  # what is to be read next began in an earlier delta
+            if pos < 0:  # The next text to read began in an earlier delta.
                 buffered = self._buffer.text()
                 text, pos = buffered, pos + len(buffered) - len(text)
 
@@ -296,45 +299,48 @@ class TextParser(ABC):
 
     @abstractmethod
     def _fast_path(self, event: TextDelta) -> Event | None:
-        """What the delta becomes if nothing in it needs reading; asked only while nothing is held."""
+        """The event for a delta that needs no parsing, else None; called only while the buffer is empty."""
 
     @abstractmethod
     def _step(self, text: str, pos: int) -> int:
-        """Read text[at:], the unread end of the buffer, in the present state.
+        """Read text[pos:], the unread end of the buffer, in the current state.
 
-        Returns where to go on: how far was read, or an earlier position (negative: in an earlier delta) from which to
-        read again in the state that was entered.
+        Returns where to continue: the end of what was read, or an earlier position (negative: in an earlier delta) from
+        which to
+        read again in the new state.
         """
 
     @abstractmethod
     def _finish(self, reason: FinishReason | None) -> None:
-        """The choice ends: release what is held. reason: None where it is only interrupted."""
+        """The choice ends: release the buffer. reason: None where the choice is only interrupted."""
 
     @abstractmethod
     def _interrupt(self) -> None:
-        """Another part begins that is not ours: release what is held, go on as text."""
+        """Another part begins that this parser does not read: release the buffer, continue as text."""
 
     def _count_consumed(self, text: str, pos: int) -> int:
-        """How much of the buffer has been read when text[at:] has not."""
+        """How much of the buffer has been read when text[pos:] has not."""
         return len(self._buffer) - (len(text) - pos)
 
     def _rewind(self, text: str, pos: int) -> int:
-        """Where to go on to read all that is held once more, in another state: negative if before this text."""
+        """The position from which the whole buffer is read again in another state; negative if before this text."""
         return pos - self._count_consumed(text, pos)
 
     def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
-        """n characters of the buffer become an event."""
+        """Release n characters of the buffer as an event."""
         if n > 0:
             text, tokens = self._buffer.pop(n)
             self._events.append(build_event(self._choice, text, (*self._take_pending_tokens(), *tokens)))
 
     def _drop(self, n: int) -> None:
-        """n characters of the buffer were syntax."""
+        """Drop n characters of the buffer, which were syntax."""
         if n > 0:
             self._pending_tokens.extend(self._buffer.pop(n, drop=True)[1])
 
     def _take_pending_tokens(self, *, call: bool = False) -> tuple[Token, ...]:
-        """The tokens owed, and whatever the buffer holds without text. call: they ride on a call, and are of it."""
+        """The pending tokens and the buffer's tokens without text. call: they are attached to a call, as part of
+        it.
+        """
         owed = self._pending_tokens if call else map(_as_markup, self._pending_tokens)
         tokens = (*owed, *self._buffer.pop(0)[1])
         self._pending_tokens.clear()
@@ -358,7 +364,7 @@ class TextParser(ABC):
 
 
 class ParserChain:
-    """Several parsers in a row; each reads the text that those before it have left."""
+    """Several parsers in sequence; each reads the text that the previous ones leave."""
 
     def __init__(self, parsers: Sequence[Parser]) -> None:
         self._parsers = tuple(parsers)
@@ -375,6 +381,6 @@ class ParserChain:
 
 
 def chain_parsers(parsers: Iterable[Parser]) -> Parser:
-    """One parser out of several; of none, one that passes everything through."""
+    """Combine parsers into one; without any, all events pass through."""
     parser_list = tuple(parsers)
     return parser_list[0] if len(parser_list) == 1 else ParserChain(parser_list)

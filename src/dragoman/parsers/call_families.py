@@ -1,6 +1,6 @@
-"""The families of models whose calls of tools are known.
+"""The tool call formats of known model families.
 
-Data only: what a new one needs is a row, unless it writes calls in a shape that none of these has.
+Data only: a new family is a new row, unless its syntax is new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .name_prefixed import NamePrefixedSyntax
 from .pythonic import PythonicSyntax
 from .xml_tags import XmlTagSyntax
 
-_BAR, _LOW_LINE = "\uff5c", "\u2581"  # DeepSeek's marks have them for | and _
+_BAR, _LOW_LINE = "\uff5c", "\u2581"  # DeepSeek's markers use U+FF5C and U+2581 instead of | and _.
 
 
 def _replace_bars(text: str) -> str:
@@ -58,7 +58,7 @@ _LIST_TEMPLATE = CallTemplate(prefix="[", separator=", ", suffix="]")
 
 
 def _build_list_template(start: str, end: str = "") -> CallTemplate:
-    """A JSON list between two marks."""
+    """A JSON list between two markers."""
     return CallTemplate(prefix=start + "[", separator=", ", suffix="]" + end)
 
 

@@ -1,4 +1,4 @@
-"""Reading the name of a function or an argument where it does not stand in JSON. Knows no marks."""
+"""Reads names of functions and arguments outside JSON. Knows no markers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ ARGUMENT_NAME = re.compile(r"[^\s<>(){}\[\]\"'=,:]*")
 
 
 def check_name(name: str, pattern: re.Pattern[str] = FUNCTION_NAME) -> str:
-    """The name, if it can be read back. Raises Unsupported."""
+    """The name, if the parser can read it back. Raises Unsupported."""
     if pattern.fullmatch(name) and name:
         return name
     raise Unsupported(f"The name {name[:100]!r} cannot be represented in this model's tool call format.")
 
 
 class NameReader:
-    """Blanks, and then all that may belong to a name."""
+    """Reads blanks, and then all characters that may belong to a name."""
 
     def __init__(self, pattern: re.Pattern[str] = FUNCTION_NAME) -> None:
         self._pattern = pattern
         self._parts: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, bool]:
-        """The position behind what was read, and whether the name is over."""
+        """The position after the characters read, and whether the name has ended."""
         if not self._parts:
             while pos < len(text) and text[pos].isspace():
                 pos += 1

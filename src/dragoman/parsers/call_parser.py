@@ -1,4 +1,4 @@
-"""A tool call as it is read, and the part of a parser that turns it into events. Knows JSON, but no marks."""
+"""Readers of a tool call, and the base of parsers that convert it into events. Knows JSON, but no markers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .json_text import ObjectReader, ReadStatus, ValueReader, decode_string, ski
 
 
 class CallReader(Protocol):
-    """Reads one call. Once it has begun, its name is known and declared and its arguments stream."""
+    """Reads one call. Once `has_begun` is true, its name is known and declared and its arguments stream."""
 
     @property
     def has_begun(self) -> bool: ...
 
     @property
     def is_undeclared(self) -> bool:
-        """It calls what is no tool, and is only text."""
+        """The call names no declared tool, so it is only text."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """The arguments are all there."""
+        """Whether the arguments are complete."""
         ...
 
     @property
@@ -37,40 +37,41 @@ class CallReader(Protocol):
 
     @property
     def id(self) -> str | None:
-        """The one that the model has given it."""
+        """The id that the model wrote, if any."""
         ...
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, CLOSE behind its end, or BAD at the character that cannot be part of a call."""
+        """Read on: MORE, CLOSE after its end, or INVALID at the character that cannot be part of a call."""
         ...
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only goes on with a string in the arguments, and is that part of them as it stands."""
+        """Whether this text only continues a string in the arguments, and passes unchanged."""
         ...
 
     @property
     def end_marker(self) -> str:
-        """The mark of the frame that has ended it, if it was that."""
+        """The delimiter that ended the call, if one did."""
         ...
 
     @property
     def awaits_mark(self) -> bool:
-        """A mark of the frame may stand here, which it reads itself."""
+        """Whether a delimiter is allowed here that the call's reader handles itself."""
         ...
 
     def take_arguments(self) -> str:
-        """What has come of the arguments since this was last asked."""
+        """The new text of the arguments since the last call."""
         ...
 
     def finish(self) -> None:
-        """Nothing more will come, although the call is not whole."""
+        """No more input follows, although the call is incomplete."""
         ...
 
 
 class JsonCallReader:
-    """What has been read of a call that is one JSON object: its name, and its arguments as they come.
+    """Reads a call that is one JSON object with a name and arguments.
 
-    name_keys, argument_keys: where to find them. first_keys: an object that begins with another key is no call.
+    name_keys, argument_keys: keys of the two.
+    first_keys: an object that begins with another key is no call.
     """
 
     id: str | None = None
@@ -100,11 +101,13 @@ class JsonCallReader:
         self.is_custom = False
         self.is_undeclared = False
         self.is_complete = False
-        """The arguments are all there."""
+        """The arguments are complete."""
         self._has_arguments = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, CLOSE at the end of the object, or BAD at the character that is not valid JSON, or no name."""
+        """Read on: MORE, CLOSE at the end of the object, or INVALID at a character that is not valid JSON, or no
+        name.
+        """
         while True:
             start, role = pos, self._role
             pos, status = self._object_reader.read(text, pos)
@@ -140,7 +143,7 @@ class JsonCallReader:
         )
 
     def _find_role(self) -> str:
-        """What the value that begins is to the call; of each kind only the first one counts."""
+        """The role of the value that begins; of each role only the first value counts."""
         key = self._object_reader.key
         if key in self._name_keys and not self._name:
             self._name = []
@@ -159,7 +162,7 @@ class JsonCallReader:
             self._raw.append(raw)
 
     def _finish_value(self, role: str) -> bool:
-        """A value is over; False if it was to be the name and is none."""
+        """A value has ended; False if it should be the name but is not a valid one."""
         if role == "name":
             name = decode_string("".join(self._name or ()))
             if name is None:
@@ -189,20 +192,20 @@ class JsonCallReader:
             self._chunks.append(self._decoder.flush())
 
     def take_arguments(self) -> str:
-        """What has come of the arguments since this was last asked."""
+        """The new text of the arguments since the last call."""
         arguments = "".join(self._chunks)
         self._chunks.clear()
         return arguments
 
     def finish(self) -> None:
-        """Nothing more will come, although the object is not closed."""
+        """No more input follows, although the object is not closed."""
         if self._decoder is not None and self._has_arguments and not self.is_complete:
             self._chunks.append(self._decoder.flush())
             self.is_complete = self._decoder.is_complete
 
 
 class ArgumentsReader:
-    """A call whose name stood before it, so that its JSON is the arguments alone. tool: None if it is not declared."""
+    """A call whose JSON is the arguments alone, as its name precedes it. tool: None if it is not declared."""
 
     end_marker = ""
     awaits_mark = False
@@ -255,7 +258,7 @@ class ArgumentsReader:
 
 
 class CallParser(TextParser):
-    """A parser that reads calls. What of a call turns out to be none is released as text."""
+    """A parser that reads calls. Text that turns out not to be a call is released as text."""
 
     def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
         super().__init__(single_tokens)
@@ -265,7 +268,7 @@ class CallParser(TextParser):
         self._has_started = False
 
     def _read_call(self, text: str, pos: int, stop: int | None = None) -> tuple[int, ReadStatus]:
-        """Read on in the call, up to `stop`, and release what is understood of it: the buffer begins with the call."""
+        """Read on in the call, up to `stop`, and release what is parsed: the buffer begins with the call."""
         call = self._call
         pos, status = call.read(text if stop is None else text[:stop], pos)
         n = self._count_consumed(text, pos)
@@ -278,7 +281,9 @@ class CallParser(TextParser):
         return pos, status
 
     def _call_fast_path(self, event: TextDelta) -> Event | None:
-        """What the delta becomes if it only goes on with a string in the arguments; nothing is held then."""
+        """The event for a delta that only continues a string in the arguments; called only while the buffer is
+        empty.
+        """
         if self._has_started and self._call.is_plain_continuation(event.text):
             return ToolCallDelta(event.choice, event.text, event.tokens)
         return None
@@ -298,7 +303,7 @@ class CallParser(TextParser):
         return ToolCallStart(choice, id, self._call.name, tokens, self._call.is_custom)
 
     def _end_call(self) -> None:
-        """The answer ends within the call."""
+        """The response ends inside the call."""
         self._call.finish()
         self._stream_arguments(self._call, len(self._buffer))
         self._has_started = False

@@ -1,6 +1,6 @@
-"""Tool calls between marks: one parser for every family of models whose calls stand in the text of the answer.
+"""Tool calls between delimiters: one parser for every model family that writes calls in the text of its response.
 
-A frame says which marks stand around calls, a syntax how one call is written between them.
+`Delimiters` are the texts around calls; a syntax defines how one call is written between them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from .multi_pattern import AhoCorasick
 
 
 class CallTemplate(Struct, frozen=True):
-    """The texts around calls as the template writes them, where calls are enforced.
+    """The texts around enforced calls, as the chat template writes them.
 
-    before, after: around all calls of an answer. open, close: around each. between: two of them.
+    prefix, suffix: around all calls of a response.
+    call_prefix, call_suffix: around each call.
+    separator: between two calls.
     """
 
     prefix: str = ""
@@ -33,11 +35,16 @@ class CallTemplate(Struct, frozen=True):
 
 
 class Delimiters(Struct, frozen=True):
-    """opens: each begins a section of calls, which `end` closes. call, call_end: around each call; "" where there is
-    no such mark. listed: calls stand in a list, `[`, `,` and `]`. extra: what else may stand between two of them.
+    """The delimiters of a format.
 
-    leading: calls may also begin an answer without a mark. lead: what of the template's stands before the first mark
-    and is no text. short_ids: ids of calls are nine letters and digits, as some templates demand.
+    section_starts: each begins a section of calls.
+    section_end: ends it.
+    call_start, call_end: around each call; "" without such delimiters.
+    is_list: the calls form a list, `[`, `,` and `]`.
+    fillers: other texts allowed between two calls.
+    leading: calls may also begin a response without a delimiter.
+    leading_text: the template's text before the first delimiter, which is not content.
+    has_short_ids: call ids are nine letters and digits, as some templates require.
     """
 
     section_starts: tuple[str, ...] = ()
@@ -52,12 +59,12 @@ class Delimiters(Struct, frozen=True):
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """What begins calls in a text."""
+        """The markers that begin calls in a text."""
         return tuple(filter(None, (*self.section_starts, self.call_start)))
 
     @property
     def inner_markers(self) -> tuple[str, ...]:
-        """What may stand before, between and behind the calls of a section."""
+        """The markers allowed before, between and after the calls of a section."""
         brackets = ("[", ",", "]") if self.is_list else ()
         markers = (*self.call_openers, self.call_end, self.section_end, *brackets, *self.fillers)
         return tuple(dict.fromkeys(filter(None, markers)))
@@ -68,39 +75,42 @@ class Delimiters(Struct, frozen=True):
 
 
 class CallSyntax(Protocol):
-    """How a call is written between the marks of its frame."""
+    """How a call is written between its delimiters."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that mean something in it."""
+        """Texts with a meaning in this syntax."""
         ...
 
     @property
     def end_markers(self) -> tuple[str, ...]:
-        """Those of them that end a call."""
+        """The markers that end a call."""
         ...
 
     def can_begin_with(self, char: str) -> bool:
-        """Whether a call without a mark may begin so."""
+        """Whether a call without a delimiter may begin with this character."""
         ...
 
     def build_reader(self, tools: Mapping[str, Tool], char: str) -> CallReader:
-        """For one call. char: where no mark precedes it, what it begins with."""
+        """Build the reader of one call. char: its first character, where no delimiter precedes it."""
         ...
 
     def build_pieces(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """See ToolFormat.call."""
+        """See ToolFormat.build_call_syntax."""
         ...
 
 
 class CallSyntaxSpec(Protocol):
-    """A shape as data. outer: marks of the frame that may end a call too."""
+    """A syntax as data, compiled for the delimiters that may also end a call."""
 
     def compile(self, outer_markers: tuple[str, ...]) -> CallSyntax: ...
 
 
 class DelimitedCallFormat:
-    """added: texts of the vocabulary's added tokens; a mark among them begins calls only as that one token."""
+    """A tool call format.
+
+    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that single token.
+    """
 
     def __init__(
         self, delimiters: Delimiters, spec: CallSyntaxSpec, template: CallTemplate, added_tokens: Collection[str] = ()
@@ -130,7 +140,7 @@ class DelimitedCallFormat:
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """The markers that begin a call and nothing else: without them there can be none."""
+        """The markers that begin a call and nothing else: without them there can be no call."""
         return self.delimiters.call_openers
 
     @property
@@ -156,7 +166,7 @@ class DelimitedCallFormat:
 
 
 def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
-    """Texts beside each other are one; none is empty."""
+    """Merge adjacent literals and remove empty ones."""
     merged: list[SyntaxPiece] = []
     for piece in pieces:
         match piece, merged[-1] if merged else None:
@@ -170,10 +180,11 @@ def _merge_verbatim(pieces: tuple[SyntaxPiece, ...]) -> tuple[SyntaxPiece, ...]:
 
 
 class DelimitedCallParser(CallParser):
-    """Expecting marks (before the first call, and around each), in text, in a call, in a call that is malformed.
+    """States: expecting delimiters (before the first call, and around each), in text, in a call, in a malformed call.
 
-    Until its name is known a call is held, with the marks before it; from then on its arguments stream. What turns
-    out not to be a call of a declared tool is text, exactly as it was written.
+    A call is buffered with its delimiters until its name is known; then its arguments stream. What turns out not to be
+    a
+    call of a declared tool is released as text, unchanged.
     """
 
     def __init__(self, format: DelimitedCallFormat, context: ParseContext) -> None:
@@ -182,9 +193,9 @@ class DelimitedCallParser(CallParser):
         self._delimiters = format.delimiters
         self._state: Callable[[DelimitedCallParser, str, int], int] = DelimitedCallParser._parse_marker
         self._prefix_matcher = PrefixMatcher(format.delimiters.call_openers)
-        self._in_section = False  # of a section, where more marks may stand
-        self._follows_call = False  # the last thing was a call, so that white space and marks behind it are no text
-        self._marker_length = 0  # characters of the buffer that are marks
+        self._in_section = False  # Inside a section, where more delimiters may follow.
+        self._follows_call = False  # A call came last, so white space and delimiters after it are no text.
+        self._marker_length = 0  # Characters of the buffer that are delimiters.
         self._search_state = 0
         if self._delimiters.leading:
             self._expect_marker(in_section=True)
@@ -222,11 +233,11 @@ class DelimitedCallParser(CallParser):
         return self._end_calls(text, pos)
 
     def _is_mark(self, mark: str, unread: int) -> bool:
-        """A mark that closes may be spelled out: behind a call it can be nothing else."""
+        """Whether this is a delimiter. A closing one may consist of several tokens: after a call it is unambiguous."""
         return mark not in self._delimiters.call_openers or self._buffer.is_marker(mark, unread)
 
     def _can_begin_call(self, char: str) -> bool:
-        """Whether a call that no mark precedes begins here: one of a list needs the list."""
+        """Whether a call without a delimiter begins here; in a list the bracket is required."""
         if not self._in_section or self._delimiters.call_start or self._prefix_matcher.matched:
             return False
         return bool(
@@ -234,7 +245,7 @@ class DelimitedCallParser(CallParser):
         ) and self._format.call_syntax.can_begin_with(char)
 
     def _handle_marker(self, marker: str, pos: int) -> int:
-        """A mark of the frame has been read."""
+        """A delimiter has been read."""
         delimiters = self._delimiters
         if marker == delimiters.call_start:
             return self._begin_call(pos)
@@ -247,7 +258,7 @@ class DelimitedCallParser(CallParser):
         return pos
 
     def _end_section(self) -> None:
-        """The section has ended. One without calls is no text either."""
+        """The section has ended. An empty section is no text either."""
         marks = self._buffer.peek(self._marker_length)
         is_empty = (
             bool(self._delimiters.section_end)
@@ -265,7 +276,7 @@ class DelimitedCallParser(CallParser):
             self._switch_to_text()
 
     def _end_calls(self, text: str, pos: int) -> int:
-        """No mark and no call stands here: what the marks have not used up is text."""
+        """Neither a delimiter nor a call follows: the rest of the buffer is text."""
         resume_pos = self._rewind(text, pos) + self._marker_length
         if self._follows_call:
             self._drop(self._marker_length)
@@ -310,7 +321,7 @@ class DelimitedCallParser(CallParser):
         if before < 0:
             pos, status = self._read_call(text, pos)
         else:
-            # A token that is a mark ends the call wherever it stands, also within a string of broken arguments.
+            # A delimiter token ends the call anywhere, even inside a string of malformed arguments.
             pos, status = self._read_call(text, pos, pos + before)
             if status is ReadStatus.MORE and not call.awaits_mark and self._cut_call(self._count_consumed(text, pos)):
                 return pos
@@ -331,7 +342,7 @@ class DelimitedCallParser(CallParser):
         return pos
 
     def _cut_call(self, n: int) -> bool:
-        """The call ends before it is whole, n characters into the buffer; False if it has no name yet."""
+        """End an incomplete call, n characters into the buffer; False if it has no name yet."""
         call = self._call
         call.finish()
         if call.has_begun:
@@ -353,7 +364,7 @@ class DelimitedCallParser(CallParser):
             )
 
     def _parse_malformed_call(self, text: str, pos: int) -> int:
-        """The arguments are what is there, up to a closing mark."""
+        """The arguments are the text up to a closing delimiter, unparsed."""
         end_patterns = self._format.end_patterns
         if end_patterns is None:
             self._emit_buffered(ToolCallDelta, len(self._buffer))
@@ -406,5 +417,5 @@ class DelimitedCallParser(CallParser):
 
 
 def _shorten_id(id: str) -> str:
-    """Nine letters and digits of an id, its last ones, where it differs most."""
+    """The last nine letters and digits of an id, where ids differ most."""
     return "".join(char for char in id if char.isascii() and char.isalnum())[-9:].rjust(9, "0")

@@ -1,4 +1,4 @@
-"""What may be written for one argument where calls are enforced, a kind at a time. Knows no syntax of any model."""
+"""Grammar pieces of single arguments in enforced calls, by type. Knows no model's syntax."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Schema = dict[str, Json]
 
 MAX_ARGUMENTS = 128
 MAX_COPIED_CHARS = 512 * 1024
-"""Characters of definitions, over all arguments that carry them along."""
+"""Maximum characters of definitions, over all arguments that include a copy."""
 
 
 def expand_alternatives(schema: Schema) -> list[Schema]:
-    """The schema as several, each of one type and each complete: a value that follows one of them follows it."""
+    """Expand the schema into several of one type each, complete in themselves: a value of one of them matches it."""
     return _expand_alternatives(schema, set())
 
 
 def _expand_alternatives(schema: Schema, visited: set[str]) -> list[Schema]:
-    """seen: the references that were followed. What they stand for is among the alternatives already."""
+    """visited: references already followed; their targets are among the alternatives."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         if reference in visited:
@@ -42,7 +42,7 @@ def _expand_alternatives(schema: Schema, visited: set[str]) -> list[Schema]:
 
 
 def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
-    """Raises Unsupported where writing each argument for itself would say the same too often."""
+    """Raise Unsupported where a copy of the definitions per argument would be too large."""
     if len(schemas) > MAX_ARGUMENTS:
         raise Unsupported(f"More than {MAX_ARGUMENTS} arguments cannot be enforced in this model's tool call format.")
     copies = sum("const" not in alternative for schema in schemas for alternative in expand_alternatives(schema))
@@ -51,7 +51,7 @@ def check_size(schemas: Sequence[Schema], defs: Schema) -> None:
 
 
 def _find_options(schema: Schema) -> list[Schema]:
-    """The schemas of which one is to be followed, where this one only names them."""
+    """The alternatives, where the schema only lists them."""
     for union in ("anyOf", "oneOf"):
         options = _filter_objects(schema.get(union))
         if options:
@@ -67,7 +67,7 @@ def _filter_objects(value: Json) -> list[Schema]:
 
 
 def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> FreeText:
-    """A string that follows this schema. Its `format` is taken for a remark."""
+    """A string that matches this schema. Its `format` is treated as an annotation."""
     pattern, min_length, max_length = schema.get("pattern"), schema.get("minLength"), schema.get("maxLength")
     return FreeText(
         end,
@@ -79,7 +79,7 @@ def build_free_text(schema: Schema, end: str, avoid: tuple[str, ...] = ()) -> Fr
 
 
 def _anchor_pattern(pattern: str) -> str:
-    """The pattern of a schema holds for a part of the string; this one for all of it."""
+    """Anchor the pattern: a schema's pattern may match part of the string, this one matches all of it."""
     top_level = _find_top_level_chars(pattern)
     if top_level.get(0) == "^" and top_level.get(len(pattern) - 1) == "$" and "|" not in top_level.values():
         return pattern[1:-1]
@@ -87,7 +87,7 @@ def _anchor_pattern(pattern: str) -> str:
 
 
 def _find_top_level_chars(pattern: str) -> dict[int, str]:
-    """The characters, by their places, that stand in no group and in no class, and are not escaped."""
+    """The unescaped characters outside groups and classes, by position."""
     top_level: dict[int, str] = {}
     depth, escaped, inside = 0, False, False
     for index, char in enumerate(pattern):
@@ -103,7 +103,7 @@ def _find_top_level_chars(pattern: str) -> dict[int, str]:
 
 
 def check_free_of_markers(text: str, markers: Sequence[str]) -> str:
-    """The text, if none of these marks stands in it. Raises Unsupported."""
+    """Return the text if it contains none of these markers. Raises Unsupported."""
     forbidden = next((marker for marker in markers if marker in text), None)
     if forbidden is not None:
         raise Unsupported(
@@ -119,7 +119,7 @@ def build_one_of(options: Sequence[tuple[SyntaxPiece, ...]]) -> tuple[SyntaxPiec
 def join_arguments(
     arguments: Sequence[tuple[tuple[SyntaxPiece, ...], bool]], comma: SyntaxPiece
 ) -> tuple[SyntaxPiece, ...]:
-    """Arguments with commas between them, those that must be there (True) before those that need not."""
+    """Join arguments with commas, required ones (True) before optional ones."""
     required_arguments = [pieces for pieces, required in arguments if required]
     optional_arguments = [pieces for pieces, required in arguments if not required]
     joined: list[SyntaxPiece] = []

@@ -1,9 +1,9 @@
-"""OpenAI's harmony, the format of gpt-oss: an answer is messages, each in a channel and perhaps to a function.
+"""OpenAI's harmony, the format of gpt-oss: a response is messages, each in a channel and optionally to a function.
 
     <|channel|>analysis<|message|>Let me look.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"x": 1}<|call|>
 
-What stands in the channel `analysis` is reasoning, what is sent to a function is a call, everything else is text.
+Text in the channel `analysis` is reasoning, a message to a function is a call, everything else is text.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _HEADER_ENDS = AhoCorasick([MESSAGE, *END_MARKERS])
 
 
 class HarmonyFormat:
-    """Both of reasoning and of calls. calls: False leaves calls in the text. added: texts of the vocabulary's added
-    tokens; a mark among them counts only as that one token.
+    """Format of both reasoning and calls.
+
+    parses_calls: False leaves calls in the text.
+    added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
     """
 
     def __init__(self, *, parses_calls: bool = True, added_tokens: Collection[str] = ()) -> None:
@@ -47,7 +49,7 @@ class HarmonyFormat:
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """None: the same marks begin every message."""
+        """None: the same markers begin every message."""
         return ()
 
     @property
@@ -73,9 +75,9 @@ class HarmonyFormat:
 
 
 class HarmonyParser(CallParser):
-    """Before a message, in its header, in its text, in a call, in a call that is malformed.
+    """States: before a message, in its header, in its text, in a call, in a malformed call.
 
-    A header is held until it is whole. A message to a function that is not declared is text, with its header.
+    A header is buffered until it is complete. A message to an undeclared function is text, with its header.
     """
 
     def __init__(self, context: ParseContext, single_tokens: Collection[str]) -> None:
@@ -84,12 +86,12 @@ class HarmonyParser(CallParser):
         self._build_event: Callable[..., Event] = TextDelta
         self._prefix_matcher = PrefixMatcher((CHANNEL, START, "to="))
         self._search_state = 0
-        self._follows_message = False  # a message is over: white space behind it is no text
-        self._has_prompt_header = False  # the header has begun in the prompt, which is not said again
+        self._follows_message = False  # A message has ended: white space after it is no text.
+        self._has_prompt_header = False  # The header begins in the prompt, whose text is not emitted.
         self._read_prompt_tail(context.prompt_tail)
 
     def _read_prompt_tail(self, tail: str) -> None:
-        """What of the message stands in the prompt decides the state, and is not said again."""
+        """Set the state from the part of the message that is in the prompt; its text is not emitted."""
         start = tail.rfind(START)
         header = tail[start:].removeprefix(f"{START}assistant") if start >= 0 else ""
         if header:
@@ -125,7 +127,7 @@ class HarmonyParser(CallParser):
         return pos
 
     def _expect_message(self) -> None:
-        """A message is over."""
+        """A message has ended."""
         self._state, self._prefix_matcher, self._follows_message = (
             HarmonyParser._parse_message_start,
             PrefixMatcher((CHANNEL, START, *END_MARKERS)),
@@ -151,7 +153,7 @@ class HarmonyParser(CallParser):
         return end
 
     def _open_message(self, header: str, size: int) -> None:
-        """The header is whole: what kind of message this is."""
+        """The header is complete: decide the kind of message."""
         recipient = _read_header_word(header, "to=")
         name = recipient.removeprefix("functions.")
         if recipient and name in self._tools:
@@ -179,7 +181,7 @@ class HarmonyParser(CallParser):
         return end
 
     def _handle_boundary(self, marker: str) -> None:
-        """The buffer begins with a mark that ends the message."""
+        """The buffer begins with a marker that ends the message."""
         if marker in END_MARKERS:
             self._drop(len(marker))
             self._expect_message()
@@ -216,7 +218,7 @@ class HarmonyParser(CallParser):
 
 
 def _read_header_word(header: str, marker: str) -> str:
-    """What stands behind a mark of the header, up to a blank or another mark."""
+    """The text after a marker of the header, up to a blank or another marker."""
     _, _, rest = header.partition(marker)
     for end in ("<", " ", "\n", "\t"):
         rest = rest.partition(end)[0]

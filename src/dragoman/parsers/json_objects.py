@@ -16,11 +16,12 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 
 
 class JsonObjectSyntax(Struct, frozen=True):
-    """name: the key of the function's name. arguments: the keys of its arguments, the first being the one that is
-    written where calls are enforced.
+    """Calls as JSON objects.
 
-    bare: no mark precedes the call, so that an object that begins with another key is none.
-    numbered: the key, written first, under which calls are numbered in a string.
+    name_key: key of the function's name.
+    argument_keys: keys of its arguments; the first is used for enforced calls.
+    is_bare: no delimiter precedes the call, so an object that begins with another key is no call.
+    number_key: the first key, under which calls are numbered in a string.
     """
 
     name_key: str = "name"

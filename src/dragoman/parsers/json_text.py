@@ -1,7 +1,8 @@
-"""Reading JSON as it arrives: where an object's keys and values begin and end, and what its strings mean.
+"""Incremental scanner of JSON: where an object's keys and values begin and end, and the decoding of strings.
 
-Lenient on purpose: what a value holds is the model's business and is passed on as it was written. Only strings and
-brackets are followed, to know where it ends. Knows no events; every character is read once.
+Lenient on purpose: values pass unchanged, whatever they contain. Only strings and brackets are tracked, to find the
+end.
+Knows no events; every character is read once.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ from msgspec import Struct
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _STRING_SPECIALS = re.compile(r'["\\]')
 _BRACKETS_OR_QUOTE = re.compile(r'["{}\[\]<]')
-"""`<` stands nowhere in JSON but in strings: a mark begins there."""
+"""`<` occurs in JSON only inside strings: elsewhere a marker begins."""
 _SCALAR_TERMINATORS = re.compile(r"[,\]} \t\r\n]")
 _CLOSERS = MappingProxyType({"{": "}", "[": "]"})
 _INVALID_VALUE_STARTS = frozenset(",:]}")
 
 
 def skip_whitespace(text: str, pos: int) -> int:
-    """Where the white space from `at` on ends."""
+    """Position after the white space at `pos`."""
     whitespace = _WHITESPACE.match(text, pos)
     return pos if whitespace is None else whitespace.end()
 
 
 class ReadStatus(Enum):
-    """What a reader has come to."""
+    """The result of a read."""
 
     MORE = "more"
-    """The text is used up; what comes next is still open."""
+    """All text is read; the value is incomplete."""
     KEY = "key"
-    """A key ended here."""
+    """A key ended."""
     VALUE = "value"
-    """A value begins here."""
+    """A value begins."""
     END = "end"
-    """The value ended here."""
+    """The value ended."""
     CLOSE = "close"
-    """The object ended here."""
+    """The object ended."""
     INVALID = "bad"
-    """This character cannot stand here."""
+    """This character is not allowed here."""
 
 
 class ValueReader:
-    """Finds the end of one value, whatever it is; MORE, END or BAD."""
+    """Finds the end of one value of any type; MORE, END or INVALID."""
 
     def __init__(self) -> None:
         self._closers: list[str] = []
@@ -56,7 +57,7 @@ class ValueReader:
         self._in_scalar = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on from `at`: the position behind the value, of the wrong character, or the end of the text."""
+        """Read from `pos`: the position after the value, of the invalid character, or the end of the text."""
         while pos < len(text):
             if self._escaped:
                 self._escaped = False
@@ -77,7 +78,7 @@ class ValueReader:
         return pos, ReadStatus.MORE
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only goes on with a string."""
+        """Whether this text only continues a string."""
         return self._in_string and not self._escaped and '"' not in text and "\\" not in text
 
     def _begin_value(self, char: str, pos: int) -> int:
@@ -116,19 +117,19 @@ class ValueReader:
 
 
 class ObjectReader:
-    """Reads one object and tells of its keys and values as they come."""
+    """Reads one object and reports its keys and values incrementally."""
 
     def __init__(self) -> None:
         self.key = ""
-        """The key that was read last."""
+        """The last key."""
         self.in_value = False
-        """Between VALUE and END: all that is read belongs to the value."""
+        """Between VALUE and END: all text belongs to the value."""
         self._state: Callable[[ObjectReader, str, int], tuple[int, ReadStatus]] = ObjectReader._parse_open
         self._value = ValueReader()
         self._raw: list[str] = []
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on from `at` until something is seen: its position, and what it is."""
+        """Read from `pos` until something is found: its position and kind."""
         while True:
             if not self.in_value and self._state is not ObjectReader._parse_key:
                 pos = skip_whitespace(text, pos)
@@ -140,7 +141,7 @@ class ObjectReader:
                 return pos, status
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only goes on with a string in a value."""
+        """Whether this text only continues a string in a value."""
         return self.in_value and self._value.is_plain_continuation(text)
 
     def _parse_open(self, text: str, pos: int) -> tuple[int, ReadStatus]:
@@ -197,7 +198,7 @@ class ObjectReader:
 
 
 def decode_string(raw: str) -> str | None:
-    """The string that this JSON text is; None if it is none."""
+    """Decode a JSON string; None if it is none."""
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -211,8 +212,11 @@ _HEX = re.compile(r"[0-9a-fA-F]*")
 
 
 class EscapeRules(Struct, frozen=True):
-    """plain: what a character behind a backslash means. hex: how many hexadecimal digits follow which one.
-    passed_over: the characters that are no part of the string.
+    """The escapes of a string syntax.
+
+    single_chars: the character that a character after a backslash stands for.
+    hex_digits: number of hexadecimal digits by the character after the backslash.
+    ignored_chars: characters that are no part of the string.
     """
 
     single_chars: Mapping[str, str]
@@ -228,9 +232,9 @@ PYTHON_ESCAPES = EscapeRules(
 
 
 class StringDecoder:
-    """What a string means, as its text arrives. The quotes of JSON are its borders and mean nothing.
+    """Decodes a string incrementally; the JSON quotes are ignored.
 
-    An escape that is none is passed on as it stands, half a surrogate pair becomes U+FFFD.
+    An invalid escape passes unchanged, a lone surrogate becomes U+FFFD.
     """
 
     def __init__(self, escapes: EscapeRules = JSON_ESCAPES) -> None:
@@ -240,7 +244,7 @@ class StringDecoder:
         self._high_surrogate = 0
 
     def decode(self, raw: str) -> str:
-        """The meaning of the next piece of JSON text, as far as it is decided."""
+        """Decode the next chunk of JSON text, as far as it is decided."""
         text, pos, parts = self._pending + raw, 0, list[str]()
         while pos < len(text):
             plain = self._plain_text.match(text, pos)
@@ -258,17 +262,17 @@ class StringDecoder:
         return "".join(parts)
 
     def flush(self) -> str:
-        """The string has ended, or the text of it has: what was still undecided."""
+        """The string or its text has ended: return the undecided rest."""
         pending, self._pending = self._pending, ""
         return self._flush_surrogate() + pending
 
     @property
     def is_plain(self) -> bool:
-        """Plain text that follows means itself."""
+        """Whether plain text that follows passes unchanged."""
         return not self._pending and not self._high_surrogate
 
     def _decode_escape(self, text: str, pos: int, parts: list[str]) -> int:
-        """Decode one escape into `out`; its length, 0 if it is not whole yet."""
+        """Decode one escape into `parts`; returns its length, 0 if it is incomplete."""
         kind = text[pos + 1 : pos + 2]
         if not kind:
             return 0

@@ -1,4 +1,4 @@
-"""JSON values out of what a model wrote, typed by a tool's JSON Schema. Knows no syntax of any model."""
+"""Converts text that a model wrote to JSON values, typed by a tool's JSON Schema. Knows no model's syntax."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ALIASES = MappingProxyType(
         "dict": "object",
     }
 )
-"""Names of types that tools' schemas have although JSON Schema has not; those of vLLM 0.33."""
+"""Names of types in tools' schemas that are not JSON Schema's; the same as in vLLM 0.33."""
 
 
 def decode(text: str) -> Json:
-    """JSON, strictly; raises ValueError also for nesting that is too deep."""
+    """Decode strict JSON; raises ValueError also for excessive nesting."""
     try:
         return cast("Json", json.loads(text, parse_constant=_reject_constant))
     except RecursionError as error:
@@ -43,7 +43,7 @@ def _reject_constant(name: str) -> Json:
 
 
 def encode(value: Json) -> str:
-    """JSON text; half a surrogate pair, which no encoding can carry, stays an escape."""
+    """Encode as JSON; a lone surrogate, which UTF-8 cannot encode, stays an escape."""
     try:
         text = json.dumps(value, ensure_ascii=False)
         text.encode()
@@ -55,9 +55,9 @@ def encode(value: Json) -> str:
 
 
 def find_schema_types(schema: Json, root: Json = None) -> tuple[str, ...]:
-    """The JSON types that a property's schema names, in its order and each once; none where it leaves them open.
+    """The JSON types that a property's schema allows, in order and unique; empty where it does not restrict them.
 
-    root: the schema in which references are looked up. Each is followed once: a schema may refer to itself.
+    root: the schema in which references are resolved. Each is followed once: a schema may refer to itself.
     """
     return tuple(dict.fromkeys(_find_types(schema, root, set())))
 
@@ -75,7 +75,7 @@ def _find_types(schema: Json, root: Json, visited: set[str]) -> list[str]:
 
 
 def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list[str]:
-    """The types where the schema does not name them itself."""
+    """The types, where the schema has no `type`."""
     if "const" in schema:
         return [_find_type(schema["const"])]
     if "enum" in schema:
@@ -93,7 +93,7 @@ def _infer_types(schema: dict[str, Json], root: Json, visited: set[str]) -> list
 
 
 def resolve(reference: str, root: Json) -> Json:
-    """What a local reference (`#/$defs/Name`) names; None for what is not there."""
+    """Resolve a local reference (`#/$defs/Name`); None if it is missing."""
     target = root
     if not reference.startswith("#"):
         return None
@@ -116,7 +116,7 @@ def _wrap_in_list(value: Json) -> list[Json]:
 
 
 def coerce(raw: str, types: Sequence[str]) -> Json:
-    """The text as the first of these types that it can be; as it is if it can be none."""
+    """Convert the text to the first of these types that fits; unchanged if none fits."""
     for type_name in types:
         try:
             return _convert(raw, type_name)
@@ -129,7 +129,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<power>[eE][
 
 
 def match_number(raw: str, types: Sequence[str]) -> str | None:
-    """The text itself where it is a number of one of these types as JSON writes it: digits that it has are kept."""
+    """The text unchanged, where it is a JSON number of one of these types: this preserves its digits."""
     stripped = raw.strip()
     match = _NUMBER.fullmatch(stripped)
     if match is None:
@@ -139,7 +139,7 @@ def match_number(raw: str, types: Sequence[str]) -> str | None:
 
 
 def guess(raw: str) -> Json:
-    """The value of a text whose type nobody has said: JSON if it is any, else the text itself."""
+    """The value of a text of unknown type: JSON if it is valid, else the text itself."""
     try:
         return decode(raw)
     except ValueError:
@@ -155,7 +155,7 @@ def _convert(raw: str, type_name: str) -> Json:
                 return int(stripped) if stripped.lstrip("+-").isdecimal() else int(number)
         case "number":
             number = float(stripped)
-            if number - number == 0:  # neither infinite nor NaN
+            if number - number == 0:  # Neither infinite nor NaN.
                 return int(number) if number.is_integer() and "." not in stripped else number
         case "boolean" if stripped.lower() in ("true", "1", "false", "0"):
             return stripped.lower() in ("true", "1")

@@ -1,6 +1,6 @@
-"""What a family of models is known by: its names, its marks, and what gives it away in a chat template.
+"""The description of a model family: its names, its markers, and its fingerprints in chat templates.
 
-The families themselves are in `thought_families` and `call_families`.
+The families themselves are in `reasoning_families` and `call_families`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from msgspec import Struct
 from .delimited_calls import CallSyntaxSpec, CallTemplate, Delimiters
 
 Fingerprints = tuple[tuple[str, ...], ...]
-"""Sets of texts; a chat template that has all texts of one set is of this family."""
+"""Sets of texts; a chat template that contains all texts of one set belongs to the family."""
 
 
 class ReasoningFamily(Struct, frozen=True):
-    """names: the first is the one in use, the others are what other servers or models call the same.
+    """A family of reasoning models.
 
-    The rest but `kept` is what ThinkFormat takes. kept: reasoning stays in the text, see KeptThinkFormat.
+    names: the first is the current one, the others are aliases in other servers or models.
+    models: for the documentation.
+    keeps_in_text: reasoning stays in the text, see InlineThinkFormat.
+
+    The others are parameters of ThinkFormat.
     """
 
     names: tuple[str, ...]
@@ -33,7 +37,10 @@ class ReasoningFamily(Struct, frozen=True):
 
 
 class CallFamily(Struct, frozen=True):
-    """token, older: where the vocabulary is without this token, the family of that name is meant."""
+    """A family of tool call formats.
+
+    required_token, fallback_name: where the vocabulary lacks this token, the family of that name is used.
+    """
 
     names: tuple[str, ...]
     models: str
@@ -49,5 +56,5 @@ HARMONY_REASONING_NAMES, HARMONY_TOOL_NAMES = (
     ("openai_gptoss", "gpt_oss", "gpt-oss"),
     ("openai", "gpt_oss", "gpt-oss", "harmony"),
 )
-"""gpt-oss: its messages are no marks around a thought or around calls, so that it has a parser of its own."""
+"""gpt-oss: its markers separate messages instead of enclosing reasoning or calls, so it has a parser of its own."""
 HARMONY_FINGERPRINTS: Fingerprints = (("<|channel|>", "<|message|>", "<|start|>"),)

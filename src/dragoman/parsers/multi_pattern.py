@@ -1,4 +1,4 @@
-"""Finding several fixed texts in a stream, however it is cut. Knows texts only: no tokens, no events."""
+"""Finds several fixed texts in a stream, however it is chunked. Knows no tokens and no events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 class AhoCorasick:
     """An Aho-Corasick automaton: reads each character once, whatever the texts are.
 
-    Immutable, so that all streams share it; where a search stands is one number, 0 at the beginning.
+    Immutable and shared by all streams; the state of a search is one number, initially 0.
+
     texts: at least one, none empty.
     """
 
@@ -20,14 +21,14 @@ class AhoCorasick:
         self._fail_links = [0]
         self._depth = [0]
         self.match_lengths = [0]
-        """Of each state: the length of the longest text that ends here, 0 if none does."""
+        """Per state: the length of the longest text that ends here, 0 without any."""
         self.match_texts = [""]
-        """Of each state: that text."""
+        """Per state: that text."""
         for text in texts:
             self._add_pattern(text)
         self._build_fail_links()
         self.pending_lengths = [self._find_pending_length(state) for state in range(len(self._transitions))]
-        """Of each state: how many of the characters read last may be the beginning of a text not yet whole."""
+        """Per state: how many of the last characters may be the beginning of an incomplete text."""
         self._first_chars = re.compile("[" + re.escape("".join(dict.fromkeys(text[0] for text in texts))) + "]")
 
     def _add_pattern(self, text: str) -> None:
@@ -47,7 +48,7 @@ class AhoCorasick:
         self.match_texts[state] = text
 
     def _build_fail_links(self) -> None:
-        """Where to go on when a character does not fit; breadth first, so that shorter states are done."""
+        """The state to continue from on a mismatch; built breadth first, as it depends on shorter states."""
         queue = list(self._transitions[0].values())
         for state in queue:
             if not self.match_lengths[state]:
@@ -72,11 +73,11 @@ class AhoCorasick:
         return next_state or 0
 
     def can_start_in(self, text: str) -> bool:
-        """Whether any text could begin in this one."""
+        """Whether any of the texts could begin in this one."""
         return self._first_chars.search(text) is not None
 
     def search(self, text: str, start: int, state: int) -> tuple[int, int]:
-        """Read on until a text ends: the position behind it and the new state; -1 for the position if none does."""
+        """Search until a text ends: the position after it and the new state; position -1 without a match."""
         transitions, match_lengths, pos = self._transitions, self.match_lengths, start
         while pos < len(text):
             if not state:
@@ -93,17 +94,17 @@ class AhoCorasick:
 
 
 class MarkerScanner:
-    """The text before the first of some marks, given as early as it can be, and then the mark."""
+    """Splits a stream at the first of some markers, and releases text as early as possible."""
 
     def __init__(self, automaton: AhoCorasick) -> None:
         self._automaton = automaton
         self._state = 0
         self._pending = ""
         self.marker = ""
-        """The mark that ended the text; of several that end together the longest."""
+        """The marker that ended the text; of several that end together the longest."""
 
     def read(self, text: str, pos: int) -> tuple[int, str]:
-        """Read on: the position behind the mark (or the end of the text), and what has come of the text before it."""
+        """Read on: the position after the marker (or the end of the text), and the text to release."""
         end, self._state = self._automaton.search(text, pos, self._state)
         stop = len(text) if end < 0 else end
         pending = self._pending + text[pos:stop]
@@ -117,10 +118,10 @@ class MarkerScanner:
         return stop, pending[:cut]
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only goes on with the text."""
+        """Whether this text only continues the text."""
         return not self._pending and not self._automaton.can_start_in(text)
 
     def flush(self) -> str:
-        """The text ends without a mark: what was held for one."""
+        """The text ends without a marker: return what was held back."""
         pending, self._pending = self._pending, ""
         return pending

@@ -16,11 +16,12 @@ from .tool_parameters import build_arguments_schema
 
 
 class NamePrefixedSyntax(Struct, frozen=True):
-    """separators: between name and arguments, each a text or "" for nothing at all; the first is the one that is
-    written where calls are enforced, between `padding`.
+    """Calls with the name before the JSON arguments.
 
-    prefix: stands before every name. call_id: the mark behind the name that precedes an id.
-    numbered: the name is written `functions.NAME:3`, and that is the call's id too.
+    separators: between name and arguments, "" for none; the first is used for enforced calls, between `padding`.
+    name_prefix: precedes every name.
+    id_marker: the marker after the name that precedes an id.
+    is_numbered: the name is written `functions.NAME:3`, which is also the call's id.
     """
 
     separators: tuple[str, ...]
@@ -56,7 +57,7 @@ class NamePrefixedSyntax(Struct, frozen=True):
 
 
 class NamePrefixedReader:
-    """Prefix, name, perhaps an id, separator, and then the arguments, which `HeadedCall` reads."""
+    """Reads prefix, name, optional id and separator, and then the arguments with `ArgumentsReader`."""
 
     end_marker = ""
     awaits_mark = False
@@ -135,7 +136,7 @@ class NamePrefixedReader:
         return "" if self._arguments_reader is None else self._arguments_reader.take_arguments()
 
     def finish(self) -> None:
-        """A name alone is a call without arguments, where nothing need stand between the two."""
+        """A name alone is a call without arguments, where the separator may be empty."""
         alone = "" in self._syntax.separators and not self._syntax.name_prefix and not self._prefix_matcher.matched
         if self._arguments_reader is None and alone and self._name_reader.name in self._tools:
             self._begin_arguments()

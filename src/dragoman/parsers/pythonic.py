@@ -1,6 +1,6 @@
-"""Calls that look like code: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
+"""Calls that look like Python: `f(x=1, y="z")`, or `call:f{x:1,y:<escape>z<escape>}`.
 
-Every value becomes JSON as it is read: True, true, 'a' and (1, 2) are what they are in Python. Nothing is evaluated.
+Every value is converted to JSON: True, true, 'a' and (1, 2) as in Python. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from .tool_parameters import Parameter, read_enforceable_parameters
 
 
 class PythonicSyntax(Struct, frozen=True):
-    """open, close: around the arguments. assign: between an argument's name and its value.
+    """The syntax of a pythonic call.
 
-    prefix: stands before every name. mark: stands on both sides of a string that has no escapes, beside quotes;
-    where there is one, names in nested objects are bare and so may strings be.
+    open_bracket, close_bracket: around the arguments.
+    assign: between an argument's name and its value.
+    prefix: precedes every name.
+    string_marker: delimits strings without escapes, besides quotes; with one, names in nested objects are unquoted, and
+    strings may be.
     """
 
     open_bracket: str = "("
@@ -100,7 +103,7 @@ class CompiledPythonicSyntax:
 
 
 class PythonicReader:
-    """The name, and then arguments, each a name and a value."""
+    """Reads the name, and then arguments, each a name and a value."""
 
     id: str | None = None
     end_marker = ""
@@ -136,7 +139,7 @@ class PythonicReader:
         return pos, ReadStatus.INVALID if result is PrefixResult.NO_MATCH else ReadStatus.MORE
 
     def _parse_name(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """A name, and the bracket right behind it."""
+        """Read a name and the bracket directly after it."""
         pos, is_complete = self._name.read(text, pos)
         if not is_complete:
             return pos, ReadStatus.MORE

@@ -1,4 +1,4 @@
-"""One value of a call that looks like code, read into JSON as it comes. Nothing is evaluated."""
+"""Converts one value of a pythonic call to JSON incrementally. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CLOSERS = MappingProxyType({"(": ")", "[": "]", "{": "}"})
 _KEY_TERMINATORS = re.compile(r"[:,\]}]")
 _NO_MARKERS = AhoCorasick(["\0"])
 _JSON_CLOSERS = MappingProxyType({")": "]", "]": "]", "}": "}", "} ": "]"})
-"""What a bracket that closes is in JSON; "} " closes a set."""
+"""The JSON bracket for a closing bracket; "} " closes a set."""
 _BEHIND_STRINGS = frozenset(",:)]}; \t\r\n")
 
 
 class StringSyntax:
-    """How strings are written. mark: on both sides of one, "" for none; where there is one, words need no marks."""
+    """How strings are written. marker: delimits strings, "" for none; with one, words need no quotes."""
 
     def __init__(self, marker: str) -> None:
         self.marker = marker
@@ -32,7 +32,7 @@ class StringSyntax:
 
 
 class PythonicValueReader:
-    """One value, read into JSON; into the text that it means if it is a string."""
+    """Converts one value to JSON, or to its decoded text if it is a string."""
 
     def __init__(self, string_syntax: StringSyntax) -> None:
         self._string_marker = string_syntax.marker
@@ -42,7 +42,7 @@ class PythonicValueReader:
             PythonicValueReader._parse_start
         )
         self._closers: list[str] = []
-        self._in_key = False  # what is read is a name in an object
+        self._in_key = False  # The current value is a name in an object.
         self._needs_comma = False
         self._prefix_matcher = PrefixMatcher(())
         self._quote = ""
@@ -52,18 +52,18 @@ class PythonicValueReader:
         self._word: list[str] = []
         self._raw = ""
         self._chunks: list[str] = []
-        self._brace: int | None = None  # where in the output a `{` stands of which it is open what it begins
+        self._brace: int | None = None  # Output offset of a `{` that may still begin a set.
         self.is_string = False
 
     def read(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Read on: MORE, END behind the value, or BAD at the character that cannot stand there."""
+        """Read on: MORE, END after the value, or INVALID at the character that is not allowed."""
         status = ReadStatus.MORE
         while pos < len(text) and status is ReadStatus.MORE:
             pos, status = self._state(self, text, pos)
         return pos, status
 
     def take_output(self) -> str:
-        """What has come of it since this was last asked, and is decided."""
+        """The new output since the last call, as far as it is decided."""
         if self._brace is not None:
             return ""
         output = "".join(self._chunks)
@@ -71,7 +71,7 @@ class PythonicValueReader:
         return output
 
     def is_plain_continuation(self, text: str) -> bool:
-        """Whether this text only goes on with a string, and means itself."""
+        """Whether this text only continues a string, and passes unchanged."""
         if not self.is_string:
             return False
         if self._state is PythonicValueReader._parse_marked_string:
@@ -85,7 +85,7 @@ class PythonicValueReader:
         )
 
     def flush(self) -> None:
-        """It will not go on: what was held."""
+        """The value is truncated: release what was held back."""
         self._brace = None
         if self._state is PythonicValueReader._parse_string:
             self._append_text(self._decoder.flush())
@@ -150,7 +150,7 @@ class PythonicValueReader:
         return special.end(), ReadStatus.MORE
 
     def _behind_quote(self, text: str, at: int) -> tuple[int, ReadStatus]:
-        """A quote behind which no value can end is one of the string, which the model forgot to escape."""
+        """A quote after which no value can end is part of the string: the model forgot to escape it."""
         if text[at] not in _BEHIND_STRINGS:
             self._append_text(self._decoder.decode(self._quote))
             self._state = PythonicValueReader._parse_string
@@ -179,7 +179,7 @@ class PythonicValueReader:
         return self._end_string(pos) if self._scanner.marker else (pos, ReadStatus.MORE)
 
     def _parse_word(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """A number, a constant, or a bare string."""
+        """Read a number, a constant, or an unquoted string."""
         terminators = _KEY_TERMINATORS if self._in_key else self._word_terminators
         terminator = terminators.search(text, pos)
         end = len(text) if terminator is None else terminator.start()
@@ -196,7 +196,7 @@ class PythonicValueReader:
         return self._end_value(end)
 
     def _convert_word(self, word: str) -> str | None:
-        """What a bare word means; None if it means nothing."""
+        """The JSON of an unquoted word; None if it has none."""
         if self._in_key:
             return encode(word) if word else None
         if word in _CONSTANTS:
@@ -226,7 +226,7 @@ class PythonicValueReader:
         return pos + 1, ReadStatus.MORE
 
     def _to_set(self, at: int) -> tuple[int, ReadStatus]:
-        """What began as an object is a set: JSON has lists."""
+        """What began as an object is a set, which becomes a list in JSON."""
         assert self._brace is not None
         if self._raw:
             value, self._in_key = self._raw, False
@@ -255,7 +255,7 @@ class PythonicValueReader:
 
 
 def _convert_number(word: str) -> str | None:
-    """A number (or true, false, null) as JSON."""
+    """Convert a number (or true, false, null) to JSON."""
     try:
         decode(word)
     except ValueError:
@@ -264,7 +264,7 @@ def _convert_number(word: str) -> str | None:
 
 
 def _convert_python_number(word: str) -> str | None:
-    """`1_000`, `.5` and `+1`, which JSON does not know."""
+    """`1_000`, `.5` and `+1`, which are not valid JSON."""
     try:
         is_integer = word.lstrip("+-").replace("_", "").isdecimal()
         number = int(word) if is_integer else float(word)

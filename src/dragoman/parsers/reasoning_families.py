@@ -1,4 +1,4 @@
-"""The families of models whose reasoning is known. Data only: what a new one needs is a row."""
+"""The reasoning formats of known model families. Data only: a new family is a new row."""
 
 from __future__ import annotations
 

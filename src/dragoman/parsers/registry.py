@@ -1,7 +1,7 @@
-"""Formats by name, and the parser of one choice made of them. Knows every format, but no tokenizer and no template.
+"""Formats by name, and the parser of one choice. Knows every format, but no tokenizer and no template.
 
-A third party adds its own under the entry points group `dragoman.parsers`, named `reasoning.NAME` or `tools.NAME`:
-a callable that takes the texts of the vocabulary's added tokens and returns a ReasoningFormat or a ToolFormat.
+A third party adds formats in the entry point group `dragoman.parsers`, named `reasoning.NAME` or `tools.NAME`: a
+callable that takes the texts of the vocabulary's added tokens and returns a ReasoningFormat or a ToolFormat.
 """
 
 from __future__ import annotations
@@ -84,15 +84,18 @@ TOOL_FACTORIES: FormatFactories[ToolFormat] = MappingProxyType(
 
 
 def find_reasoning_format(name: str, added_tokens: Collection[str] = ()) -> ReasoningFormat | None:
-    """The format of this name; None for `none`. added: texts of the vocabulary's added tokens, see `is_mark` in base.
+    """The format of this name; None for `none`.
 
-    Raises ValueError, with what there is, for a name that nobody knows.
+    added_tokens: texts of the vocabulary's added tokens, see `Buffer.is_marker`.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
     """
     return None if name == NO_PARSER else _find_factory("reasoning", name, REASONING_FACTORIES)(added_tokens)
 
 
 def find_tool_format(name: str, added_tokens: Collection[str] = ()) -> ToolFormat | None:
-    """As `reasoning`, for tool calls."""
+    """As `find_reasoning_format`, for tool calls."""
     return None if name == NO_PARSER else _find_factory("tools", name, TOOL_FACTORIES)(added_tokens)
 
 
@@ -118,12 +121,12 @@ def _find_installed(kind: str) -> dict[str, EntryPoint]:
 
 
 def list_names() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the built-in formats: of reasoning, of tools."""
+    """The names of the built-in formats, for reasoning and for tools."""
     return (*REASONING_FACTORIES, NO_PARSER), (*TOOL_FACTORIES, NO_PARSER)
 
 
 def detect_formats(template_source: str, added_tokens: Collection[str] = ()) -> tuple[str | None, str | None]:
-    """What a model's chat template gives away: names for `reasoning` and `tools`, None where it gives nothing away."""
+    """Detect the formats from a chat template: names for reasoning and for tools, None where it matches none."""
     source = template_source.replace("\\", "")
     if _match_fingerprints([("harmony", HARMONY_FINGERPRINTS)], source):
         return HARMONY_REASONING_NAMES[0], HARMONY_TOOL_NAMES[0]
@@ -145,9 +148,9 @@ def _match_fingerprints(families: Iterable[tuple[str, Fingerprints]], source: st
 
 
 def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, context: ParseContext) -> Parser:
-    """The parser of one choice: reasoning first, then calls in the text that is left, if any tool is declared.
+    """The parser of one choice: reasoning first, then calls in the remaining text, if any tool is declared.
 
-    A format that is both makes one parser. Without any, everything passes through.
+    A format of both yields one parser. Without any format all events pass through.
     """
     if isinstance(tools, HarmonyFormat) and isinstance(reasoning, HarmonyFormat):
         return tools.create_parser(context)
@@ -158,7 +161,7 @@ def create_parser(reasoning: ReasoningFormat | None, tools: ToolFormat | None, c
         parsers.append(reasoning.create_parser(context))
     parses_everything = isinstance(
         tools, ResponseTemplateFormat | HarmonyFormat
-    )  # they read all of an answer, calls or not
+    )  # These parsers read the whole response, with or without calls.
     if tools is not None and id(tools) != id(reasoning) and (context.tools or parses_everything):
         parsers.append(tools.create_parser(context))
     return chain_parsers(parsers)

@@ -1,4 +1,4 @@
-"""Reasoning between two marks, `<think>...</think>`: DeepSeek-R1, Qwen3, and most open models since."""
+"""Reasoning between two markers, `<think>...</think>`: DeepSeek-R1, Qwen3, and most open models since."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from .multi_pattern import AhoCorasick
 
 
 class ThinkFormat:
-    """begin, end: the marks. after: what the template writes behind the end mark. dropped: as much of this as the model
-    writes there is not part of the answer's text. Nor is one newline behind the begin mark and one before the end mark.
+    """Format of reasoning between markers.
 
-    unopened: the model thinks even if neither the template nor the model itself has written the begin mark, so that
-    everything up to the end mark is reasoning (the first DeepSeek-R1). variants: other spellings of the marks, a begin
-    and an end each. answer: tags around the answer's text behind the thought, which are no part of it.
-    added: texts of the vocabulary's added tokens; a mark among them counts only where it is that one token.
+    begin_marker, end_marker: the markers.
+    template_suffix: what the template writes after the end marker.
+    stripped_suffix: as much of it as the model writes there is stripped, as is one newline after the begin marker and
+    one
+    before the end marker.
+    starts_implicitly: reasoning begins without a begin marker, so everything up to the end marker is reasoning (the
+    first
+    DeepSeek-R1).
+    marker_variants: other spellings of the markers, pairs of begin and end.
+    answer_tags: tags around the answer after the reasoning, which are stripped.
+    added_tokens: texts of the vocabulary's added tokens; a marker among them counts only as that single token.
     """
 
     def __init__(
@@ -57,12 +63,13 @@ class ThinkFormat:
         return AhoCorasick(list(dict.fromkeys([*ends, *("\n" + one for one in (*ends, *calls))])))
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:
-        """The prompt's tail decides where to begin: in a thought that it leaves open, behind one that it has closed,
-        or before one that may come.
+        """The prompt's tail decides the initial state: inside reasoning, after it, or before it.
 
-        calls: marks that begin a call. One of them ends the thought too, since models forget to end it (as in vLLM).
-        A thought may also speak of a mark: where the vocabulary is known it must be one token of it, else begin a line
-        or be one that nobody writes in running text.
+        calls: markers that begin a call. One of them ends the reasoning too, since models forget to end it (as in
+        vLLM).
+        Reasoning may also mention a marker: it must be a single token where the vocabulary is known, else begin a line
+        or be a
+        text that is unlikely in prose.
         """
         known = tuple(mark for mark in calls if mark in self._added or not self._added)
         parser = ThinkParser(
@@ -84,7 +91,7 @@ class ThinkFormat:
 
 
 class ThinkParser(TextParser):
-    """Before the thought, in it, behind it, and then nothing but text."""
+    """States: before the reasoning, in it, after it, and then plain text."""
 
     def __init__(
         self,
@@ -101,16 +108,16 @@ class ThinkParser(TextParser):
         self._state: Callable[[ThinkParser, str, int], int] = ThinkParser._parse_start
         self._prefix_matcher = PrefixMatcher(begin_markers)
         self._is_open = False
-        self._may_skip_newline = False  # the begin mark came last, so that a newline now belongs to it
+        self._may_skip_newline = False  # The begin marker came last, so a newline now belongs to it.
         self._search_state = 0
         self._stripped_length = 0
 
     def begin_answer(self) -> None:
-        """The prompt has already ended the thought."""
+        """The prompt has already ended the reasoning."""
         self._state = ThinkParser._parse_answer
 
     def begin_reasoning(self, *, may_skip_newline: bool) -> None:
-        """The thought is open, although the model may write its begin mark once more."""
+        """Reasoning has begun, although the model may repeat the begin marker."""
         self._is_open = True
         self._may_skip_newline = may_skip_newline
 
@@ -191,7 +198,7 @@ class ThinkParser(TextParser):
 
 
 class AnswerTagParser(TextParser):
-    """Takes the tags off an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`"""
+    """Strips the tags of an answer that begins with one: `<answer>Yes.</answer>` is `Yes.`"""
 
     def __init__(self, begin_tag: str, end_tag: str) -> None:
         super().__init__()
@@ -240,7 +247,7 @@ class AnswerTagParser(TextParser):
         return end
 
     def _parse_trailing_space(self, text: str, pos: int) -> int:
-        """White space at the very end is the template's."""
+        """White space at the very end belongs to the template."""
         if not text[pos:].isspace():
             self._state = AnswerTagParser._parse_untagged
             return self._rewind(text, pos)
@@ -263,8 +270,9 @@ class AnswerTagParser(TextParser):
 
 
 class InlineThinkFormat(ThinkFormat):
-    """Reasoning stays in the text, for clients that send it back as it came; only the begin mark, which the template
-    wrote, is put before it."""
+    """Reasoning stays in the text, for clients that send it back unchanged; the template's begin marker is
+    prepended.
+    """
 
     def create_parser(self, context: ParseContext, calls: Sequence[str] = ()) -> Parser:  # noqa: ARG002
         tail, syntax = context.prompt_tail, self.syntax

@@ -1,4 +1,4 @@
-"""What a tool declares about its parameters, one by one: for syntaxes that write arguments by name and not as JSON."""
+"""The declared parameters of a tool, one by one: for syntaxes that write arguments by name and not as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ _COMBINING_KEYWORDS = (
     *("allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames", "minProperties", "maxProperties"),
     *("dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "enum", "const"),
 )
-"""What a schema may say of an object that is more than a list of its parameters."""
+"""Keywords of an object schema that a list of parameters cannot express."""
 
 
 class Parameter(Struct, frozen=True):
-    """types: JSON types that it may have, () for any. schema: complete in itself, with what it refers to."""
+    """A parameter.
+
+    types: allowed JSON types, () for any.
+    schema: self-contained, with its definitions.
+    """
 
     name: str
     types: tuple[str, ...]
@@ -31,12 +35,16 @@ class Parameter(Struct, frozen=True):
 
     @property
     def is_string(self) -> bool:
-        """Nothing but a string, so that what is written needs no looking at."""
+        """Only a string is allowed, so its text needs no conversion."""
         return self.types == ("string",)
 
 
 class ToolParameters(Struct, frozen=True):
-    """named: in the schema's order. open: there may be others."""
+    """The parameters of a tool.
+
+    properties: in the schema's order.
+    allows_additional: other parameters are allowed.
+    """
 
     properties: tuple[Parameter, ...]
     allows_additional: bool
@@ -51,7 +59,9 @@ def build_arguments_schema(tool: Tool) -> str | None:
 
 
 def _build_input_schema(tool: CustomTool) -> str:
-    """A custom tool takes its text under `input`. A pattern holds for all of it; a grammar no schema can say."""
+    """A custom tool takes its text under `input`. A pattern applies to all of it; JSON Schema cannot express a
+    grammar.
+    """
     input_schema: dict[str, Json] = {"type": "string"}
     if tool.syntax == "regex" and tool.definition is not None:
         input_schema["pattern"] = f"^(?:{tool.definition})$"
@@ -61,7 +71,7 @@ def _build_input_schema(tool: CustomTool) -> str:
 
 
 def read_parameters(tool: Tool) -> ToolParameters:
-    """Lenient: of what is no schema nothing is known."""
+    """Read the parameters leniently: an invalid schema declares none."""
     root = _load_schema(tool)
     properties = root.get("properties")
     required = root.get("required")
@@ -75,7 +85,9 @@ def read_parameters(tool: Tool) -> ToolParameters:
 
 
 def read_enforceable_parameters(tool: Tool) -> ToolParameters:
-    """As `parameters`. Raises Unsupported where writing them by name leaves out what the schema says of the whole."""
+    """As `read_parameters`. Raises Unsupported where the schema has constraints that parameters by name cannot
+    express.
+    """
     root = _load_schema(tool)
     keyword = next((candidate for candidate in _COMBINING_KEYWORDS if candidate in root), None)
     if keyword is not None:

@@ -1,7 +1,7 @@
-"""Calls that write each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
+"""Calls with each argument between tags: `<function=f><parameter=x>1</parameter></function>`.
 
-What stands between two tags is text; the tool's schema says what it means. A string streams as it comes, and so do an
-object and an array, which are JSON; anything else is read when it is whole.
+A value is text, typed by the tool's schema. Strings stream, as do objects and arrays, which are JSON; other values are
+converted when they are complete.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from .tool_parameters import Parameter, ToolParameters, read_enforceable_paramet
 
 
 class XmlTagSyntax(Struct, frozen=True):
-    """head: behind the function's name; before it stands the frame's mark. end: closes the call.
+    """The tags of a syntax.
 
-    key: before the name of an argument. key_ends: behind it, and whether the value is then text (None: the schema
-    decides). value: a tag of its own before the value. value_end: behind it.
-    lines, inner, pad: white space where calls are enforced: behind the head and every argument, between the two tags
-    of an argument, and on both sides of a value; a newline there is never part of a value that has a pad.
+    name_suffix: follows the function's name.
+    end_tag: ends the call.
+    key_tag: precedes the name of an argument.
+    key_end_tags: follow it, and whether the value is then text (None: the schema decides).
+    value_tag: a tag before the value.
+    value_end_tag: follows the value.
+    line_break, tag_separator, value_padding: white space in enforced calls: after the name and every argument, between
+    the
+    two tags of an argument, and on both sides of a value; with padding, a newline there is never part of a value.
     """
 
     name_suffix: str
@@ -47,7 +52,7 @@ class XmlTagSyntax(Struct, frozen=True):
 
 
 class CompiledXmlTagSyntax:
-    """outer: marks that end a call although its own end was not written."""
+    """A compiled syntax. outer_markers: they end a call without its end tag."""
 
     def __init__(self, syntax: XmlTagSyntax, outer_markers: tuple[str, ...]) -> None:
         self.syntax = syntax
@@ -106,7 +111,7 @@ class CompiledXmlTagSyntax:
         )
 
     def _build_values(self, schemas: list[Schema]) -> Iterator[tuple[SyntaxPiece, ...]]:
-        """How the key may end, and what may follow then."""
+        """How the key may end, and what may follow."""
         for ending, is_text in self.syntax.key_end_tags:
             prefix, suffix = self._find_surroundings(ending)
             for schema in schemas:
@@ -141,7 +146,7 @@ class CompiledXmlTagSyntax:
 
 
 class XmlTagReader:
-    """The name, and then arguments, each a key and a value."""
+    """Reads the name, and then arguments, each a key and a value."""
 
     id: str | None = None
 
@@ -213,7 +218,7 @@ class XmlTagReader:
         return pos, self._handle_tag(self._prefix_matcher.marker)
 
     def _handle_tag(self, marker: str) -> ReadStatus:
-        """A tag between arguments: another one begins, or the call ends."""
+        """Handle a tag between arguments: another argument begins, or the call ends."""
         if marker == self._syntax.key_tag:
             self._state, self._scanner = XmlTagReader._parse_key, MarkerScanner(self._compiled.key_patterns)
             self._key.clear()
@@ -276,7 +281,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """Marks within the strings of JSON mean nothing."""
+        """Read JSON, in whose strings tags are plain text."""
         start = pos
         pos, status = self._value.read(text, pos)
         self._append_text(self._writer.write_json(text[start:pos]))
@@ -285,7 +290,7 @@ class XmlTagReader:
         return pos, ReadStatus.MORE
 
     def _parse_json_end(self, text: str, pos: int) -> tuple[int, ReadStatus]:
-        """What is not valid JSON stays as it is."""
+        """Read what follows a JSON value. Invalid JSON passes unchanged."""
         pos, rest = self._scanner.read(text, pos)
         self._append_text(self._writer.write_json(rest))
         return self._end_value(pos)
@@ -300,7 +305,7 @@ class XmlTagReader:
         return self._end_value(pos)
 
     def _append_typed_value(self, raw: str) -> None:
-        """A whole value: of a type that the schema allows if it can be, else the string that it is."""
+        """Append a complete value: converted to a type of the schema if possible, else as a string."""
         digits = match_number(raw, self._types)
         value = coerce(raw, self._types) if self._types else guess(raw)
         if digits is not None:

@@ -1,1 +1,1 @@
-"""From a canonical request to batches of canonical events, for any engine. Knows no HTTP and no dialect."""
+"""Runs canonical requests on any engine and yields batches of canonical events. Knows no HTTP and no dialect."""

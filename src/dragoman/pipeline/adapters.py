@@ -1,4 +1,6 @@
-"""The adapters (LoRA) of a model: names that clients call it by, and that its engine hears. They come and go."""
+"""The LoRA adapters of a model: names that clients select and that the engine resolves. Loaded and unloaded at run
+time.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ from ..core.errors import NotFound, RequestError
 
 
 class Adapter(Struct, frozen=True):
-    """path: where its weights lie, or would."""
+    """A LoRA adapter.
+
+    name: the model name that clients use.
+    path: directory of its weights; engines without real weights never open it.
+    """
 
     name: str
     path: str
 
 
 class Adapters:
-    """Those that are loaded now, in the order in which they came.
+    """The loaded adapters of one model, in the order in which they were loaded.
 
-    adapters: those of the beginning, which the engine has already. loader: the engine, where it has to take up their
-    weights; None for one that needs only their names.
+    adapters: those that the engine has at startup.
+    loader: the engine, where it must load the weights; None where it only needs the names.
     """
 
     def __init__(self, adapters: tuple[Adapter, ...] = (), loader: AdapterLoader | None = None) -> None:
@@ -36,8 +42,13 @@ class Adapters:
         return name in self._adapters
 
     async def load(self, adapter: Adapter, *, replace: bool = False) -> None:
-        """again: replace one of this name. Raises RequestError where there is one, as vLLM does, and for weights that
-        the engine cannot use."""
+        """Load an adapter.
+
+        replace: replace a loaded adapter of the same name.
+
+        Raises:
+            RequestError: an adapter of this name is loaded (as in vLLM), or the engine cannot use the weights.
+        """
         if adapter.name in self._adapters and not replace:
             raise RequestError(
                 f"The lora adapter '{adapter.name}' has already been loaded.", param="lora_name", code="already_loaded"
@@ -54,7 +65,7 @@ class Adapters:
 
 
 def read_adapter(text: str) -> Adapter:
-    """`NAME=PATH`, or vLLM's JSON of `name` and `path`. Raises ValueError."""
+    """Parse `NAME=PATH`, or vLLM's JSON object with `name` and `path`. Raises ValueError."""
     if text.lstrip().startswith("{"):
         return msgspec.json.decode(text, type=Adapter)
     name, separator, path = text.partition("=")

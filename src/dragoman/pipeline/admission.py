@@ -1,7 +1,7 @@
-"""May this request run on this model? Everything that can be told before a prompt is rendered.
+"""Checks whether a model can serve a request, before its prompt is rendered.
 
-What the engine cannot do is refused where the client relies on it, and otherwise named in a warning: nothing
-is ignored in silence.
+A parameter that the engine does not support is rejected where the client relies on it, and otherwise named in a
+warning: no parameter is ignored silently.
 """
 
 from __future__ import annotations
@@ -40,12 +40,16 @@ from ..core.request import (
 
 
 class CallTerms(Struct, frozen=True):
-    """What the server grants a call. answer_id: the header's id; sequences are named after it.
+    """What the server grants to one call.
 
-    new_id: makes ids of tool calls. cache_salt: keeps the prefix caches of different owners apart.
-    background: the priority is the server's own, and no wish of the client's.
-    strict: an ignored parameter is an error. max_logprobs: most alternatives a token.
-    timeout: seconds from admission after which the answer fails with EngineTimeout; None is no deadline.
+    answer_id: the response's id; sequence ids are derived from it.
+    new_id: generates tool call ids.
+    now: the time that templates see.
+    cache_salt: separates the prefix caches of different owners.
+    is_background: the server set the request's priority, not the client.
+    is_strict: an unsupported parameter is an error, not a warning.
+    max_logprobs: maximum number of alternatives per token.
+    timeout: seconds from admission until the response fails with EngineTimeout; None is no deadline.
     """
 
     answer_id: str
@@ -67,7 +71,7 @@ _CONSTRAINT_FEATURES: dict[type[Constraint], Feature] = {
 }
 
 FREE_SIZE = 1024 * 1024
-"""Characters that are always looked at closely, however small the context is."""
+"""Texts of up to this many characters are never rejected by the cheap bound, however small the context is."""
 MAX_COUNTED = 8 * 1024 * 1024
 MAX_COUNTED_MESSAGES = 20_000
 _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
@@ -76,10 +80,14 @@ _PIPELINE_PARAMETERS = frozenset({"max_tokens", "stop", "include_stop"})
 def check_request(
     request: GenerateRequest, capabilities: Capabilities, terms: CallTerms, *, renders_prompt: bool = True
 ) -> list[str]:
-    """Warnings about what will be ignored. Raises Unsupported for what the client relies on and cannot have.
+    """Return warnings about parameters that will be ignored.
 
-    rendered_here: prompts, candidates and the queue are the pipeline's and an engine of tokens' work; otherwise the
-    engine itself must say that it honours what concerns them.
+    renders_prompt: the pipeline handles prompts, candidates and the queue (engines of tokens); otherwise the engine
+    must
+    declare support for the parameters that concern them.
+
+    Raises:
+        Unsupported: the client relies on a parameter that the engine does not support.
     """
     for feature, param in _find_required_features(request):
         if feature not in capabilities.features:
@@ -136,7 +144,7 @@ def _check_logprobs(request: GenerateRequest, capabilities: Capabilities, terms:
 
 
 def _find_parameters(request: GenerateRequest) -> Iterator[str]:
-    """Names of the fields of SamplingOptions, Limits, Extras and images that were set to something of their own."""
+    """Yield the names of the fields of SamplingOptions, Limits, Extras and images that differ from their defaults."""
     yield from request.sampling.list_set_fields()
     yield from (name for name, _ in request.extras.list_items())
     defaults = GenerationLimits()
@@ -148,12 +156,12 @@ def _find_parameters(request: GenerateRequest) -> Iterator[str]:
 
 
 def _is_detailed(message: Message) -> bool:
-    """How closely an image is to be looked at was said."""
+    """Whether an image sets a level of detail."""
     return any(isinstance(part, Image) and part.detail not in (None, "auto") for part in _flatten_parts(message.parts))
 
 
 def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Iterator[str]:
-    """What else was asked for, of those who do everything themselves."""
+    """Yield the other parameters that concern engines which render the prompt themselves."""
     if request.priority and not terms.is_background:
         yield "priority"
     if request.cache_salt:
@@ -173,10 +181,14 @@ def _find_prompt_parameters(request: GenerateRequest, terms: CallTerms) -> Itera
 
 
 def check_text_length(request: GenerateRequest, limit: int, longest_token: int) -> None:
-    """A cheap bound before rendering and tokenising: `limit` tokens cannot hold more than this many bytes, and a
-    message takes a token at least. Never a false reject.
+    """Reject a prompt that is certainly too long, before it is rendered and tokenised.
 
-    Raises ContextTooLong.
+    `limit` tokens hold at most `limit * longest_token` bytes, and a message takes at least one token. There are no
+    false
+    rejections.
+
+    Raises:
+        ContextTooLong: the text cannot fit.
     """
     prompt = request.prompt
     if isinstance(prompt, Conversation):
@@ -200,7 +212,7 @@ def check_text_length(request: GenerateRequest, limit: int, longest_token: int) 
 
 
 def check_countable(prompt: Conversation | str, limit: int, longest_token: int) -> None:
-    """For what is only to be counted, and may be larger than the context. Raises RequestError."""
+    """Bound a prompt whose tokens are only counted, which may exceed the context. Raises RequestError."""
     most = max(FREE_SIZE, min(limit * longest_token, MAX_COUNTED))
     if isinstance(prompt, str):
         size, param = _estimate_size(prompt), "prompt"
@@ -220,8 +232,9 @@ def check_countable(prompt: Conversation | str, limit: int, longest_token: int) 
 
 
 def _check_arguments(prompt: Conversation, limit: int, longest_token: int) -> None:
-    """Of tools: a template writes arguments and definitions in its own way, or not at all. So there is room for
-    many that the model does not see. Raises RequestError.
+    """Bound the arguments and definitions of tools. Raises RequestError.
+
+    A template may rewrite or omit them, so the bound allows for many that never reach the model.
     """
     most = max(FREE_SIZE, limit * longest_token)
     calls = sum(len(part.arguments) for message in prompt.messages for part in message.parts if type(part) is ToolCall)
@@ -239,12 +252,12 @@ def _estimate_part_size(part: Part) -> int:
         case Text(text) | Refusal(text):
             return _estimate_size(text)
         case ToolCall() | Reasoning() | ToolResult() | Image() | Audio() | File():
-            # A template may leave past reasoning out and writes arguments in its own way.
+            # A template may omit past reasoning and may rewrite arguments, so neither counts towards a lower bound.
             return 0
 
 
 def _estimate_size(text: str) -> int:
-    """A lower bound of the text's bytes; exact counting would copy it."""
+    """A lower bound of the text's UTF-8 bytes; an exact count would copy the text."""
     return len(text)
 
 

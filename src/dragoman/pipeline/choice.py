@@ -1,4 +1,4 @@
-"""One choice on its way from raw text to canonical events: its parsers, then its stop strings."""
+"""One choice of a response, from raw text to canonical events: its parsers, then its stop strings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .stops import StopStage
 
 
 class ChoicePipeline:
-    """Raw events of one choice in, canonical ones out. Counts what usage needs."""
+    """Converts the raw events of one choice into canonical ones, and counts the tokens that usage reports."""
 
     __slots__ = ("_parser", "_stops", "has_finished", "n_reasoning_tokens", "n_tokens")
 
@@ -20,7 +20,7 @@ class ChoicePipeline:
 
     @property
     def has_matched_stop(self) -> bool:
-        """A stop string was found: the choice wants to be closed."""
+        """Whether a stop string matched, so that the choice should be closed."""
         return self._stops is not None and self._stops.matched is not None and not self.has_finished
 
     def feed(self, event: Event) -> list[Event]:

@@ -1,6 +1,6 @@
-"""Clears what is old in a conversation whose request allows it, once it is due, and counts what that saved.
+"""Clears old tool results and reasoning from a conversation, where the request allows it, and counts the tokens saved.
 
-What is counted is counted as the prompt is: by rendering the conversation without it.
+The savings are exact: the conversation is rendered again without the cleared parts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ PLACEHOLDER = Text("[old tool result cleared]")
 async def build_edited_prompt(
     backend: TokenBackend, request: GenerateRequest, terms: CallTerms
 ) -> tuple[GenerateRequest, EncodedPrompt]:
-    """The request with what is left of its conversation, and its prompt. Edits follow one another.
+    """Return the request with its edited conversation, and its prompt. Edits apply in order.
 
-    One that would save nothing is not made. Raises what `prompt_of` does.
+    An edit that would save nothing is skipped. Raises what `encode_prompt` raises.
     """
     encoded = await encode_prompt(backend, request, terms)
     prompt, applied_edits = request.prompt, encoded.applied_edits
@@ -61,7 +61,7 @@ def _is_due(edit: Edit, messages: Sequence[Message], prompt_tokens: int) -> bool
 
 
 def _apply_edit(edit: Edit, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
-    """The messages as they would be, and how many results or turns are cleared in them."""
+    """Return the edited messages, and the number of results or turns that were cleared."""
     if isinstance(edit, ClearReasoning):
         return _clear_reasoning(edit, messages)
     return _clear_results(edit, messages)
@@ -94,7 +94,7 @@ def _clear_results(edit: ClearToolResults, messages: Sequence[Message]) -> tuple
 
 
 def _clear_reasoning(edit: ClearReasoning, messages: Sequence[Message]) -> tuple[tuple[Message, ...], int]:
-    """A turn of the assistant is all that it said, and its tools, until a user speaks again."""
+    """An assistant turn is all assistant and tool messages up to the next user message."""
     turns: list[int] = []
     turn = 0
     for message in messages:
@@ -117,5 +117,5 @@ def _has_reasoning(message: Message) -> bool:
 
 
 def _replace_parts(message: Message, parts: Sequence[Part]) -> Message:
-    """A message that has nothing left says nothing: without it the turns would not alternate any more."""
+    """An empty message stays as an empty text: without it the roles would no longer alternate."""
     return msgspec.structs.replace(message, parts=tuple(parts) or (Text(""),))

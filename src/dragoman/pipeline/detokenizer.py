@@ -1,6 +1,6 @@
-"""Token ids into text: the detokeniser, and what it makes of one choice as events.
+"""Converts token ids into text, and the tokens of one choice into events.
 
-Used for every engine that makes tokens. Knows nothing of what the text means; that is the parsers' work.
+Used for every engine that generates tokens. Parsing the text is left to `parsers`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from ..core.events import Alternative, ChoiceFinished, Event, FinishReason, Text
 
 
 class VocabularyEntry(Struct, frozen=True, gc=False):
-    """What one id is. text: its characters where it holds whole ones, None where it needs its neighbours."""
+    """One entry of the vocabulary.
+
+    token: the token as it is reported.
+    data: its bytes.
+    text: its characters, where it holds whole ones; None where it depends on its neighbours.
+    """
 
     token: Token
     data: bytes
@@ -22,7 +27,7 @@ class VocabularyEntry(Struct, frozen=True, gc=False):
 
 
 class Vocabulary:
-    """What each id reads as, remembered: one a model, shared by all its choices."""
+    """Caches what each id decodes to; one per model, shared by all its choices."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -43,9 +48,9 @@ class Vocabulary:
         return VocabularyEntry(token, data, text if is_valid_utf8 else None)
 
     def find_delta(self, id: int) -> TextDelta | None:
-        """What the id says by itself, as an event of choice 0; None where it needs its neighbours or says nothing.
+        """The cached event of choice 0 for this id; None where it depends on its neighbours or has no text.
 
-        Events are values, so that one serves every answer: this is the way of nearly every token.
+        Events are immutable values, so one instance serves every response. Nearly every token takes this path.
         """
         delta = self._deltas.get(id)
         if delta is None:
@@ -56,7 +61,7 @@ class Vocabulary:
         return delta
 
     def build_token(self, id: int, score: TokenLogprob | None = None) -> Token:
-        """The token as it is reported, with what the model thought of it."""
+        """The token as it is reported, with its logprob and alternatives."""
         token = self.find_entry(id).token
         if score is None:
             return token
@@ -69,10 +74,11 @@ class Vocabulary:
 
 
 class Detokenizer:
-    """Ids in, text out, never half a character.
+    """Incremental detokenizer that never releases part of a character.
 
-    The texts joined are `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
-    unless they are in `keep` or `skip_special` is False; text that only looks like one is text.
+    The joined texts equal `bytes.decode("utf-8", "replace")` of the bytes of all ids. Special tokens add nothing,
+    unless
+    they are in `visible_ids` or `skips_special` is False; text that only looks like one is text.
     """
 
     __slots__ = ("_pending_bytes", "_skips_special", "_visible_ids", "_vocabulary")
@@ -87,7 +93,7 @@ class Detokenizer:
 
     @property
     def has_pending_bytes(self) -> bool:
-        """A character has begun and not ended."""
+        """Whether a character is incomplete."""
         return bool(self._pending_bytes)
 
     def feed(self, id: int) -> str:
@@ -103,16 +109,16 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What stands for the bytes that never became a character."""
+        """The replacement for bytes that never completed a character."""
         data, self._pending_bytes = self._pending_bytes, b""
         return data.decode("utf-8", "replace")
 
 
 class TextAssembler:
-    """The tokens of one choice in, its events out; every token rides on exactly one of them.
+    """Assembles the tokens of one choice into events; every token is attached to exactly one event.
 
-    A token rides on the event that releases the last of its text, one without text on the next event; what is then
-    left rides on ChoiceFinished.
+    A token is attached to the event that releases the last of its text; one without text to the next event; the
+    remaining ones to ChoiceFinished.
     """
 
     __slots__ = ("_choice", "_detokenizer", "_pending_tokens", "_vocabulary")
@@ -128,11 +134,11 @@ class TextAssembler:
         self._vocabulary = vocabulary
         self._choice = choice
         self._detokenizer = Detokenizer(vocabulary, visible_ids=visible_ids, skips_special=skips_special)
-        # Tokens that no event carries yet.
+        # Tokens that are not attached to an event yet.
         self._pending_tokens: list[Token] = []
 
     def feed(self, id: int, score: TokenLogprob | None = None) -> TextDelta | None:
-        """Take the next token; what it releases, if anything."""
+        """Add the next token; returns the event that it releases, if any."""
         if score is None and self._choice == 0 and not (self._pending_tokens or self._detokenizer.has_pending_bytes):
             delta = self._vocabulary.find_delta(id)
             if delta is not None:
@@ -147,9 +153,10 @@ class TextAssembler:
         kv_transfer_params: str | None = None,
         weights: tuple[WeightSpan, ...] | None = None,
     ) -> list[Event]:
-        """The end: what was held back, then ChoiceFinished with the tokens that released no text of their own.
+        """End the choice: pending text, then ChoiceFinished with the tokens that released no text.
 
-        stop: the stop token that was sampled. kv_transfer_params, weights: as in `events.ChoiceFinished`.
+        stop: the sampled stop token.
+        kv_transfer_params, weights: as in `events.ChoiceFinished`.
         """
         final_delta = self._build_delta(self._detokenizer.flush())
         tokens, self._pending_tokens = tuple(self._pending_tokens), []

@@ -1,6 +1,6 @@
-"""From texts to vectors, on any model that makes some: tokens, bounds, and the embedder. Knows no HTTP.
+"""Computes embeddings of texts on any model that has an embedder: tokenisation, limits, then the model. Knows no HTTP.
 
-A text is what its author wrote: names of control tokens in it are text.
+The texts are untrusted: names of control tokens in them are plain text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from .engine_calls import EngineCall
 from .models import EmbedderBackend, EventBackend, ScorerBackend, ServedModel, TokenBackend
 
 MAX_INLINE_CHARS = 2048
-"""Characters up to which tokenising is done on the loop: a thread's hop costs more than that."""
+"""Longest text, in characters, that is tokenised on the event loop: for these a thread switch costs more."""
 
 
 async def embed(model: ServedModel, texts: TextInputs, dimensions: int | None, normalize: bool | None) -> Embeddings:
-    """normalize: None is the model's own way. Raises RequestError for anything that the model cannot do."""
+    """Embed texts.
+
+    normalize: None is the model's default.
+
+    Raises:
+        RequestError: the model does not support the request.
+    """
     embedder, tokenizer = find_embedder(model)
     embedder.embedding_info.check_dimensions(dimensions)
     inputs = await encode_inputs(tokenizer, texts, embedder.embedding_info.max_tokens)
@@ -30,7 +36,7 @@ async def embed(model: ServedModel, texts: TextInputs, dimensions: int | None, n
 
 
 def find_embedder(model: ServedModel) -> tuple[Embedder, HfTokenizer]:
-    """Raises Unsupported where a model makes no vectors."""
+    """Find the model's embedder and tokenizer. Raises Unsupported where it has no embedder."""
     match model.backend:
         case EmbedderBackend(engine, tokenizer):
             return engine, tokenizer
@@ -50,7 +56,7 @@ def build_no_generation_error(backend: EmbedderBackend | ScorerBackend) -> Unsup
 
 
 async def encode_inputs(tokenizer: HfTokenizer, texts: TextInputs, limit: int) -> tuple[tuple[int, ...], ...]:
-    """Token ids of each input, at most `limit`. Raises ContextTooLong, RequestError for an input without tokens."""
+    """Token ids of each input, at most `limit`. Raises ContextTooLong, or RequestError for an input without tokens."""
     text_length = sum(len(text) for text in texts.inputs if isinstance(text, str))
 
     def work() -> tuple[tuple[int, ...], ...]:
@@ -86,7 +92,7 @@ def _encode_input(tokenizer: HfTokenizer, texts: TextInputs, index: int, limit: 
 
 
 def truncate_ids(ids: Sequence[int], max_ids: int, *, keep_end: bool = False) -> tuple[int, ...]:
-    """At most so many of them, of the beginning or of the end."""
+    """At most `max_ids` of the ids, from the beginning or the end."""
     if len(ids) <= max_ids:
         return tuple(ids)
     return tuple(ids[len(ids) - max_ids :] if keep_end else ids[:max_ids])

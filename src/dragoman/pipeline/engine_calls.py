@@ -1,8 +1,8 @@
-"""Calls into engines: containment of what they raise, deadlines, and the record of their progress. Knows no HTTP.
+"""Calls into engines: exception containment, deadlines and progress counters. Knows no HTTP.
 
-An engine is foreign code. What it raises ends its own request as an EngineError, also where that is no `Exception`:
-asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a meaning of their own, and would end the
-request's task without an answer, or the whole process.
+An engine may be third-party code. Whatever it raises fails its own request with EngineError, including exceptions that
+are no `Exception`: asyncio gives CancelledError, GeneratorExit, KeyboardInterrupt and SystemExit a special meaning, and
+they would end the request's task without a response, or the whole process.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSING = 10.0
-"""Seconds that an engine may take to end a request that is cancelled or over."""
+"""Seconds that an engine may take to end a cancelled or finished request."""
 
 
 class Progress:
-    """Counters of one model's generations, from which a health check tells whether its engine still does anything.
+    """Progress counters of one model's generations, by which a health check detects a stalled engine.
 
-    They are plain counts, so that a token costs no look at the clock.
+    Plain counters, so that a token does not read the clock.
     """
 
     __slots__ = ("events", "running")
 
     def __init__(self) -> None:
         self.events = 0
-        """Batches of events, starts and ends; grows for as long as anything happens."""
+        """Number of event batches, starts and ends; it grows as long as the engine makes progress."""
         self.running = 0
-        """Requests that have been given to the engine and have not ended."""
+        """Requests that were submitted to the engine and have not ended."""
 
     def begin(self) -> None:
         self.running += 1
@@ -48,10 +48,11 @@ class Progress:
 
 
 def contain(error: BaseException, task: asyncio.Task[Any] | None) -> BaseException:
-    """The exception to raise instead of one that an engine raised in `task`: itself, or an EngineError.
+    """The exception to raise instead of one that an engine raised in `task`: the same, or an EngineError.
 
-    A CancelledError that nobody requested of the task is the engine's own: one of its inner tasks was cancelled.
-    A GeneratorExit outside the task that runs comes from a coroutine that is closed, as at the end of the process.
+    A CancelledError without a cancellation of the task comes from one of the engine's inner tasks. A GeneratorExit
+    outside
+    the running task comes from a coroutine that is being closed, as at process exit.
     """
     if isinstance(error, Exception):
         return error
@@ -66,7 +67,7 @@ def _is_cancel(error: BaseException) -> bool:
 
 
 class EngineCall:
-    """A context around one call of an engine, see `contain`."""
+    """Context manager around one call of an engine, see `contain`."""
 
     __slots__ = ("_task",)
 
@@ -79,7 +80,7 @@ class EngineCall:
 
 
 async def close_stream(events: AsyncGenerator[T]) -> None:
-    """Close an engine's stream. What it raises then is only logged: the request has its end already."""
+    """Close an engine's stream. Exceptions are only logged: the request has already ended."""
     task = asyncio.current_task()
     try:
         async with asyncio.timeout(CLOSING):
@@ -93,7 +94,7 @@ async def close_stream(events: AsyncGenerator[T]) -> None:
 
 
 async def limit_time(batches: AsyncGenerator[T], seconds: float) -> AsyncGenerator[T]:
-    """The same batches, until `seconds` after the first is asked for. Raises EngineTimeout then."""
+    """Yield the same batches, until `seconds` after the first request for one; then raise EngineTimeout."""
     deadline = asyncio.get_running_loop().time() + seconds
     async with aclosing(batches):
         while True:

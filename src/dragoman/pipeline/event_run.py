@@ -1,4 +1,4 @@
-"""Runs one prompt on an engine of events: its stream passes through the same parsers and stops as any other."""
+"""Runs one prompt on an engine of events, with the same parsers and stop strings as for engines of tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .prepare import EventJob
 
 
 class EventRun:
-    """The state of one prompt's answer. `batches` may be iterated once; closing it closes the engine's stream.
+    """The state of one prompt's response. `batches` may be iterated once; closing it closes the engine's stream.
 
-    A foreign engine's stream is checked: an illegal one is that engine's failure (ProtocolError), never a
-    garbled answer.
+    A third-party engine's stream is validated: an illegal one fails with ProtocolError instead of yielding a corrupt
+    response.
     """
 
     def __init__(self, job: EventJob, progress: Progress) -> None:
@@ -59,8 +59,8 @@ class EventRun:
         out = self._handle_event(event)
         if isinstance(event, Finished):
             self._ended = True
-        elif self._was_stopped and all(strand.has_finished for strand in self._choices):
-            # The last choice met a stop string here, so the engine's own end would come too late.
+        elif self._was_stopped and all(choice.has_finished for choice in self._choices):
+            # The last choice matched a stop string, so there is no need to wait for the engine's own end.
             self._ended = True
             return [*out, Finished(self._build_usage())]
         return out
@@ -89,7 +89,7 @@ class EventRun:
         return events
 
     def _complete_usage(self, usage: Usage) -> Usage:
-        """The engine's own counts; reasoning is ours where our parser told it apart."""
+        """The engine's own counts; reasoning tokens are counted here where our parser separated the reasoning."""
         if self._was_stopped:
             return self._build_usage()
         counts_tokens = any(choice.n_tokens for choice in self._choices) or not usage.completion

@@ -1,4 +1,4 @@
-"""Which grammar binds an answer: reasoning first, then the asked-for format or calls of the declared tools."""
+"""Builds the grammar of a response: reasoning first, then the response format or calls of the declared tools."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ async def compile_grammar(
     prompt_tail: str,
     warnings: list[str],
 ) -> CompiledGrammar | None:
-    """Raises RequestError naming the schema or pattern that cannot be enforced.
+    """Compile the grammar that constrains a response; None for free text.
 
-    A schema that is not strict and has a keyword nobody can enforce is loosened to any JSON object, with a
-    warning, while the tools may be called freely.
+    A non-strict schema with a keyword that cannot be enforced is relaxed to any JSON object, with a warning, while tool
+    calls are optional.
+
+    Raises:
+        RequestError: a schema or pattern cannot be enforced; the message names it.
     """
     tools = find_callable_tools(request)
     calls = (
@@ -86,7 +89,7 @@ async def _build_calls(
 class _Composed(NamedTuple):
     """A tool with its form and the grammar of this form alone, or the error of a schema that cannot be enforced.
 
-    Without either there is nothing to compile.
+    Without form and error there is nothing to compile.
     """
 
     tool: Tool
@@ -131,7 +134,7 @@ async def _enforce(format: ToolFormat, backend: TokenBackend, made: _Composed) -
 
 
 def _build_custom_form(format: ToolFormat, tool: CustomTool, param: str, warnings: list[str]) -> CallForm:
-    """A pattern holds inside a JSON string too; how a grammar would have to be escaped there nobody can say."""
+    """The form of a custom tool. A regex also holds inside a JSON string; a grammar cannot be escaped for one."""
     if tool.syntax == "lark":
         warnings.append(f"{param}.format is not enforced: only a regex can be; the model is told of the grammar")
     return CallForm(_build_pieces(format, tool, param), param, True)
@@ -148,7 +151,10 @@ def _build_pieces(format: ToolFormat, tool: Tool, param: str) -> tuple[SyntaxPie
 def _build_reasoning_section(
     model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
 ) -> ReasoningSection | None:
-    """None where no reasoning can come: raw prompts, and templates that think only when told to, untold."""
+    """The reasoning section of the grammar.
+
+    None where no reasoning can occur: raw prompts, and templates whose reasoning is off by default and was not enabled.
+    """
     prompt = request.prompt
     if model.reasoning is None or not isinstance(prompt, Conversation):
         return None

@@ -1,4 +1,4 @@
-"""The images of a conversation, apart from what is said in it: a template knows their places and nothing else."""
+"""Separates images from a conversation: a template needs their places only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ _EMPTY_IMAGE = Image(InlineMedia(b""))
 
 
 def extract_images(conversation: Conversation, placeholder: Text | None = None) -> tuple[Conversation, list[bytes]]:
-    """The conversation with its images emptied, and what was in them, in its order.
+    """Return the conversation without image data, and the data in order.
 
-    instead: stands where each of them was. Raises Unsupported for an image that is not here.
+    placeholder: replaces each image.
+
+    Raises:
+        Unsupported: an image is given by URL and not as data.
     """
     if not any(_has_image(part) for message in conversation.messages for part in message.parts):
         return conversation, []

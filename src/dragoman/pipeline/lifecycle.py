@@ -1,6 +1,6 @@
-"""Models that come and go, and engines that die: who is here, who has to wait, who may be let go.
+"""The lifecycle of models: loading, unloading, and restarting failed engines.
 
-Knows no HTTP, and time only as a clock that is handed in. `Models` decides; a `Place` is what one model's state is.
+Knows no HTTP, and time only as an injected clock. `Models` decides; a `ModelSlot` is one model's state.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from .served_model import EmbedderBackend, EventBackend, ScorerBackend, ServedMo
 log = logging.getLogger(__name__)
 
 MIN_BACKOFF, MAX_BACKOFF = 0.5, 60.0
-"""Seconds before an engine that died, or a model that could not be loaded, is tried again; doubled each time."""
+"""Seconds before a failed engine or load is retried; doubled after each failure."""
 HEALTHY_AFTER = 60.0
-"""Seconds after which an engine that was started again counts as well."""
+"""Seconds after a restart at which an engine counts as healthy again and the backoff is reset."""
 FAILED_STOP_TIMEOUT = 10.0
-"""Seconds that an engine which died may take to clean up after itself."""
+"""Seconds that a failed engine may take to clean up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model that is loaded when somebody asks for it.
+    """A model that is loaded on demand.
 
-    load: blocking; makes the model, not started; raises DragomanError, OSError or ValueError. ttl: seconds without a
-    request after which it is let go; None is never. memory: bytes that it takes.
+    name: the name in requests.
+    load: builds the model without starting it; blocking; raises DragomanError, OSError or ValueError.
+    created: Unix seconds.
+    aliases: other names.
+    ttl: idle seconds after which it is unloaded; None is never.
+    memory: its size in bytes.
     """
 
     name: str
@@ -48,7 +52,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """What is told of a model, also while it is not loaded. abilities: words for what its clients may ask of it."""
+    """Model facts that stay available while it is not loaded.
+
+    max_model_len: prompt and answer together, in tokens.
+    capabilities: names of what clients may request of it.
+    """
 
     max_model_len: int
     capabilities: tuple[str, ...]
@@ -77,13 +85,13 @@ class ModelState(StrEnum):
     UNLOADED = "unloaded"
     LOADED = "loaded"
     DRAINING = "draining"
-    """Nobody new is let in; those who are there finish."""
+    """New requests are rejected; running ones finish."""
     FAILED = "failed"
-    """Its engine died, or it could not be loaded. It is tried again later."""
+    """The engine failed, or the model could not be loaded. It is retried later."""
 
 
 class ModelSlot:
-    """One model's place in this process. Used as a context it keeps the model from being let go."""
+    """One model's slot in this process. Entered as a context manager, it prevents the model from being unloaded."""
 
     def __init__(self, spec: ModelSpec | ServedModel, clock: Callable[[], float]) -> None:
         self.spec = spec if isinstance(spec, ModelSpec) else None
@@ -97,11 +105,11 @@ class ModelSlot:
         self.last_used = self.started_at = self.retry_at = self._progressed = clock()
         self._events_seen = 0
         self.summary = None if self.model is None else ModelSummary.from_model(self.model)
-        """Known once it has been loaded."""
+        """Known once the model has been loaded."""
 
     def __enter__(self) -> None:
         if self.state is not ModelState.LOADED:
-            # It went between being found and being used.
+            # The model was unloaded between its lookup and its use.
             raise Overloaded("The model is being unloaded; retry in a few seconds.")
         self._n_users += 1
 
@@ -112,14 +120,14 @@ class ModelSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Somebody uses it, or has waited for it and has not come back yet."""
+        """Whether a request uses the model, or has waited for it and has not resumed yet."""
         return self._n_users > 0 or self._reserved > 0
 
     async def wait_until_loaded(self, load_task: asyncio.Task[None]) -> None:
-        """For its being loaded. From then until this returns it stays."""
+        """Wait until the model is loaded. It is not unloaded before this returns."""
         self._n_waiting += 1
         try:
-            # Who goes away does not take it away from the others who wait.
+            # Cancelling one waiting request must not cancel the load for the others.
             await asyncio.shield(load_task)
         finally:
             self._n_waiting -= 1
@@ -140,17 +148,19 @@ class ModelSlot:
 
     @property
     def failed(self) -> bool:
-        """An engine of it will not become ready again by itself."""
+        """Whether an engine of the model has failed for good."""
         is_loaded = self.state in (ModelState.LOADED, ModelState.DRAINING) and self.model is not None
         return is_loaded and any(engine.health().failed for engine in self._find_engines())
 
     @property
     def retry_due(self) -> bool:
-        """It is time to try again."""
+        """Whether the backoff is over."""
         return self.state is ModelState.FAILED and self._clock() >= self.retry_at
 
     def note_progress(self) -> None:
-        """Called now and then: whether its generations have advanced since the last call. One that is held need not."""
+        """Record whether generations have advanced since the last call. Called periodically; a paused engine need
+        not advance.
+        """
         model = self.model
         if model is None:
             return
@@ -167,7 +177,7 @@ class ModelSlot:
         return self._clock() - self._progressed
 
     def acquire_model(self) -> ServedModel:
-        """The model, for a request that has come. Raises Overloaded while it is ill or not here."""
+        """Return the model for a new request. Raises Overloaded while it has failed or is not loaded."""
         if self.state is ModelState.FAILED:
             retry_after = max(1.0, self.retry_at - self._clock())
             raise Overloaded("The model's engine failed and is being restarted.", retry_after=retry_after)
@@ -177,7 +187,7 @@ class ModelSlot:
         return self.model
 
     async def load(self) -> None:
-        """Raises EngineError where that fails; it may be tried again after a pause."""
+        """Load and start the model. Raises EngineError on failure; it may be retried after the backoff."""
         assert self.spec is not None
         try:
             model = await anyio.to_thread.run_sync(self.spec.load)
@@ -198,7 +208,7 @@ class ModelSlot:
         self.started_at = self.last_used = self._clock()
 
     async def drain_and_unload(self) -> None:
-        """Waits for those who use it, then lets it go."""
+        """Wait for running requests, then unload the model."""
         await self._wait_until(lambda: not self._reserved)
         self.state = ModelState.DRAINING
         await self._wait_until(lambda: not self._n_users)
@@ -218,7 +228,7 @@ class ModelSlot:
             await engine.stop()
 
     async def stop_failed(self) -> None:
-        """Ends what its dead engine was doing: those who wait for it get their error now."""
+        """Stop the failed engine: requests that wait for it fail now."""
         log.error("%s: the engine failed", self.name)
         await self._fail_and_stop()
 
@@ -231,7 +241,7 @@ class ModelSlot:
             log.exception("%s: the engine could not be stopped", self.name)
 
     async def restart(self) -> None:
-        """Tries again. What was being loaded when it fell ill is loaded by the next request."""
+        """Restart the engine. A model that failed while it was loading is loaded by the next request."""
         if self.model is None or (self.summary is None and self.spec is not None):
             self.model, self.state = None, ModelState.UNLOADED
             return
@@ -256,9 +266,9 @@ class ModelSlot:
 
 
 class Lease(AsyncGenerator[list[Event]]):
-    """The same batches; from now on until they are over, closed or forgotten their model stays.
+    """A batch stream that prevents its model from being unloaded until it ends, is closed or is garbage-collected.
 
-    A generator would hold nothing before its first step, and nothing ever if it is dropped before that.
+    A generator function would hold nothing before its first step, and nothing at all if it is dropped before that.
     """
 
     def __init__(self, usage_guard: AbstractContextManager[None], batches: AsyncGenerator[list[Event]]) -> None:
@@ -273,7 +283,7 @@ class Lease(AsyncGenerator[list[Event]]):
         return await self._advance(self._batches.athrow(*exception))
 
     async def aclose(self) -> None:
-        """Also when it is over already, which the inherited one takes for a generator that goes on."""
+        """Close the stream, also when it has ended already, which the inherited `aclose` does not expect."""
         try:
             await self._batches.aclose()
         finally:

@@ -1,4 +1,4 @@
-"""Several prompts as one answer, and several candidates as their best: streams of events in, one out."""
+"""Merges the event streams of several prompts into one response, and selects the best of several candidates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ Batches = AsyncGenerator[list[Event]]
 
 
 class _PromptEnd:
-    """One prompt is done, or has failed."""
+    """One prompt has ended; error: why it failed."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
 
 def merge_prompts(prompts: Sequence[Batches]) -> Batches:
-    """Prompt p's choice i becomes choice p * n + i. `Started` comes when all prompts have started."""
+    """Merge prompts: choice i of prompt p becomes choice p * n + i. `Started` is sent once all prompts have
+    started.
+    """
     return prompts[0] if len(prompts) == 1 else _merge_concurrently(prompts)
 
 
@@ -74,7 +76,7 @@ async def _read_merged(queue: OutputQueue[tuple[int, list[Event] | _PromptEnd]],
 
 
 class _MergeState:
-    """Who has started, and the sums."""
+    """The prompts that have started, and the summed usage."""
 
     def __init__(self, prompts: int) -> None:
         self.n_running = prompts
@@ -128,15 +130,15 @@ class _MergeState:
 
 
 def _sum_known(counts: Sequence[int | None]) -> int | None:
-    """A sum with an unknown part is unknown."""
+    """The sum, or None if one count is unknown."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if len(known_counts) == len(counts) else None
 
 
 async def select_best(batches: Batches, n_best: int) -> Batches:
-    """Of all candidates the `keep` most likely ones a token, best first (OpenAI's best_of). Needs logprobs.
+    """Select the `n_best` candidates with the highest mean logprob, best first (OpenAI's best_of). Needs logprobs.
 
-    Nothing can be said before every candidate is complete; usage counts all of them.
+    No output is possible before every candidate is complete; usage counts all of them.
     """
     started, prompts, finished = Started(0), list[Event](), Finished(Usage(0, 0))
     candidate_events: dict[int, list[Event]] = {}

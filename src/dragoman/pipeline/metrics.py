@@ -1,6 +1,6 @@
-"""Counts what a model's requests become, for engines that do not count for themselves. Knows no HTTP.
+"""Counts requests and tokens per model, for engines that have no counters of their own. Knows no HTTP.
 
-Once a batch of events and not once a token: it sees when something was said, and how many tokens that had.
+It runs once per batch of events, not once per token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core.metrics import EngineStats
 from .models import Models, ServedModel
 
 Clock = Callable[[], float]
-"""Seconds; never goes back."""
+"""Seconds; monotonic."""
 
 
 class ModelMetrics:
@@ -26,15 +26,15 @@ class ModelMetrics:
         self._stats_by_model: dict[str, EngineStats] = {}
 
     def start_request(self, model: ServedModel) -> RequestMetrics | None:
-        """For one prompt that comes now; None where the engine counts it."""
+        """Start counting one prompt; None where the engine counts it."""
         return None if model.stats_source is not None else RequestMetrics(self._find_stats(model), self._clock)
 
     def _find_stats(self, model: ServedModel) -> EngineStats:
-        """They outlive the model where that is let go and comes back."""
+        """The counters of a model, which persist while it is unloaded."""
         return self._stats_by_model.setdefault(model.name, EngineStats())
 
     def __iter__(self) -> Iterator[tuple[ServedModel, Sequence[EngineStats]]]:
-        """Every model with the counters of its cores, as of now."""
+        """Every model with the current counters of its cores."""
         for model in self._models:
             if model.stats_source is not None:
                 yield model, model.stats_source.stats()
@@ -45,7 +45,9 @@ class ModelMetrics:
 
 
 class RequestMetrics:
-    """One prompt's answer, as a context around its batches: how it is left tells how it ended."""
+    """The metrics of one prompt's response: a context manager around its batches, whose exit determines the
+    outcome.
+    """
 
     __slots__ = (
         "_arrival_time",
@@ -68,7 +70,7 @@ class RequestMetrics:
     def observe_batch(self, events: list[Event]) -> None:
         count = 0
         for event in events:
-            if type(event) is TextDelta:  # nearly always
+            if type(event) is TextDelta:  # The common case.
                 count += len(event.tokens)
             else:
                 count += len(get_answer_tokens(event))
@@ -101,7 +103,7 @@ class RequestMetrics:
             case ChoiceFinished(_, reason):
                 self._open_choices -= 1
                 if not self._open_choices:
-                    # Once a request, as the histograms beside it count. The choice that ends last gives the reason.
+                    # Counted once per request, like the histograms. The choice that ends last gives the reason.
                     stats.record_finish(reason)
             case _:
                 pass
@@ -125,7 +127,7 @@ class RequestMetrics:
 
 
 async def measure(batches: AsyncGenerator[list[Event]], metrics: RequestMetrics) -> AsyncGenerator[list[Event]]:
-    """The same batches. Closing it closes them."""
+    """Yield the same batches and count them. Closing it closes them."""
     observe = metrics.observe_batch
     with metrics:
         async with aclosing(batches):

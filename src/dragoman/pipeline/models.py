@@ -1,4 +1,4 @@
-"""All models of this process: found by their names, loaded when they are asked for, looked after while here."""
+"""All models of this process: looked up by name, loaded on demand, monitored while loaded."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.25
-"""Seconds between two looks at each engine."""
+"""Seconds between two health checks of each engine."""
 
 
 class Models:
-    """In the order in which they are listed; the first is the default.
+    """The served models, in listing order; the first is the default.
 
-    A ServedModel is here from `start` to `stop`; an Offer while it is used. memory: bytes that all offers together
-    may take; None is no bound. Names may hold `*` and `?`: such an alias stands for all names that fit it.
+    served: a ServedModel is loaded from `start` to `stop`, a ModelSpec on demand.
+    memory: bytes that all models on demand together may take; None is no limit.
+
+    Names may contain `*` and `?`: such an alias matches names by pattern.
     """
 
     def __init__(
@@ -57,16 +59,16 @@ class Models:
         self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self.is_closed = False
-        """Nothing new is let in: the process is about to end."""
+        """New requests are rejected: the process shuts down."""
         self._poll_tasks: list[asyncio.Task[None]] = []
 
     def __iter__(self) -> Iterator[ServedModel]:
-        """Those that are loaded."""
+        """The loaded models."""
         return (slot.model for slot in self._slots if slot.model is not None)
 
     @property
     def slots(self) -> tuple[ModelSlot, ...]:
-        """All of them, loaded or not."""
+        """All models, loaded or not."""
         return self._slots
 
     @property
@@ -75,7 +77,7 @@ class Models:
         return self._slots[0].name if len(self._slots) == 1 else None
 
     def find_slot(self, name: str) -> ModelSlot:
-        """Raises ModelNotFound."""
+        """Find a model by name, alias or adapter. Raises ModelNotFound."""
         slot = self._by_name.get(name) or self._find_adapter_slot(name)
         if slot is None:
             slot = next((slot for pattern, slot in self._patterns if fnmatchcase(name, pattern)), None)
@@ -89,20 +91,20 @@ class Models:
         return slot
 
     def _find_adapter_slot(self, name: str) -> ModelSlot | None:
-        """Where an adapter of this name is loaded."""
+        """The slot of the model for which an adapter of this name is loaded."""
         loaded_slots = ((slot, slot.model) for slot in self._slots if slot.model is not None)
         return next(
             (slot for slot, model in loaded_slots if model.adapters is not None and name in model.adapters), None
         )
 
     def find_loaded(self, name: str) -> ServedModel:
-        """One that is loaded. Raises ModelNotFound, and Overloaded where it is not here now."""
+        """Return a loaded model. Raises ModelNotFound, or Overloaded where it is not loaded now."""
         return self.find_slot(name).acquire_model()
 
     async def load_and_find(self, name: str) -> ServedModel:
-        """The model, which is loaded first where it is not. Raises ModelNotFound, Overloaded, EngineError.
+        """Return the model, after loading it if necessary. Raises ModelNotFound, Overloaded, EngineError.
 
-        Unless it is held (`admit` does that) it may be let go as soon as the caller waits for anything.
+        Unless a lease is taken (as `admit` does) the model may be unloaded at the caller's next await.
         """
         slot = self.find_slot(name)
         if self.is_closed:
@@ -117,7 +119,7 @@ class Models:
         return slot.acquire_model()
 
     async def load_adapter(self, base: ServedModel, adapter: Adapter, *, replace: bool = False) -> None:
-        """Raises RequestError for a name that something else has, and where the engine takes none, or not this one."""
+        """Load an adapter. Raises RequestError where the name is in use, or the engine does not accept the adapter."""
         if base.adapters is None:
             raise RequestError("This model's engine does not support adapters.", param="base_model_name")
         if adapter.name in self._by_name:
@@ -125,7 +127,7 @@ class Models:
         await base.adapters.load(adapter, replace=replace)
 
     def unload_adapter(self, name: str) -> None:
-        """Raises NotFound."""
+        """Unload an adapter. Raises NotFound."""
         self.find_loaded(name)
         for model in self:
             if model.adapters is not None and name in model.adapters:
@@ -140,7 +142,7 @@ class Models:
         self._poll_tasks = [asyncio.create_task(self._poll_forever(slot)) for slot in self._slots]
 
     def close(self) -> None:
-        """What is here goes on; for all else there is no model any more. It cannot be opened again."""
+        """Reject new requests for good; loaded models finish theirs."""
         self.is_closed = True
 
     async def stop(self) -> None:
@@ -152,7 +154,7 @@ class Models:
             await slot.stop()
 
     async def poll(self, slot: ModelSlot) -> None:
-        """One look: a dead engine's work is ended and the engine started again later; who is not asked for goes."""
+        """One health check: stop a failed engine's work and schedule its restart; unload an idle model."""
         slot.note_progress()
         if slot.failed:
             await slot.stop_failed()
@@ -172,7 +174,7 @@ class Models:
             except BaseException as error:
                 if not isinstance(error, Exception) and contain(error, task) is error:
                     raise
-                # Whatever it was, the next look must come.
+                # The poll loop must survive any error of one check.
                 log.exception("monitoring %s failed", slot.name)
 
     async def _load_slot(self, slot: ModelSlot) -> None:
@@ -182,7 +184,7 @@ class Models:
                 await slot.load()
 
     async def _evict_for(self, new_slot: ModelSlot) -> None:
-        """Lets go of the one that was used longest ago, and of more if needed; one that is used finishes first."""
+        """Unload least recently used models until the new one fits; running requests finish first."""
         memory_limit = self._memory
         required = 0 if new_slot.spec is None else new_slot.spec.memory
         if memory_limit is None:
@@ -196,7 +198,7 @@ class Models:
             await min(candidates, key=lambda slot: (slot.is_busy, slot.last_used)).drain_and_unload()
 
     def _finish_load(self, name: str, task: asyncio.Task[None]) -> None:
-        """Also where nobody waits any more its error has been seen."""
+        """Retrieve the task's exception, also where no request waits for it any more."""
         del self._loads[name]
         if not task.cancelled():
             task.exception()

@@ -1,4 +1,4 @@
-"""Where an engine's outputs wait for their one reader: a list and one wake-up, no queue per token."""
+"""Queue between an engine and its single consumer: a list and one wake-up, no asyncio.Queue operation per token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ T = TypeVar("T")
 
 
 class OutputQueue(Generic[T]):
-    """Made, filled and emptied on one event loop. Bounded by the sender: an answer has at most max_tokens outputs."""
+    """Outputs of one request. Created, filled and emptied on one event loop.
+
+    Bounded by the producer: a response has at most max_tokens outputs.
+    """
 
     __slots__ = ("_items", "_loop", "_waiter")
 
@@ -25,13 +28,13 @@ class OutputQueue(Generic[T]):
             waiter.set_result(None)
 
     def wait_for_items(self) -> asyncio.Future[None]:
-        """Done when there is something to take. A future and no coroutine: it is awaited once a token."""
+        """A future that is done when the queue has items. No coroutine: it is awaited once per token."""
         self._waiter = self._loop.create_future()
         if self._items:
             self._waiter.set_result(None)
         return self._waiter
 
     def take_all(self) -> list[T]:
-        """Everything that has come since the last time."""
+        """All items since the last call."""
         items, self._items = self._items, []
         return items

@@ -1,4 +1,4 @@
-"""Makes a job of a request: the prompt's ids, where it ends, what it may say, and how to read what it says."""
+"""Builds a job from a request: the prompt's ids, the limits, the sampling, the grammar and the parsers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ NO_IDS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class TokenJob:
-    """One prompt for an engine of tokens; a TokenRequest and a strand for each choice, all with the same prompt.
+    """One prompt for an engine of tokens: a TokenRequest and a ChoicePipeline per choice, all with the same prompt.
 
-    nothing_to_say: max_tokens was 0. keep: control tokens whose text the parsers need. edited: as in `Started`.
+    queue_budget: bounds the tokens that wait for the engine.
+    generates_nothing: max_tokens is 0.
+    visible_control_ids: control tokens whose text the parsers need.
+    applied_edits: as in `Started`.
     """
 
     engine: TokenEngine
@@ -55,13 +58,17 @@ class TokenJob:
 
     @property
     def scores_prompt(self) -> bool:
-        """The prompt's logprobs are asked for, once, with the first choice."""
+        """Whether prompt logprobs are needed; they are computed once, with the first choice."""
         return self.requests[0].prompt_logprobs is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EventJob:
-    """One prompt for an engine of events. parses: a parser of ours tells reasoning from its text."""
+    """One prompt for an engine of events.
+
+    parses_reasoning: a parser of ours separates reasoning from the text.
+    build_choice: builds the pipeline of a choice.
+    """
 
     engine: Engine
     request: GenerateRequest
@@ -75,9 +82,12 @@ Job = TokenJob | EventJob
 async def prepare_job(
     model: ServedModel, request: GenerateRequest, terms: CallTerms, index: int = 0
 ) -> tuple[Job, list[str]]:
-    """The job, and warnings for the client. index: of this prompt within its call.
+    """Return the job, and warnings for the client. Nothing has reached the engine yet.
 
-    Raises RequestError and its children; nothing has reached the engine then.
+    index: of this prompt within its call.
+
+    Raises:
+        RequestError: the request cannot be served.
     """
     backend = model.backend
     if isinstance(backend, EmbedderBackend | ScorerBackend):
@@ -129,15 +139,15 @@ def _build_event_job(model: ServedModel, engine: Engine, request: GenerateReques
     tools = None if capabilities.native_tools else model.tools
     context = ParseContext("", find_callable_tools(request), terms.new_id)
 
-    def strand(choice: int) -> ChoicePipeline:
+    def build_choice(choice: int) -> ChoicePipeline:
         parser = registry.create_parser(reasoning, tools, context) if reasoning or tools else None
         return ChoicePipeline(parser, None if "stop" in capabilities.parameters else _build_stop_stage(request, choice))
 
-    return EventJob(engine, _apply_cache_salt(request, capabilities, terms), reasoning is not None, strand)
+    return EventJob(engine, _apply_cache_salt(request, capabilities, terms), reasoning is not None, build_choice)
 
 
 def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, terms: CallTerms) -> GenerateRequest:
-    """Different owners share no prefix cache, wherever it is. The salt tells nobody there who they are."""
+    """Add the owner's cache salt, so that owners never share a prefix cache. The salt does not identify the owner."""
     if not terms.cache_salt or "cache_salt" not in capabilities.parameters:
         return request
     salt = hashlib.sha256(f"{terms.cache_salt}\n{request.cache_salt}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -145,7 +155,7 @@ def _apply_cache_salt(request: GenerateRequest, capabilities: Capabilities, term
 
 
 def _find_stops(request: GenerateRequest) -> tuple[str, ...]:
-    """A stop string never cuts the JSON that was asked for."""
+    """The stop strings of the request; none for structured output, so that JSON is never cut."""
     return () if isinstance(request.constraint, JsonObject | JsonSchema) else request.limits.stop
 
 
@@ -156,7 +166,7 @@ def _build_stop_stage(request: GenerateRequest, choice: int) -> StopStage | None
 
 @dataclass(frozen=True, slots=True)
 class _TokenPreparation:
-    """The steps from a request to a TokenJob, in the order in which `job` takes them."""
+    """The steps from a request to a TokenJob, in the order in which `build_job` runs them."""
 
     model: ServedModel
     backend: TokenBackend
@@ -197,7 +207,7 @@ class _TokenPreparation:
         )
 
     def _limit_max_tokens(self, prompt: int) -> int:
-        """Tokens that the answer may have. Raises ContextTooLong if not even one fits."""
+        """The maximum number of tokens to generate. Raises ContextTooLong if not even one fits."""
         limit, requested = self.model.max_model_len, self.request.limits.max_tokens
         available = limit - prompt
         if available < (0 if requested == 0 else 1):
@@ -225,7 +235,7 @@ class _TokenPreparation:
     ) -> tuple[TokenRequest, ...]:
         request, limits = self.request, self.request.limits
         candidates = max(request.choices, request.best_of or 0)
-        # Candidates are compared by likelihood, so that they need logprobs even if the client does not.
+        # best_of ranks candidates by likelihood, so it needs logprobs even if the client does not.
         logprobs = 0 if request.logprobs is None and candidates > request.choices else request.logprobs
         first = TokenRequest(
             id=f"{self.terms.answer_id}-{self.index}-0",
@@ -252,7 +262,7 @@ class _TokenPreparation:
         return () if vision is None or not encoded.images else vision.locate(encoded.ids, encoded.images)
 
     def _select_extras(self) -> tuple[tuple[str, str], ...]:
-        """What the engine honours: of the others `check` has said that they are ignored."""
+        """The extras that the engine supports; `check_request` has warned about the others."""
         supported = self.model.capabilities.parameters
         return tuple((name, value) for name, value in self.request.extras.list_items() if name in supported)
 
@@ -262,7 +272,7 @@ class _TokenPreparation:
         return eos.union(limits.stop_token_ids) if limits.stop_token_ids else eos
 
     def _build_candidate(self, first: TokenRequest, choice: int, grammar: CompiledGrammar | None) -> TokenRequest:
-        """Choice k of a seeded request has the seed plus k, as in vLLM: choice 0 says what it says alone."""
+        """The request of one choice. Choice k of a seeded request uses seed + k, as in vLLM."""
         seed = first.sampling.seed
         return msgspec.structs.replace(
             first,

@@ -1,6 +1,6 @@
-"""The prompt as the model sees it: rendered by the chat template, tokenised, truncated where that was asked for.
+"""Encodes the prompt: rendered by the chat template, tokenised, and truncated where the request asks for it.
 
-Large prompts are worked on in a thread: the event loop serves others meanwhile.
+Large prompts are encoded in a thread, so that the event loop stays responsive.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from .models import TokenBackend
 T = TypeVar("T")
 
 MAX_INLINE_CHARS = 4096
-"""Characters up to which the work is done on the loop: a thread's hop costs more than that."""
+"""Longest prompt, in characters, that is encoded on the event loop: for these a thread switch costs more."""
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True):
-    """ids: at least one. tail: see ParseContext. ignored: what the client told the template in vain.
+    """An encoded prompt.
 
-    dropped: how many messages were left out, see `fitting`. edited: see `editing`. images: in their order, made ready
-    but not placed.
+    ids: the token ids, at least one.
+    text: the rendered text.
+    prompt_tail: see ParseContext.
+    ignored_options: template options of the request that the template does not read.
+    n_dropped: number of messages left out, see `truncation`.
+    images: in order, preprocessed but not yet placed.
+    applied_edits: see `context_edits`.
     """
 
     ids: tuple[int, ...]
@@ -44,7 +49,11 @@ class EncodedPrompt(msgspec.Struct, frozen=True):
 
 
 async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: CallTerms) -> EncodedPrompt:
-    """Raises RequestError for ids outside the vocabulary, an empty prompt, a template that refuses."""
+    """Encode the prompt.
+
+    Raises:
+        RequestError: an id is outside the vocabulary, the prompt is empty, or the template rejects it.
+    """
     prompt = request.prompt
     if isinstance(prompt, tuple):
         check_ids(backend, prompt, "prompt")
@@ -60,13 +69,13 @@ async def encode_prompt(backend: TokenBackend, request: GenerateRequest, terms: 
 
 
 def add_special_tokens(backend: TokenBackend, ids: tuple[int, ...]) -> tuple[int, ...]:
-    """On top of what a chat template has written, what the tokenizer itself puts around a text (vLLM)."""
+    """Add the tokenizer's own special tokens to a rendered chat prompt, as vLLM's `add_special_tokens` does."""
     wrapping = backend.tokenizer.wrapping
     return (*wrapping.prefix, *ids, *wrapping.suffix)
 
 
 def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:
-    """Raises RequestError for an id that is not in the vocabulary."""
+    """Raise RequestError for an id that is not in the vocabulary."""
     size = backend.tokenizer.vocab_size
     invalid_id = next((id for id in ids if not 0 <= id < size), None)
     if invalid_id is not None:
@@ -74,7 +83,7 @@ def check_ids(backend: TokenBackend, ids: tuple[int, ...], param: str) -> None:
 
 
 async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: bool) -> list[int]:
-    """A raw prompt's ids. Its author is the client, who may write control tokens in it."""
+    """The ids of a raw prompt. Its author is the client, who may write control tokens in it."""
     encode_ids = backend.tokenizer.encode
     return await _run_off_loop(len(text), lambda: encode_ids(text, special=True, add_special_tokens=add_special_tokens))
 
@@ -82,10 +91,11 @@ async def encode_text(backend: TokenBackend, text: str, *, add_special_tokens: b
 async def render_conversation(
     backend: TokenBackend, conversation: Conversation, terms: CallTerms
 ) -> tuple[Rendered, tuple[PreparedImage, ...]]:
-    """With its images, as the model will see them.
+    """Render a conversation and preprocess its images.
 
-    Raises RequestError where the template refuses, or an image cannot be decoded, Unsupported where there is no
-    template.
+    Raises:
+        RequestError: the template rejects the conversation, or an image cannot be decoded.
+        Unsupported: there is no template.
     """
     visible_tools = () if conversation.tool_choice.mode == "none" else None
     conversation, images = _extract_images(backend.vision, conversation)
@@ -99,7 +109,7 @@ async def render_conversation(
         prepared = _apply_effort(renderer, conversation)
         return renderer.render(prepared, now=terms.now, tools=visible_tools, placeholders=placeholders), read_images
 
-    # Images have to be decoded.
+    # Decoding images blocks, so it runs in a thread.
     return await _run_off_loop(MAX_INLINE_CHARS + 1 if images else _estimate_size(conversation), work)
 
 
@@ -111,7 +121,7 @@ async def _render_untrusted(
     terms: CallTerms,
     shown: tuple[Tool, ...] | None,
 ) -> tuple[Rendered, tuple[PreparedImage, ...]]:
-    """With the template that the request brought along, which runs in a process of its own."""
+    """Render with the template in the request, in a worker process."""
     base, templates = _model_renderer(backend), backend.request_templates
     if templates is None:
         raise Unsupported(
@@ -141,7 +151,7 @@ def _read_images(
 
 
 def _apply_effort(renderer: Renderer, conversation: Conversation) -> Conversation:
-    """A template that has a switch and no degrees thinks when any effort is asked for."""
+    """Enable thinking for any effort where the template has a switch but no levels."""
     reasoning, features = conversation.reasoning, renderer.template.features
     if reasoning.effort is None or features.supports_reasoning_effort or not features.supports_thinking:
         return conversation
@@ -161,7 +171,7 @@ def _model_renderer(backend: TokenBackend) -> Renderer:
 
 
 def _estimate_size(conversation: Conversation) -> int:
-    """About how many characters the prompt will have; stops counting once they are many."""
+    """Estimate the prompt's characters; stops counting once the estimate is large enough to need a thread."""
     size = sum(len(msgspec.json.encode(tool)) for tool in conversation.tools)
     for message in conversation.messages:
         if size > MAX_INLINE_CHARS:
@@ -171,7 +181,7 @@ def _estimate_size(conversation: Conversation) -> int:
 
 
 def truncate_prompt(encoded: EncodedPrompt, request: GenerateRequest, limit: int) -> EncodedPrompt:
-    """Only the last tokens, as many as the client asked for; -1 are as many as leave room for the answer."""
+    """Keep only the last tokens: as many as the request sets, or with -1 as many as leave room for the answer."""
     max_ids = request.limits.truncate_prompt
     if max_ids is None:
         return encoded

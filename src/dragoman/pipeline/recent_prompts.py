@@ -1,4 +1,4 @@
-"""The last prompts of each owner, so that a new one can be compared with them. Bounded; nothing is written anywhere."""
+"""The recent prompts of each owner, for comparison with a new one. Bounded and in memory only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ Prompt = tuple[int, ...]
 
 
 class RecentPrompts:
-    """owners: whose prompts are kept, those who asked last. each: prompts of an owner and model. tokens: of a prompt
-    that is kept at all.
+    """An LRU cache of prompts.
+
+    max_owners: owners whose prompts are cached; the least recently active one is evicted.
+    max_prompts: prompts per owner and model.
+    max_tokens: longest prompt that is cached, in tokens.
     """
 
     def __init__(self, max_owners: int = 64, max_prompts: int = 8, max_tokens: int = 131_072) -> None:
@@ -27,13 +30,15 @@ class RecentPrompts:
             self._prompts.popitem(last=False)
 
     def find_closest(self, owner: str, model: str, prompt: Prompt) -> Prompt | None:
-        """Of this owner's prompts the one that shares the longest beginning; of equals the latest."""
+        """This owner's prompt with the longest common prefix; the latest of equals."""
         candidates: Iterable[Prompt] = reversed(self._prompts.get((owner, model), ()))
         return max(candidates, key=lambda candidate: count_common_prefix(candidate, prompt), default=None)
 
 
 def count_common_prefix(first: Prompt, second: Prompt) -> int:
-    """How many tokens at the beginning are the same. Halving compares whole slices, which costs no loop."""
+    """Length of the common prefix. Binary search over slices: comparing slices runs in C, unlike a loop over
+    tokens.
+    """
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The way in: a call's requests on a model become one stream of batches of events."""
+"""Entry point: runs the requests of a call on a model and merges them into one stream of event batches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from .token_run import TokenRun
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRun:
-    """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it is cancelling.
+    """An admitted call. Nothing has reached the engine until `batches` is iterated; closing it cancels the call.
 
-    admitted: nothing but overload or a failure can refuse it any more, so that headers need not wait long.
-    opening: the ids of the first prompt that an answer goes on from, see `prompts.spelling`; None where the engine
-    tells no ids.
-    jobs: what was made of each prompt.
+    batches: the events.
+    warnings: for the client.
+    is_admitted: only overload or a failure can still reject the call, so that response headers need not wait long.
+    resume_ids: ids of the first prompt since its last control token, see `prompts.token_replay`; None where the engine
+    reports no ids.
+    jobs: one per prompt.
     """
 
     batches: AsyncGenerator[list[Event]]
@@ -39,9 +41,13 @@ class AdmittedRun:
 async def admit(
     model: ServedModel, requests: Sequence[GenerateRequest], terms: CallTerms, metrics: ModelMetrics | None = None
 ) -> AdmittedRun:
-    """requests: one a prompt. meters: where they are counted, if anywhere.
+    """Admit a call.
 
-    Raises RequestError for anything that can be told before the engine is asked.
+    requests: one per prompt.
+    metrics: counts the requests; None for no metrics.
+
+    Raises:
+        RequestError: the call is rejected before the engine is involved.
     """
     request_metrics = [None if metrics is None else metrics.start_request(model) for _ in requests]
     with model.keep_loaded():

@@ -1,4 +1,4 @@
-"""How the next token is chosen: what was asked for over the model's defaults, checked against its vocabulary."""
+"""Builds the sampling parameters: the request's over the model's defaults, checked against the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .prompt_encoding import check_ids
 
 
 def find_callable_tools(request: GenerateRequest) -> tuple[Tool, ...]:
-    """The tools that this answer may call."""
+    """The tools that this response may call."""
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.tool_choice.mode == "none":
         return ()
@@ -31,13 +31,13 @@ def build_sampling(model: ServedModel, backend: TokenBackend, request: GenerateR
 
 
 def _encode_bad_word(backend: TokenBackend, word: str) -> set[tuple[int, ...]]:
-    """A word begins a text or stands behind a space; as in vLLM, both are banned."""
+    """A word may start a text or follow a space; both token sequences are banned, as in vLLM."""
     encodings = {tuple(backend.tokenizer.encode(prefix + word.lstrip(), special=False)) for prefix in ("", " ")}
     return encodings - {()}
 
 
 def _find_banned_openers(model: ServedModel, backend: TokenBackend, request: GenerateRequest) -> list[tuple[int]]:
-    """Where no tool may be called no call may begin either: tool_choice none is enforced, not hoped for."""
+    """The tokens that open a call, banned where no tool may be called: this enforces tool_choice `none`."""
     if model.tools is None or not isinstance(request.prompt, Conversation) or find_callable_tools(request):
         return []
     special = backend.tokenizer.special_tokens
@@ -47,7 +47,7 @@ def _find_banned_openers(model: ServedModel, backend: TokenBackend, request: Gen
 def build_reasoning_budget(
     model: ServedModel, backend: TokenBackend, request: GenerateRequest, prompt_tail: str
 ) -> ReasoningBudget | None:
-    """The budget of reasoning tokens, where one was given. Raises Unsupported for a model that does not reason."""
+    """The budget of reasoning tokens, where the request sets one. Raises Unsupported for a model without reasoning."""
     prompt = request.prompt
     if not isinstance(prompt, Conversation) or prompt.reasoning.budget is None:
         return None
@@ -61,5 +61,5 @@ def build_reasoning_budget(
 
 
 def ends_in_reasoning(syntax: ReasoningSyntax, prompt_tail: str) -> bool:
-    """Whether the prompt ends within a thought."""
+    """Whether the prompt ends inside reasoning."""
     return prompt_tail.rfind(syntax.begin) > prompt_tail.rfind(syntax.end)

@@ -1,4 +1,4 @@
-"""How close are two texts? A cross-encoder reads both at once; of two vectors it is the cosine. Knows no HTTP."""
+"""Scores the similarity of texts: with a cross-encoder, or as the cosine of embeddings. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 async def score_pairs(model: ServedModel, request: TextPairs) -> RelevanceScores:
-    """Raises RequestError for anything that the model cannot do."""
+    """Score pairs of texts. Raises RequestError where the model does not support the request."""
     if isinstance(model.backend, ScorerBackend):
         return await _score_with_cross_encoder(model.backend, model.name, request)
     return await _score_with_embeddings(model, request)
@@ -33,7 +33,7 @@ async def _score_with_cross_encoder(backend: ScorerBackend, name: str, request: 
 
 
 async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> RelevanceScores:
-    """Each text is read once, however many it is compared with."""
+    """Score by embeddings; each text is embedded once, however many pairs it is in."""
     embedder, tokenizer = find_embedder(model)
     if request.activation is not None:
         raise Unsupported(
@@ -47,7 +47,7 @@ async def _score_with_embeddings(model: ServedModel, request: TextPairs) -> Rele
 
 
 def _compute_cosines(embeddings: Embeddings, n_queries: int) -> RelevanceScores:
-    """The first so many vectors are queries."""
+    """Cosines of the first `n_queries` embeddings with the others."""
     vectors = np.frombuffer(b"".join(embeddings.vectors), "<f4").reshape(-1, embeddings.dimensions).astype(np.float64)
     products = np.vecdot(vectors[n_queries:], vectors[:n_queries])
     return RelevanceScores(tuple(products.tolist()), embeddings.prompt_tokens)
@@ -95,7 +95,7 @@ def _encode_pairs(tokenizer: HfTokenizer, request: TextPairs, limit: int) -> tup
 
 
 def _subtract_tokens(limit: int, used: int) -> int:
-    """Tokens that are left for a text. Raises RequestError where there are none."""
+    """Tokens that remain for a text. Raises RequestError where there are none."""
     if limit <= used:
         raise RequestError(
             f"truncate_prompt_tokens leaves no room for the text: {used} tokens are required besides it.",
@@ -114,6 +114,6 @@ def _build_too_long_error(limit: int, tokens: int, name: str, index: int) -> Con
 
 
 async def _run_encoding(encode: Callable[[], T], request: TextPairs) -> T:
-    """Off the event loop, unless there is little to do."""
+    """Tokenise in a thread, unless the texts are short."""
     size = sum(map(len, request.queries)) + sum(map(len, request.documents))
     return encode() if size <= MAX_INLINE_CHARS else await anyio.to_thread.run_sync(encode)

@@ -1,4 +1,4 @@
-"""A model that this process serves: a name, an engine, and what is needed to speak to it."""
+"""A model that this process serves: a name, a backend, and its settings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from .queue_limits import TokenBudget
 
 @dataclass(frozen=True, slots=True)
 class TokenBackend:
-    """An engine of tokens and its vocabulary. Templates, text, stops and constraints are the pipeline's work.
+    """An engine of tokens and its vocabulary. The pipeline handles templates, text, stop strings and constraints.
 
-    eos: ids that end an answer by themselves. renderer: makes prompts of conversations; None for a model that
-    knows none. request_templates: renders those that requests bring along; None where they may not. embedder: makes
-    vectors of the same tokens. cache: what the engine keeps of prompts, where it tells. vision: how it takes images;
-    None for one that sees none. room: for prompts that wait for the engine.
+    eos: ids that end a response.
+    renderer: renders conversations; None for a model without a chat template.
+    request_templates: renders templates in requests; None where these are not allowed.
+    embedder: computes embeddings with the same tokens.
+    cache: the engine's prefix cache, where it reports one.
+    vision: image preprocessing; None for a model without vision.
+    queue_budget: bounds the tokens that wait for the engine.
     """
 
     engine: TokenEngine
@@ -47,7 +50,10 @@ class TokenBackend:
 
 @dataclass(frozen=True, slots=True)
 class EventBackend:
-    """An engine of events: it takes the request as it is. tokenizer: where it lends one."""
+    """An engine of events, which takes requests unrendered.
+
+    tokenizer: where the engine provides one.
+    """
 
     engine: Engine
     tokenizer: Tokenizer | None = None
@@ -55,7 +61,7 @@ class EventBackend:
 
 @dataclass(frozen=True, slots=True)
 class EmbedderBackend:
-    """A model that makes vectors of texts, and no answers."""
+    """A model that computes embeddings and generates no text."""
 
     engine: Embedder
     tokenizer: HfTokenizer
@@ -63,7 +69,7 @@ class EmbedderBackend:
 
 @dataclass(frozen=True, slots=True)
 class ScorerBackend:
-    """A cross-encoder: it says how close two texts are, and nothing else."""
+    """A cross-encoder, which scores pairs of texts and generates no text."""
 
     engine: Scorer
     tokenizer: HfTokenizer
@@ -71,13 +77,18 @@ class ScorerBackend:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """max_model_len: prompt and answer together, in tokens. created: Unix seconds.
+    """A served model.
 
-    monitored: an engine that counts its own work; the pipeline counts that of the others. control: of an engine that
-    can be held; trainable: whose weights can be replaced; directed: that can be told what to say. adapters: those that
-    can be named instead of the model; None for one that knows none. presence: held by whoever uses it, that it may not
-    be let go meanwhile; None for one that always stays. tokenizer_info: what a client needs to know to do the
-    tokenizer's work itself, where it is known. progress: counts what its generations do.
+    max_model_len: prompt and answer together, in tokens.
+    created: Unix seconds.
+    stats_source: an engine that counts its own work; the pipeline counts for the others.
+    control: of an engine that can be paused.
+    trainable: of an engine whose weights can be replaced.
+    scriptable: of an engine whose replies can be set.
+    adapters: LoRA adapters that can be named instead of the model; None where there is no support.
+    usage_guard: held during use, to prevent unloading; None for a model that is never unloaded.
+    tokenizer_info: what a client needs to tokenise by itself, where it is known.
+    progress: counters of its generations.
     """
 
     name: str
@@ -113,12 +124,12 @@ class ServedModel:
         return frozenset(special[marker] for marker in markers if marker in special)
 
     def find_response_name(self, requested: str) -> str:
-        """What an answer says that it comes from: an adapter is named, an alias is not."""
+        """The model name in responses: an adapter's own name; the model's name for an alias."""
         return requested if self.adapters is not None and requested in self.adapters else self.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of generating: one that only reads has none."""
+        """The capabilities for generation; a model that only encodes has none."""
         match self.backend:
             case TokenBackend() | EventBackend():
                 return self.backend.engine.capabilities
@@ -127,7 +138,7 @@ class ServedModel:
 
     @property
     def engines(self) -> tuple[Engine | TokenEngine | Encoder, ...]:
-        """All that has to be started, and may be ill."""
+        """Everything that is started and may fail."""
         engine = self.backend.engine
         embedder = self.backend.embedder if isinstance(self.backend, TokenBackend) else None
         return (engine,) if embedder is None else (engine, embedder)
@@ -137,12 +148,14 @@ class ServedModel:
         return self.backend.tokenizer
 
     def close_workers(self) -> None:
-        """Kill the processes that compile grammars and render templates. Requests that wait for them get Overloaded."""
+        """Kill the processes that compile grammars and render templates. Requests that wait for them fail with
+        Overloaded.
+        """
         if isinstance(self.backend, TokenBackend):
             self.backend.compiler.close()
             if self.backend.request_templates is not None:
                 self.backend.request_templates.close()
 
     def keep_loaded(self) -> AbstractContextManager[None]:
-        """While this is entered the model stays. Raises Overloaded if it has just gone."""
+        """Context manager that prevents the model from being unloaded. Raises Overloaded if it was just unloaded."""
         return nullcontext() if self.usage_guard is None else self.usage_guard

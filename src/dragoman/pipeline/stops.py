@@ -1,4 +1,4 @@
-"""Stop strings, as the last stage of a choice: they end its text, never its reasoning or a tool call's JSON."""
+"""Stop strings, the last stage of a choice: they end its text, never its reasoning or a tool call's arguments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from ..parsers.multi_pattern import AhoCorasick
 class StopStrings:
     """Ends a text at the first stop string in it.
 
-    The first is the one that is complete first; of several that end at the same character the longest. This does
-    not depend on how the text is cut. Text is held back only while it may be the beginning of a stop string.
-    stops: none empty. include: the stop string itself stays in the text.
+    The first is the one that is complete first; of several that end at the same character the longest. The result does
+    not
+    depend on how the text is chunked. Text is held back only while it may be the start of a stop string.
+
+    stops: none is empty.
+    includes_stop: the stop string stays in the text.
     """
 
     def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
@@ -28,15 +31,15 @@ class StopStrings:
 
     @property
     def matched(self) -> str | None:
-        """The stop string that was found; from then on nothing is released."""
+        """The stop string that matched; no more text is released after it."""
         return self._matched
 
     def can_pass_through(self, text: str) -> bool:
-        """Whether this text can be released unread: nothing is held, and no stop string begins in it."""
+        """Whether this text can be released without a scan: nothing is held back, and no stop string starts in it."""
         return not self._state and self._matched is None and not (self._patterns and self._patterns.can_start_in(text))
 
     def feed(self, text: str, *, ignore: bool = False) -> str:
-        """What may be released. ignore: a stop string that is completed by this text does not count."""
+        """The text that may be released. ignore: a stop string that this text completes does not count."""
         patterns, pos = self._patterns, 0
         if patterns is None:
             return text
@@ -62,17 +65,16 @@ class StopStrings:
         return text if self._includes_stop else text[:stop_start]
 
     def flush(self) -> str:
-        """What is still held back."""
+        """The text that is still held back."""
         text, self._pending = self._pending, ""
         return text
 
 
 class StopStage:
-    """One choice, from when its parsers have told text from the rest.
+    """The stop strings of one choice, after its parsers.
 
-    The stop is removed from the text unless include is set. A stop that completes within the first min_tokens
-    tokens does not count (as in vLLM). After a match only ChoiceFinished comes out, with all tokens that were
-    still on their way.
+    The stop string is removed from the text unless includes_stop is set. One that completes within the first min_tokens
+    tokens does not count (as in vLLM). After a match only ChoiceFinished follows, with all tokens not yet sent.
     """
 
     def __init__(self, choice: int, stops: Sequence[str], *, includes_stop: bool, min_tokens: int) -> None:
@@ -107,7 +109,7 @@ class StopStage:
         return [TextDelta(event.choice, text, self._pending_tokens.pop(len(text))[1])]
 
     def _flush(self) -> list[Event]:
-        """Text ends here: what was held back for a stop that may have been coming is text after all."""
+        """Text ends here: release what was held back for a possible stop string."""
         text = self._stops.flush()
         self._stops = self._build_stops()
         tokens = self._pending_tokens.pop(len(self._pending_tokens))[1]

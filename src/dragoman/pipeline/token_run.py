@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class TokenRun:
-    """The state of one prompt's answer. `batches` may be iterated once; closing it aborts every sequence.
+    """The state of one prompt's response. `batches` may be iterated once; closing it aborts every sequence.
 
-    Of the job nothing is kept for longer than it is needed: many of these wait for their tokens at the same time.
+    Parts of the job are released as soon as they are not needed: many runs wait for tokens at the same time.
     """
 
     __slots__ = (
@@ -59,13 +59,13 @@ class TokenRun:
         self._prompt_tokens = len(job.prompt)
         self._queue: OutputQueue[TokenOutput] = OutputQueue()
         self._choices = tuple(_Choice(job, number) for number in range(len(job.requests)))
-        # By the ids of their sequences, where there are several.
+        # By sequence id, where there are several sequences.
         self._choices_by_id = {choice.id: choice for choice in self._choices} if len(self._choices) > 1 else None
         self._failure: DragomanError | None = None
         self._has_started = self._queue_was_full = False
         self._cached_tokens: int | None = None
         self._n_unfinished = len(job.requests)
-        # While the prompt's scores are awaited, what other choices say waits too: PromptTokens comes before them.
+        # While prompt logprobs are pending, output of other choices waits too: PromptTokens precedes all text.
         self._pending_outputs: list[TokenOutput] | None = [] if job.scores_prompt else None
 
     async def stream_batches(self) -> AsyncGenerator[list[Event]]:
@@ -81,7 +81,7 @@ class TokenRun:
                 batch = self._handle_outputs(self._queue.take_all())
                 if batch:
                     yield batch
-                # What was said is not kept until the next is.
+                # Release this batch before waiting for the next one.
                 del batch
                 if self._failure is not None:
                     raise self._failure
@@ -92,7 +92,7 @@ class TokenRun:
             self._release_budget()
 
     def _submit_all(self) -> None:
-        """Raises what the engine refuses them with."""
+        """Submit all sequences. Raises what the engine rejects them with."""
         job, deliver = self._job, self._queue.put
         assert job is not None
         try:
@@ -108,11 +108,11 @@ class TokenRun:
                 try:
                     self._engine.abort(choice.id)
                 except BaseException:
-                    # The call does not wait, so that this is no cancellation of ours. The answer has its end already.
+                    # Does not block, so it cannot be cancelled by us. The response has already ended.
                     log.exception("an engine failed to abort %s", choice.id)
 
     def _release_budget(self) -> None:
-        """Room for others: in the queue where this has not begun, in the engine otherwise."""
+        """Return reserved tokens: to the queue's budget if the prompt has not started, to the engine otherwise."""
         if self._has_started:
             self._queue_budget.mark_free()
         else:
@@ -124,12 +124,12 @@ class TokenRun:
         return self._choices[0] if self._choices_by_id is None else self._choices_by_id[id]
 
     def _handle_outputs(self, outputs: list[TokenOutput]) -> list[Event]:
-        if len(outputs) == 1:  # nearly always
+        if len(outputs) == 1:  # The common case.
             return self._handle_output(outputs[0])
         return [event for output in outputs for event in self._handle_output(output)]
 
     def _handle_output(self, output: TokenOutput) -> list[Event]:
-        if type(output) is Sampled and self._pending_outputs is None:  # nearly always
+        if type(output) is Sampled and self._pending_outputs is None:  # The common case.
             return self._handle_token(self._find_choice(output.id), output.token, output.logprobs)
         match output:
             case Scheduled(_, cached):
@@ -141,7 +141,7 @@ class TokenRun:
                     *(event for pending_output in pending for event in self._handle_output(pending_output)),
                 ]
             case Failed(_, message, is_cut):
-                # What was said before it goes out first, also where both came together.
+                # Pending output is sent before the error, also where both arrived together.
                 self._failure = ConnectionDropped(message) if is_cut else EngineError(message)
             case Rejected(_, error):
                 self._failure = error
@@ -169,7 +169,7 @@ class TokenRun:
         return events
 
     def _build_prompt_events(self, scores: Sequence[TokenLogprob | None] | None) -> list[Event]:
-        """The prompt, if it is wanted. The job has served its turn then."""
+        """The prompt's events, where the client requests them. Releases the job's prompt."""
         job, self._job = self._job, None
         if job is None or not job.returns_prompt:
             return []
@@ -178,7 +178,7 @@ class TokenRun:
         return [PromptTokens(0, job.prompt_text, tuple(tokens))]
 
     def _finish_empty(self) -> list[Event]:
-        """max_tokens is 0: the prompt was all that was wanted."""
+        """End without generation: max_tokens is 0."""
         events: list[Event] = []
         for choice in self._choices:
             self._engine.abort(choice.id)
@@ -190,7 +190,7 @@ class TokenRun:
         if pipeline.has_finished:
             return []
         if self._generates_nothing:
-            # Its scores have come, else it would have been closed when it was scheduled.
+            # The prompt logprobs have arrived, else the sequence would have been closed when it was scheduled.
             return self._finish_empty()
         choice.n_sampled += 1
         delta = choice.assembler.feed(token, score)
@@ -228,7 +228,7 @@ class TokenRun:
 
 
 class _Choice:
-    """One sequence on its way to events. sampled: how many tokens it has had."""
+    """One sequence and its event pipeline. sampled: number of sampled tokens."""
 
     __slots__ = ("_weight_changes", "assembler", "id", "n_sampled", "pipeline")
 
@@ -242,11 +242,11 @@ class _Choice:
         self._weight_changes: tuple[tuple[str, int], ...] = ()
 
     def record_weight_change(self, version: str) -> None:
-        """Which ones sample from the next token on."""
+        """Record the weights version that samples the next tokens."""
         self._weight_changes += ((version, self.n_sampled),)
 
     def build_weight_spans(self) -> tuple[WeightSpan, ...] | None:
-        """Which ones sampled its tokens; None where the engine does not tell."""
+        """The weights versions that sampled the tokens; None where the engine does not report them."""
         if not self._weight_changes:
             return None
         ends = [*(start for _, start in self._weight_changes[1:]), self.n_sampled]

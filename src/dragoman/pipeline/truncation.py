@@ -1,6 +1,6 @@
-"""Leaves out the oldest of a conversation that does not fit its model, in whole turns, and counts what it left out.
+"""Drops the oldest turns of a conversation that exceeds the model's context, and counts the dropped messages.
 
-What its request has cleared before that is gone already.
+Context edits of the request have been applied before.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from .models import TokenBackend
 from .prompt_encoding import EncodedPrompt, encode_prompt
 
 RESERVED_FRACTION = 8
-"""One in so many tokens of the context is kept free for the answer, once turns have to go: else the next one would
-have to go too, and no cached prefix would ever last."""
+"""One token in this many of the context is left free when turns are dropped: otherwise the next request would have to
+drop again, and the prefix cache would never be hit.
+"""
 
 
 async def build_fitting_prompt(
     backend: TokenBackend, request: GenerateRequest, terms: CallTerms, limit: int
 ) -> EncodedPrompt:
-    """The prompt; where it does not fit and the request allows it, that of fewer messages.
+    """Return the prompt; where it does not fit and the request allows it, the prompt of fewer messages.
 
-    If all that may go does not suffice it still does not fit. Raises what `prompt_of` does.
+    The result may still not fit, if dropping everything droppable is not enough. Raises what `encode_prompt` raises.
     """
     request, encoded = await build_edited_prompt(backend, request, terms)
     prompt = request.prompt
@@ -63,10 +64,10 @@ def _drop_messages(request: GenerateRequest, prompt: Conversation, dropped: set[
 
 
 def find_droppable_turns(messages: Sequence[Message]) -> list[list[int]]:
-    """Indices of the messages of each turn, in the order in which they may go.
+    """Indices of the messages of each turn, in the order in which they may be dropped.
 
-    A question and all that was said to it go together; after the last question, which stays, calls go together with
-    their results. What the system said stays, and so does the last turn.
+    A user message and everything up to the next one form a turn; after the last user message, which stays, calls form a
+    turn with their results. System messages and the last turn stay.
     """
     last_question = max((index for index, message in enumerate(messages) if message.role is Role.USER), default=-1)
     turns: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""What a chat template reads and what it can render, found out by reading its syntax tree and by trying it."""
+"""Detects the features of a chat template, from its syntax tree and by rendering probes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ RenderProbe = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
 
 
 class TemplateFeatures(Struct, frozen=True):
-    """What a template wants.
+    """The features of a chat template.
 
-    strings, parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`. null_content: a
-    message of tool calls only has content None. developer: knows that role. tools: shows tools.
-    variables: names it reads beside messages. fields: names of members and keys it reads anywhere.
-    literals: the pieces of text it writes or compares with. splits: what it cuts strings at.
-    replaces: it takes pieces out of strings.
+    accepts_strings, accepts_parts: message contents may be strings, or lists of `{"type": "text", "text": ...}`.
+    accepts_null_content: a message of tool calls only has content None.
+    supports_developer: it handles that role.
+    supports_tools: it renders tools.
+    variables: names that it reads beside messages.
+    fields: names of members and keys that it reads anywhere.
+    literals: the texts that it writes or compares with.
+    split_separators: what it splits strings at.
+    replaces_text: it removes parts of strings.
     """
 
     accepts_strings: bool
@@ -48,12 +52,12 @@ class TemplateFeatures(Struct, frozen=True):
 
     @property
     def supports_reasoning(self) -> bool:
-        """Messages may carry their reasoning apart from their content."""
+        """Whether messages may carry reasoning in a field of their own."""
         return bool(self.fields & {"reasoning_content", "reasoning", "thinking"})
 
 
 def detect_features(tree: nodes.Template, variables: Set[str], render: RenderProbe) -> TemplateFeatures:
-    """variables: names that the template reads, but for those that every template has."""
+    """Detect the features. variables: names that the template reads, without those that every template has."""
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
     fields |= {str(node.arg.value) for node in tree.find_all(nodes.Getitem) if isinstance(node.arg, nodes.Const)}
     constants = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
@@ -86,7 +90,7 @@ def _find_split_separators(tree: nodes.Template) -> set[str]:
 def _shows_needle(
     render: RenderProbe, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None
 ) -> bool:
-    """The needle is rendered, and not as Python would print what it is in."""
+    """Whether the needle is rendered, and not as part of the Python repr of its container."""
     try:
         text = render(messages, tools)
     except RequestError:

@@ -1,9 +1,8 @@
-"""Names of control tokens in strings that a user wrote: finding them, and breaking them with a mark.
+"""Finds names of control tokens in user text, and breaks them with a break character.
 
-A mark is one character that no input holds. It is put behind the first character of every place where a control
-token's name begins, and at a string's end (or beginning) where the string could be one half of a name that a
-template glues together; never outside the blanks at a string's border, so that trimming goes on as before.
-Knows nothing of templates but the literal texts they are made of.
+The break character occurs in no input. It is inserted behind the first character of every name of a control token, and
+at a string's end (or start) where the string could be one half of a name that the template completes; never outside the
+blanks at a string's border, so that trimming still works. Of the template it needs the literal texts only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _Trie: TypeAlias = "dict[str, _Trie]"
 
 
 class ControlTokens:
-    """The names, and how to find them in linear time. Case does not count, since a template may change it."""
+    """The names of control tokens, found in linear time. Matching ignores case, since a template may change it."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -33,34 +32,34 @@ class ControlTokens:
         self._name_pattern = _build_name_pattern(self._lowercase_names)
 
     def find_starts(self, text: str) -> Iterator[int]:
-        """Where a name begins, overlapping ones too."""
+        """Positions where a name starts, overlapping ones included."""
         match = self._name_pattern.search(text)
         while match is not None:
             yield match.start()
             match = self._name_pattern.search(text, match.start() + 1)
 
     def find_first_characters(self, text: str) -> Iterator[int]:
-        """Where any character stands that some name begins with."""
+        """Positions of characters that some name starts with."""
         return (match.start() for match in self._first_chars.finditer(text))
 
     def is_harmless(self, text: str) -> bool:
-        """No name begins or ends anywhere in the text."""
+        """Whether no name starts or ends in the text."""
         return self._border_chars.search(text) is None
 
     def ends_in_prefix(self, text: str) -> bool:
-        """The text ends in the beginning of a name."""
+        """Whether the text ends with the beginning of a name."""
         end = text[-self.max_length :].lower()
         return bool(self._first_chars.search(end)) and any(end[n:] in self.prefixes for n in range(len(end)))
 
     def starts_with_suffix(self, text: str) -> bool:
-        """The text begins with the end of a name."""
+        """Whether the text starts with the end of a name."""
         start = text[: self.max_length].lower()
         return bool(self._last_chars.search(start)) and any(
             start[:n] in self.suffixes for n in range(1, len(start) + 1)
         )
 
     def find_completed_names(self, literals: Iterable[str]) -> frozenset[str]:
-        """What stands between the end of one literal and the beginning of another in some name."""
+        """The strings that complete some name between the end of one literal and the beginning of another."""
         prefixes, suffixes = self._find_halves(literals)
         if not prefixes or not suffixes:
             return frozenset()
@@ -85,8 +84,9 @@ class ControlTokens:
 class ControlTokenBreaker:
     """Breaks the control tokens in the values of one request.
 
-    between: strings that a template's own text would complete to a name. thorough: the template takes pieces out
-    of strings, so that no character may stay that a name begins with.
+    break_char: the character to insert.
+    completable: strings that the template's literals would complete to a name.
+    breaks_all_starts: the template removes parts of strings, so every character that starts a name is broken.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ControlTokenBreaker:
         return cuts
 
     def _is_single_char(self, text: str, start: int) -> bool:
-        """A name of a single character: nothing can be put inside."""
+        """Whether a name of a single character is here, which cannot be broken from inside."""
         return text[start] in self._control_tokens.names
 
     def _find_border_cuts(self, text: str) -> set[int]:
@@ -147,7 +147,7 @@ def _build_char_pattern(characters: set[str]) -> re.Pattern[str]:
 
 
 def _build_name_pattern(names: frozenset[str]) -> re.Pattern[str]:
-    """Any of the names, as a trie, so that thousands of them cost no more than one."""
+    """A regex for any of the names, built as a trie, so that thousands of names cost no more than one."""
     root: _Trie = {}
     for name in names:
         node = root
@@ -158,7 +158,7 @@ def _build_name_pattern(names: frozenset[str]) -> re.Pattern[str]:
 
 
 def _build_alternatives(node: _Trie) -> str:
-    """The shortest name suffices: it is where one begins that matters."""
+    """The alternatives of a node. The shortest name suffices: only the start of a match matters."""
     if "" in node:
         return ""
     branches = [re.escape(char) + _build_alternatives(child) for char, child in sorted(node.items())]

@@ -1,7 +1,9 @@
-"""The vocabulary of a GGUF file as a `tokenizer.json`, so that there is one kind of tokenizer. Pure; reads no file.
+"""Converts the vocabulary of a GGUF file to a `tokenizer.json`, so that there is one kind of tokenizer. Pure; no file
+I/O.
 
-llama.cpp's own way of reading these vocabularies is in its src/llama-vocab.cpp. Who uses the result tries it against
-llama.cpp first: what is written here is a belief about a file.
+The reference is llama.cpp's src/llama-vocab.cpp. Callers verify the result against llama.cpp, since a GGUF file does
+not
+describe its tokenizer completely.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from msgspec import Struct
 from .vocabulary import TokenizerError
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
-"""Kinds of tokens, as in llama.cpp's llama_token_type."""
+"""Token types, as in llama.cpp's llama_token_type."""
 
-_LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -30,8 +32,8 @@ _DEEPSEEK = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_LLAMA3 = (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_PUNCTUATION}",)
-_QWEN2 = (rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_PUNCTUATION}",)
+_LLAMA3 = (rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}",)
+_QWEN2 = (rf"{_CONTRACTIONS}|{_WORD}|\p{{N}}|{_PUNCTUATION}",)
 _QWEN35 = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+",
@@ -55,14 +57,18 @@ _PRE_TOKENIZERS = {
         (_CASE_AWARE.replace("SHORT", f"{_CONTRACTIONS}?").replace("DIGITS", r"\p{N}{1,3}"),),
     ),
 }
-"""Where llama.cpp cuts a text before it merges, by `tokenizer.ggml.pre`."""
+"""Pre-tokenizer regexes by `tokenizer.ggml.pre`."""
 
 _IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"})
-"""Of these a piece that is a token as it stands is not merged (`ignore_merges`)."""
+"""Pre-tokenizers for which a piece that is a token is not merged (`ignore_merges`)."""
 
 
 class GgufVocabulary(Struct, frozen=True):
-    """The values `tokenizer.ggml.*`. kinds, scores: one a token, or none at all. bos, eos, ...: ids."""
+    """The values `tokenizer.ggml.*`.
+
+    kinds, scores: one per token, or empty.
+    bos, eos, unknown, separator: ids.
+    """
 
     model: str
     tokens: tuple[str, ...]
@@ -80,7 +86,7 @@ class GgufVocabulary(Struct, frozen=True):
 
 
 def build_tokenizer_json(vocabulary: GgufVocabulary) -> bytes:
-    """Raises TokenizerError, which names the kind, for vocabularies that cannot be read here."""
+    """Build the JSON text. Raises TokenizerError, which names the type, for unsupported vocabularies."""
     match vocabulary.model:
         case "gpt2":
             parts = _build_byte_level(vocabulary)
@@ -127,7 +133,9 @@ def _build_byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """A blank goes before a text, also before one that begins with a blank, and after a control token too."""
+    """SentencePiece: a space is prepended to every text, also to one that starts with a space or follows a control
+    token.
+    """
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
     if vocabulary.add_space_prefix:
         normalizers.insert(0, {"type": "Prepend", "prepend": "\u2581"})
@@ -153,7 +161,7 @@ def _build_sentencepiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
 
 
 def _build_wordpiece(vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """Words begin with a mark here, where BERT's own list marks what goes on within one."""
+    """WordPiece: words start with a marker here, whereas BERT's vocabulary marks continuations."""
     special = _find_special_tokens(vocabulary)
     words = {
         name if id in special or (name.startswith("[") and name.endswith("]")) else _to_wordpiece(name): id
@@ -185,9 +193,9 @@ def _build_bpe(vocabulary: GgufVocabulary, merges: list[tuple[str, ...]], **opti
 
 
 def _order_merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, ...]]:
-    """SentencePiece merges whichever two make the token of the highest score; here the merges are in that order.
+    """Merges in the order of their scores: SentencePiece merges the pair that forms the token of the highest score.
 
-    Of two ways to the same token that of the likelier parts comes first.
+    Of two pairs that form the same token, the one with the likelier parts comes first.
     """
     ordinary_ids = {
         name: id

@@ -1,4 +1,4 @@
-"""JSON as Python holds it: what templates are given and what tokenizer files consist of. Pure."""
+"""JSON as Python values, for templates and tokenizer files. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ JsonDict: TypeAlias = "dict[str, Json]"
 
 
 class InvalidJson(ValueError):
-    """The text is not JSON, or not of the kind that was asked for."""
+    """The text is not JSON, or not of the requested type."""
 
 
 def decode(raw: bytes | str) -> Json:
-    """Raises NotJson; also for numbers beyond measure, half surrogate pairs and nesting without end."""
+    """Decode JSON. Raises InvalidJson, also for excessive numbers, lone surrogates and excessive nesting."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:

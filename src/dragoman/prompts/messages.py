@@ -1,4 +1,5 @@
-"""Canonical messages and tools as the values that chat templates read. Pure; knows no tokens and no wire format.
+"""Converts canonical messages and tools to the values that chat templates read. Pure; knows no tokens and no wire
+format.
 
 The shapes are those of transformers' `apply_chat_template`: OpenAI's messages, but with a call's arguments as an
 object.
@@ -32,15 +33,17 @@ from .json_values import InvalidJson, Json, JsonDict, decode
 _LEADING_ROLES = (Role.SYSTEM, Role.DEVELOPER)
 
 StringVisitor = Callable[[str], str]
-"""What becomes of a string that a user wrote. The keys and words that the template compares are not given to it."""
+"""Maps a string of user text. Keys and words that the template compares are not passed to it."""
 
 
 class MessageOptions(msgspec.Struct, frozen=True):
     """How a template reads messages.
 
-    thoughts: marks at which the template itself would cut an assistant's text, to tell its reasoning from the rest,
-    and which it will not find there since they are control tokens: the cut is made here. images: they are
-    passed on as `{"type": "image"}`; otherwise they raise Unsupported, as all other media do.
+    features: what the template supports.
+    reasoning_markers: markers at which the template would split an assistant's text into reasoning and content; they
+    are
+    broken as control tokens in user text, so the split is done here.
+    allows_images: images are passed on as `{"type": "image"}`; otherwise they raise Unsupported, as other media do.
     """
 
     features: TemplateFeatures
@@ -49,7 +52,7 @@ class MessageOptions(msgspec.Struct, frozen=True):
 
 
 def build_message_values(messages: Sequence[Message], options: MessageOptions, visit: StringVisitor) -> list[JsonDict]:
-    """What a template gets as `messages`. Raises RequestError, Unsupported."""
+    """Build the template's `messages`. Raises RequestError, Unsupported."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     converter = _MessageConverter(options, names, visit)
     return [
@@ -58,12 +61,12 @@ def build_message_values(messages: Sequence[Message], options: MessageOptions, v
 
 
 def build_tool_values(tools: Iterable[Tool], visit: StringVisitor) -> list[Json]:
-    """What a template gets as `tools`: functions as OpenAI writes them; a custom tool takes one string `input`."""
+    """Build the template's `tools`: functions in OpenAI's format; a custom tool has one string parameter `input`."""
     return [_build_tool(tool, visit) for tool in tools]
 
 
 def map_strings(value: Json, visit: StringVisitor) -> Json:
-    """JSON of the user's own: all strings in it are visited, keys too."""
+    """Map all strings in JSON that the user wrote, keys included."""
     match value:
         case str():
             return visit(value)
@@ -76,7 +79,7 @@ def map_strings(value: Json, visit: StringVisitor) -> Json:
 
 
 class _MessageConverter:
-    """Writes the turns of one conversation. names: of the tools, by the id of the call."""
+    """Converts the messages of one conversation. names: tool names by call id."""
 
     def __init__(self, options: MessageOptions, names: Mapping[str, str], visit: StringVisitor) -> None:
         self._features, self._reasoning_markers, self._allows_images = (
@@ -87,7 +90,7 @@ class _MessageConverter:
         self._names, self._visit_string = names, visit
 
     def convert(self, message: Message) -> Iterator[JsonDict]:
-        """One message, and one more for each tool result in it."""
+        """Yield the message, then one message per tool result in it."""
         if message.role is Role.ASSISTANT:
             yield self._convert_assistant(message)
             return
@@ -154,9 +157,9 @@ class _MessageConverter:
         return "", content_parts
 
     def _convert_content(self, parts: Sequence[Part], separator: str) -> Json:
-        """A string, or a list of parts where there are several and the template takes lists.
+        """A string, or a list of parts where there are several and the template supports lists.
 
-        separator: what joins texts in a string; an assistant's texts are pieces of one.
+        separator: joins texts in a string; an assistant's texts are chunks of one.
         """
         texts = [part.text for part in parts if isinstance(part, (Text, Refusal))]
         only_text = len(texts) == len(parts)
@@ -195,7 +198,7 @@ class _MessageConverter:
 
 
 def _merge_leading_messages(messages: Sequence[Message], features: TemplateFeatures) -> list[Message]:
-    """Messages for the system stand first and as one: many templates refuse any other number of them."""
+    """Merge leading system messages into one: many templates reject several."""
     supported = [_replace_unsupported_role(message, features) for message in messages]
     count = next((n for n, message in enumerate(supported) if message.role not in _LEADING_ROLES), len(supported))
     if count < 2:
@@ -218,7 +221,7 @@ def _require_text(part: Part) -> str:
 
 
 def _prefix_error(content: Sequence[Text | Image | Audio | File]) -> Sequence[Text | Image | Audio | File]:
-    """Templates know no failed results, so that the text has to say it."""
+    """Prefix a failed tool result's text, since templates have no field for failure."""
     first, *rest = content or (Text(""),)
     if not isinstance(first, Text):
         return [Text("Error:"), first, *rest]
@@ -226,7 +229,7 @@ def _prefix_error(content: Sequence[Text | Image | Audio | File]) -> Sequence[Te
 
 
 def _decode_object_or_text(text: str) -> JsonDict | str:
-    """Arguments as an object, or as they stand if they are not JSON of one."""
+    """Arguments as an object, or unchanged if they are not a JSON object."""
     try:
         value = decode(text)
     except InvalidJson:

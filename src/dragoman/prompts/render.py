@@ -1,7 +1,7 @@
-"""A conversation as a prompt: text and token ids, in which nothing that a user wrote is a control token.
+"""Renders a conversation to text and token ids, in which no user text becomes a control token.
 
-Every string of the user's is marked where it names a control token (see `controls`), the template is rendered,
-and what is then found is the template's own. Blocking: to be called in a worker thread.
+Names of control tokens in user text are broken (see `control_tokens`) before the template is rendered; the control
+tokens found afterwards are the template's. Blocking: call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ class Rendering(Struct, frozen=True):
 
 
 Steps = Generator[Rendering, str, T]
-"""Work that needs the template rendered: it yields what to render, and is sent the text or thrown the error."""
+"""Work that needs renderings of the template: it yields what to render and receives the text or the error."""
 
 
 class Rendered(Struct, frozen=True):
-    """tail: the end of the text from where the assistant's turn begins; empty if it does not.
+    """A rendered conversation.
 
-    ignored: options that this template does not read; for a warning.
+    text: the prompt.
+    ids: its token ids.
+    tail: the end of the text from the start of the assistant's turn; empty if it does not start.
+    ignored_options: options that the template does not read; for a warning.
     """
 
     text: str
@@ -56,15 +59,20 @@ class Rendered(Struct, frozen=True):
 
 
 class ImagePlaceholders(Struct, frozen=True):
-    """placeholder: as in `core.vision.Vision`. texts: what stands for each instead."""
+    """The replacements of image placeholders.
+
+    placeholder: as in `core.vision.Vision`.
+    replacements: the text for each image.
+    """
 
     placeholder: str
     replacements: tuple[str, ...]
 
     def insert_into(self, text: str) -> str:
-        """What is found is no user's: names of control tokens in what they wrote are broken by marks.
+        """Replace the placeholders. User text contains none, as control tokens in it are broken.
 
-        Raises RequestError where the template does not show every image once.
+        Raises:
+            RequestError: the template does not render every image exactly once.
         """
         pieces = text.split(self.placeholder)
         if len(pieces) != len(self.replacements) + 1:
@@ -76,7 +84,7 @@ class ImagePlaceholders(Struct, frozen=True):
 
 
 class Renderer:
-    """A template and the tokenizer of its model. Safe to use from several threads."""
+    """A template and its model's tokenizer. Thread-safe."""
 
     def __init__(self, template: Template, tokenizer: HfTokenizer) -> None:
         self._template, self._tokenizer = template, tokenizer
@@ -102,7 +110,7 @@ class Renderer:
         tools: tuple[Tool, ...] | None = None,
         placeholders: ImagePlaceholders | None = None,
     ) -> Rendered:
-        """As `steps`, with a template that renders in this process."""
+        """Run `steps` with a template that renders in this process."""
         template = self._template
         assert isinstance(template, ChatTemplate)
         steps = self.steps(conversation, now=now, tools=tools, pictures=placeholders)
@@ -126,9 +134,13 @@ class Renderer:
         tools: tuple[Tool, ...] | None = None,
         pictures: ImagePlaceholders | None = None,
     ) -> Steps[Rendered]:
-        """tools: those that the prompt shall show; None is all of the conversation's. pictures: of its images.
+        """Render in steps; `conversation.template.template` is ignored.
 
-        `conversation.template.template` is not looked at. Raises RequestError.
+        tools: those that the prompt shows; None is all of the conversation's.
+        pictures: placeholders of its images.
+
+        Raises:
+            RequestError: the template rejects the conversation.
         """
         reading = MessageOptions(self._template.features, self._reasoning_markers, allows_images=pictures is not None)
         shown = conversation.tools if tools is None else tools
@@ -157,7 +169,7 @@ class Renderer:
 
 
 class _TemplateValues:
-    """What a template is given of one conversation. ignored: names that the client set and nobody reads."""
+    """The values that a template gets for one conversation. ignored: options that the template does not read."""
 
     def __init__(
         self, template: Template, message_options: MessageOptions, conversation: Conversation, tools: Sequence[Tool]
@@ -182,7 +194,7 @@ class _TemplateValues:
         }
 
     def collect_texts(self) -> list[str]:
-        """Every string of the user's."""
+        """All strings of user text."""
         collected: list[str] = []
 
         def collect(text: str) -> str:
@@ -194,21 +206,21 @@ class _TemplateValues:
 
 
 class _Prompt:
-    """One rendering, still marked. characters: how much text the values hold."""
+    """One prompt, still with break characters. n_chars: characters in the values."""
 
     def __init__(self, values: Mapping[str, Json], now: datetime, n_chars: int, break_char: str) -> None:
         self._values, self._now = values, now
         self._n_chars, self._break_char = n_chars, break_char
 
     def render_closed(self, generate: bool) -> Steps[tuple[str, str]]:
-        """The text and its tail. generate: the assistant's turn has begun."""
+        """Return the text and its tail. generate: adds the generation prompt."""
         text = yield from self._render_text({"add_generation_prompt": generate})
         return text, (yield from self._find_tail(text, {})) if generate else ""
 
     def render_open_ended(self, end_marker: str) -> Steps[tuple[str, str]]:
-        """The final message is cut off where its text ends, however the template closes it.
+        """Cut the prompt where the text of the final message ends, however the template closes it.
 
-        As in transformers, blanks at its end are kept if the template keeps them.
+        As in transformers, blanks at its end stay if the template keeps blanks.
         """
         messages = self._values["messages"]
         assert isinstance(messages, list)
@@ -223,7 +235,7 @@ class _Prompt:
         return text, (yield from self._find_tail(text, {"messages": earlier}))
 
     def _find_tail(self, text: str, changes: JsonDict) -> Steps[str]:
-        """What a text has more than the same prompt made of less."""
+        """The end of the text that is missing in the same prompt with these changes."""
         try:
             shorter_text = yield from self._render_text(changes)
         except RequestError:
@@ -241,7 +253,7 @@ class _Prompt:
 
 
 def _estimate_size(conversation: Conversation) -> int:
-    """About how many characters it holds."""
+    """Estimate the characters of a conversation."""
     try:
         return len(msgspec.json.encode(conversation))
     except UnicodeEncodeError as error:
@@ -263,7 +275,7 @@ def _check_final_message(messages: tuple[Message, ...], generate: bool) -> None:
 
 
 def _append_sign(message: JsonDict, end_marker: str) -> JsonDict:
-    """With the sign behind the text, or behind the reasoning if there is no text yet."""
+    """Append the end marker to the text, or to the reasoning if there is no text yet."""
     match message["content"]:
         case [*earlier_parts, {"text": str(text)}]:
             extended_part: JsonDict = {"type": "text", "text": text + end_marker}
@@ -311,12 +323,12 @@ def _decode_json(text: str, param: str) -> Json:
 
 
 def _escape_char(char: str) -> str:
-    """As a template writes it that asks for ASCII in its JSON."""
+    """The character as ASCII-only JSON escapes it."""
     return json.dumps(char)[1:-1]
 
 
 def _find_unused_chars(texts: list[str]) -> tuple[str, str]:
-    """Two characters that occur nowhere, not even as JSON escapes."""
+    """Two characters that occur nowhere in the texts, not even as JSON escapes."""
     joined_text = " ".join(texts)
     unused_chars = (
         char for char in map(chr, _NONCHARACTERS) if char not in joined_text and _escape_char(char) not in joined_text

@@ -1,4 +1,4 @@
-"""Templates that requests bring along: compiled and rendered in worker processes that can be killed."""
+"""Chat templates in requests, compiled and rendered in worker processes that can be killed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .capabilities import TemplateFeatures
 from .render import Rendered, Renderer, Rendering, Steps
 from .template_worker import TemplateCall, TemplateReply, TemplateSource
 
-_KEPT = 32
+_CACHE_SIZE = 32
 
 
 class RequestTemplate(Struct, frozen=True):
-    """A template that this process does not run, see `Template`."""
+    """A template that is rendered in another process, see `Template`."""
 
     source: str
     special_tokens: Mapping[str, str]
@@ -28,17 +28,18 @@ class RequestTemplate(Struct, frozen=True):
 
 
 class RequestTemplates:
-    """For one event loop."""
+    """The request templates of one event loop."""
 
     def __init__(self, limits: WorkerLimits | None = None) -> None:
         self.pool = WorkerPool("dragoman.prompts.template_worker", limits)
         self._renderers: OrderedDict[tuple[int, str], Renderer] = OrderedDict()
 
     async def renderer(self, base: Renderer, source: str) -> Renderer:
-        """The model's renderer with another template; its `steps` are for `render`.
+        """The model's renderer with another template; pass its `steps` to `render`.
 
-        Raises RequestError with param "chat_template" for a template that does not compile, or takes too much time or
-        memory. Raises Overloaded where too many wait.
+        Raises:
+            RequestError: with param "chat_template", the template does not compile, or exceeds its time or memory.
+            Overloaded: too many calls wait.
         """
         key = id(base), source
         known = self._renderers.get(key)
@@ -49,13 +50,13 @@ class RequestTemplates:
             template = RequestTemplate(source, special_tokens, reply.info.features, reply.info.reserved_names)
             known = await anyio.to_thread.run_sync(Renderer, template, base.tokenizer)
             self._renderers[key] = known
-            if len(self._renderers) > _KEPT:
+            if len(self._renderers) > _CACHE_SIZE:
                 self._renderers.popitem(last=False)
         self._renderers.move_to_end(key)
         return known
 
     async def render(self, renderer: Renderer, steps: Steps[Rendered]) -> Rendered:
-        """Raises as `renderer`, and RequestError where the template refuses the messages."""
+        """Run the steps. Raises as `renderer`, and RequestError where the template rejects the messages."""
         template = _source(renderer.template.source, renderer.template.special_tokens)
         step = await anyio.to_thread.run_sync(_advance, steps, None)
         while not isinstance(step, Rendered):
@@ -90,7 +91,7 @@ def _source(source: str, special_tokens: Mapping[str, str]) -> TemplateSource:
 
 
 def _advance(steps: Steps[Rendered], outcome: str | RequestError | None) -> Rendering | Rendered:
-    """The next step, or the result after the last one. outcome: of the step before; None begins."""
+    """Return the next step, or the result after the last one. outcome: of the previous step; None at first."""
     try:
         if isinstance(outcome, RequestError):
             return steps.throw(outcome)

@@ -1,11 +1,11 @@
-"""Jinja as chat templates need it, with nothing to run away with. Knows no messages and no models.
+"""Sandboxed Jinja for chat templates. Knows no messages and no models.
 
-On top of Jinja's own immutable sandbox every rendering has a budget: each turn of a loop and each call of a macro
-is a step, and every string is paid for when it is made. The hooks are put into the syntax tree before it is
-compiled, see `hooks`.
+In addition to Jinja's immutable sandbox every rendering has a budget: each loop iteration and macro call is a step, and
+every string is charged when it is created. Hooks are inserted into the syntax tree before it is compiled, see
+`sandbox_hooks`.
 """
 
-# What a template has in hand is Any, and so is nearly all of Jinja.
+# Template values are Any, and so are nearly all of Jinja's types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from jinja2.utils import Namespace
 from .sandbox_hooks import CONTAINER_FILTERS, HookInserter
 
 Value = Any
-"""Any value a template can have in hand."""
+"""Any value in a template."""
 _MAX_WIDTH = 100_000
-"""Greatest integer that may be given where it could be a width or a count; of a string, a hundredth of it."""
+"""Maximum integer where it could be a width or a count; for a string, a hundredth of it."""
 _ITEM_CHARS = 4
-"""Characters that anything but a string counts for."""
+"""Characters charged for any value other than a string."""
 _WIDTH = re.compile(r"\d{5}|\*")
 _MAX_BITS = 4096
 _MAX_INDENT = 16
@@ -44,7 +44,7 @@ class BudgetExceeded(jinja2.TemplateError):
 
 
 class Budget:
-    """What one rendering may use: characters made, steps, seconds."""
+    """The budget of one rendering: characters created, steps, seconds."""
 
     def __init__(self, characters: int, steps: int, seconds: float, clock: Callable[[], float]) -> None:
         self._characters, self._steps, self._seconds = characters, steps, seconds
@@ -63,7 +63,7 @@ class Budget:
             raise BudgetExceeded("it produces too much text")
 
     def spend_value(self, value: object) -> None:
-        """Spend what a value takes when it is written out, however often it holds the same thing."""
+        """Charge a value at its printed size, counting shared parts each time."""
         pending: list[Value] = [value]
         while pending:
             item = pending.pop()
@@ -75,7 +75,7 @@ class Budget:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Settings as transformers has them. `budget` belongs to one rendering, see `for_rendering`."""
+    """Jinja with the settings of transformers. `budget` belongs to one rendering, see `for_rendering`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     budget: Budget
@@ -91,7 +91,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals.pop("lipsum")
 
     def parse_with_hooks(self, source: str) -> nodes.Template:
-        """The syntax tree with hooks. No other may be given to the code generator, which works out constants."""
+        """The syntax tree with hooks. Only this may be compiled: the code generator folds constants."""
         return HookInserter(self).visit(self.parse(source))
 
     def build_template(self, code: CodeType, budget: Budget) -> jinja2.Template:
@@ -108,18 +108,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return ""
 
     def made(self, value: Value) -> Value:
-        """A value was made of others that are paid for."""
+        """Hook: charge a value that was created from values already charged."""
         if isinstance(value, (str, list, tuple, dict)):
             self.budget.spend_chars(len(value))  # pyright: ignore[reportUnknownArgumentType]
         return value
 
     def written(self, value: Value) -> Value:
-        """A value is going to be written out."""
+        """Hook: charge a value before it is printed."""
         self.budget.spend_value(value)
         return value
 
     def small(self, value: Value) -> Value:
-        """A value may be a width."""
+        """Hook: bound a value that may be a width."""
         if (isinstance(value, int) and abs(value) > _MAX_WIDTH) or (
             isinstance(value, str) and len(value) > _MAX_WIDTH // 100
         ):
@@ -128,7 +128,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:
         if isinstance(__obj, types.MethodType) and __obj.__self__ is __self:
-            return __obj(*args)  # a hook: a template has no way to name a method of its environment
+            return __obj(*args)  # A hook: a template cannot name a method of its environment.
         name, owner = _find_method(__obj)
         if isinstance(owner, str):
             __self._check_method(name, owner, (*args, *kwargs.values()))
@@ -137,7 +137,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self.made(super().call(__context, __obj, *args, **kwargs))
 
     def call_filter(self, name: str, value: Value, *args: Value, **kwargs: Value) -> Value:
-        """How `map` and its like call a filter by its name."""
+        """Called by `map` and similar filters, which look up a filter by name."""
         if name not in CONTAINER_FILTERS:
             self.written(value)
         return self.made(super().call_filter(name, value, *args, **kwargs))
@@ -187,7 +187,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what a model is trained on; for a prompt it means nothing."""
+    """`{% generation %}` marks text for training; it has no effect on a prompt."""
 
     tags = {"generation"}  # noqa: RUF012 (as the base class has it)
 
@@ -198,7 +198,7 @@ class _Generation(Extension):
 
 
 def _find_method(function: Value) -> tuple[str, object]:
-    """A built-in method's name and object. What wraps `format` says whose it was by the same name."""
+    """A built-in method's name and object. Jinja's wrapper of `format` has the same `__name__` and `__self__`."""
     unwrapped = vars(function).get("__wrapped__", function) if isinstance(function, _FUNCTION) else function
     if isinstance(unwrapped, _METHOD):
         return unwrapped.__name__, unwrapped.__self__
@@ -215,7 +215,7 @@ def _check_format(template: str) -> None:
 
 
 def _count_replaced(text: str, old: str, new: str) -> int:
-    """Characters of the result, at most."""
+    """Upper bound of the result's characters."""
     return len(text) + text.count(old) * len(new)
 
 
@@ -237,7 +237,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers does it: JSON as it is, not escaped for HTML."""
+    """As in transformers: plain JSON, without HTML escapes."""
     environment.written(value)
     if (len(indent) if isinstance(indent, str) else indent or 0) > _MAX_INDENT:
         raise BudgetExceeded("an indentation is too wide")
@@ -268,7 +268,7 @@ def _wordwrap(
     wrapstring: str | None = None,
     break_on_hyphens: bool = True,
 ) -> str:
-    """At most every character becomes a line."""
+    """Word wrap; charged as if every character became a line."""
     source = str(text)
     environment.budget.spend_chars(len(source) * (1 + len(wrapstring or "\n")))
     return do_wordwrap(environment, source, width, break_long_words, wrapstring, break_on_hyphens)
@@ -292,7 +292,7 @@ def _write_item(environment: Sandbox, item: Value) -> str:
 
 
 class _Namespace(Namespace):
-    """Does not write out what it holds, which may be namespaces again."""
+    """A namespace that does not print its values, which may be namespaces again."""
 
     def __repr__(self) -> str:
         return "<Namespace>"

@@ -1,8 +1,8 @@
-"""Where a template has to ask its environment: changes to a syntax tree before it is compiled. Pure.
+"""Inserts hooks into a template's syntax tree before it is compiled. Pure.
 
-The environment is called by its own attributes, which no name in a template can shadow: `step` in every turn of a
-loop and every call of a macro, `literal` and `written` for all that is printed, `made` for what filters make, `small`
-for arguments that are a width.
+Hooks are attributes of the environment, which no name in a template can shadow: `step` in every loop iteration and
+macro
+call, `literal` and `written` for all output, `made` for results of filters, `small` for arguments that are a width.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
 WIDTH_FILTERS = frozenset({"batch", "center", "indent", "round", "slice", "truncate", "wordwrap"})
-"""Filters whose arguments say how much text to make."""
+"""Filters whose arguments determine how much text they create."""
 CONTAINER_FILTERS = frozenset(
     [
         *("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "join", "last", "length"),
@@ -20,11 +20,11 @@ CONTAINER_FILTERS = frozenset(
         *("sort", "sum", "tojson", "unique"),
     ]
 )
-"""Filters that do not write out the container they are given."""
+"""Filters that do not print the container that they receive."""
 
 
 class HookInserter(NodeTransformer):
-    """Puts the budget's hooks into a syntax tree."""
+    """Inserts the budget's hooks into a syntax tree."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -92,7 +92,7 @@ class HookInserter(NodeTransformer):
 
 
 def _has_no_input(node: nodes.Filter) -> bool:
-    """A filter of a block, which gets what the block renders."""
+    """Whether it is a filter block, whose input is the rendered block."""
     node_input: nodes.Expr | None = node
     while isinstance(node_input, nodes.Filter):
         node_input = node_input.node

@@ -1,4 +1,4 @@
-"""A chat template: compiled once, rendered with what it is given, held to a budget. Knows no tokens."""
+"""A chat template: compiled once, rendered under a budget. Knows no tokens."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
-"""What a template can raise that is handed messages it was not written for."""
+"""Exceptions that a template can raise for messages it was not written for."""
 
 
 class TemplateLimits(Struct, frozen=True):
-    """characters: what may be made in one rendering, and how many more for each character of the input.
+    """The limits of a template.
 
-    steps: turns of loops and calls of macros. source: characters of a template.
+    characters: characters created per rendering.
+    per_character: additional ones per character of the input.
+    steps: loop iterations and macro calls.
+    seconds: wall-clock time.
+    source: characters of the template itself.
     """
 
     characters: int = 4_000_000
@@ -45,11 +49,11 @@ class TemplateLimits(Struct, frozen=True):
 
 
 _PROBE = TemplateLimits(characters=200_000, steps=20_000, seconds=1.0)
-"""For finding out what a template does: the messages are short ones of ours."""
+"""Limits of feature probes, whose messages are short."""
 
 
 class Template(Protocol):
-    """What is known of a template, wherever it is rendered. reserved_names: those that a client may not set."""
+    """A template, wherever it is rendered. reserved_names: variables that a client must not set."""
 
     @property
     def source(self) -> str: ...
@@ -65,10 +69,12 @@ class Template(Protocol):
 
 
 class ChatTemplate:
-    """A compiled template. Safe to use from several threads.
+    """A compiled template. Thread-safe.
 
-    special_tokens: what the template may name: `bos_token`, `eos_token`, ... Raises RequestError with the param
-    "chat_template" for what does not compile.
+    special_tokens: constants such as `bos_token` and `eos_token`.
+
+    Raises:
+        RequestError: with param "chat_template", the template does not compile.
     """
 
     def __init__(
@@ -98,9 +104,13 @@ class ChatTemplate:
         self.features = capabilities.detect_features(tree, read, self._render_probe)
 
     def render(self, variables: Mapping[str, Any], *, now: datetime, characters: int = 0) -> str:
-        """variables: `messages`, `tools`, `add_generation_prompt`, ...; characters: how much text is in them.
+        """Render the template.
 
-        Raises RequestError with the param "messages" for what the template refuses or fails at.
+        variables: `messages`, `tools`, `add_generation_prompt`, ...
+        characters: how much text they hold.
+
+        Raises:
+            RequestError: with param "messages", the template rejects the messages or fails.
         """
         return self._render(variables, now, characters, self._limits)
 
@@ -140,13 +150,13 @@ def load_template(directory: Path, name: str = "default") -> ChatTemplate | None
 
 
 def _read_processor_template(directory: Path, name: str) -> str | None:
-    """`chat_template.json`: where models that see kept theirs until 2025."""
+    """`chat_template.json`, in which transformers stored templates of multimodal models until 2025."""
     path = directory / "chat_template.json"
     return _decode_config(path.read_bytes()).find_template(name) if path.is_file() else None
 
 
 class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
-    """What a tokenizer_config.json says that clients ask for, under its own names."""
+    """The fields of tokenizer_config.json that clients request, under their own names."""
 
     tokenizer_class: str
     bos_token: str | None = None
@@ -160,7 +170,7 @@ class TokenizerInfo(Struct, frozen=True, omit_defaults=True):
 
 
 def load_tokenizer_info(directory: Path, template: ChatTemplate | None = None) -> TokenizerInfo:
-    """template: the one that is served. Raises ValueError for a broken configuration."""
+    """Load the fields. template: the served one. Raises ValueError for an invalid configuration."""
     path = directory / "tokenizer_config.json"
     config = _decode_config(path.read_bytes()) if path.is_file() else _Config()
     source = None if template is None else template.source
@@ -177,7 +187,7 @@ class _Token(Struct):
 
 
 class _Config(Struct):
-    """The part of a tokenizer_config.json that templates need."""
+    """The fields of tokenizer_config.json that templates need."""
 
     tokenizer_class: str = "PreTrainedTokenizerFast"
     chat_template: str | list[_NamedTemplate] | None = None
@@ -215,7 +225,7 @@ def _decode_config(raw: bytes) -> _Config:
 
 
 def _describe_error(error: jinja2.TemplateError) -> str:
-    """What a template said by `raise_exception` is for the client as it stands."""
+    """The message for the client: that of `raise_exception` unchanged."""
     if type(error) is jinja2.TemplateError:
         return error.message or "The chat template rejects these messages."
     return f"The chat template fails on these messages: {error.message}"
@@ -230,4 +240,4 @@ _RESERVED = frozenset(
         *("loop", "caller", "varargs", "kwargs"),
     ]
 )
-"""Names that a client may not set."""
+"""Variables that a client must not set."""

@@ -1,4 +1,4 @@
-"""Runs in a worker process: compiles and renders templates that requests bring along."""
+"""Runs in a worker process: compiles and renders chat templates in requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from ..workers.child import serve
 from .capabilities import TemplateFeatures
 from .template import ChatTemplate
 
-_KEPT = 32
+_CACHE_SIZE = 32
 
 
 class TemplateSource(Struct, frozen=True):
-    """special_tokens: names and values."""
+    """A template to compile.
+
+    source: Jinja text.
+    special_tokens: names and values.
+    """
 
     source: str
     special_tokens: tuple[tuple[str, str], ...]
 
 
 class TemplateCall(Struct, frozen=True):
-    """variables, now, characters: as in `ChatTemplate.render`; without variables the template is described."""
+    """A call of the worker.
+
+    template: the template.
+    variables, now, characters: as in `ChatTemplate.render`; without variables the template is described.
+    """
 
     template: TemplateSource
     variables: dict[str, Any] | None = None
@@ -35,14 +43,14 @@ class TemplateCall(Struct, frozen=True):
 
 
 class TemplateInfo(Struct, frozen=True):
-    """What `Renderer` has to know of a template."""
+    """What `Renderer` needs to know about a template."""
 
     features: TemplateFeatures
     reserved_names: frozenset[str]
 
 
 class TemplateReply(Struct, frozen=True):
-    """One of them. error: message and param of a RequestError."""
+    """The reply to a call: one of the fields is set. error: message and param of a RequestError."""
 
     text: str = ""
     info: TemplateInfo | None = None
@@ -74,7 +82,7 @@ def _reply(call: TemplateCall) -> TemplateReply:
     return TemplateReply(text=text)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _compiled(template: TemplateSource) -> ChatTemplate:
     return ChatTemplate(template.source, dict(template.special_tokens))
 

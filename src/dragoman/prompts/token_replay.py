@@ -1,8 +1,8 @@
-"""How a model spelled what it said: a text has many sequences of tokens, and a cached prefix is one of them.
+"""Reuses sampled token ids in prompts: a text has many tokenisations, and a cached prefix matches one of them only.
 
-A template writes an earlier answer into the prompt again as text. Where a piece of the prompt between two control
-tokens is, byte for byte, a piece that the model said between two of them, it gets the ids that the model chose. The
-text of the prompt, and what is a control token in it, is never changed by that.
+A template renders an earlier response as text again. Where the text between two control tokens equals, byte for byte, a
+text that the model sampled between two of them, it gets the sampled ids. The prompt's text and its control tokens never
+change.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ Ids = tuple[int, ...]
 
 
 class SampledPrefixes:
-    """Of one prompt. Those of equal pieces are taken in the order in which they were said, each once."""
+    """The sampled texts of one conversation. Equal texts are used in the order of sampling, each once."""
 
     def __init__(self, runs: Sequence[Ids], control_ids: Set[int], token_bytes: Callable[[int], bytes]) -> None:
-        """runs: ids that were sampled, each with those of its prompt behind the last control token."""
+        """runs: sampled ids, each preceded by those of its prompt since the last control token."""
         self._ids_by_bytes: defaultdict[bytes, deque[Ids]] = defaultdict(deque)
         for run in runs:
             for piece in _split_at_controls(run, control_ids):
                 token_texts = list(map(token_bytes, piece))
-                # Another model may have said it: ids that nothing is known of here are never taken.
+                # Another model may have sampled the run: ids outside this vocabulary are ignored.
                 if all(token_texts):
                     self._ids_by_bytes[b"".join(token_texts)].append(piece)
 
     def take_ids(self, text: str) -> Ids | None:
-        """None for what was never said."""
+        """The ids of this text; None where it was not sampled."""
         matching_ids = self._ids_by_bytes.get(text.encode("utf-8", "surrogatepass"))
         return matching_ids.popleft() if matching_ids else None
 
@@ -43,6 +43,6 @@ def _split_at_controls(run: Ids, control_ids: Set[int]) -> list[Ids]:
 
 
 def find_ids_since_control(prompt: Ids, control_ids: Set[int]) -> Ids:
-    """The ids behind the last control token: what an answer goes on from."""
+    """The ids since the last control token, which the response continues."""
     start = next((i + 1 for i in range(len(prompt) - 1, -1, -1) if prompt[i] in control_ids), 0)
     return prompt[start:]

@@ -1,7 +1,8 @@
-"""A Hugging Face `tokenizer.json` as the core's Tokenizer. Knows nothing of templates, models or requests.
+"""A Hugging Face `tokenizer.json` as the core's Tokenizer. Knows no templates, models or requests.
 
-Two tokenizers are made of one file: a whole one, and a plain one that has never heard of the control tokens, so
-that user text cannot become one by whatever spelling.
+Two tokenizers are built from one file: the complete one, and one without control tokens, so that no user text can
+become
+a control token.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ __all__ = ["HfTokenizer", "SpecialTokenWrapping", "TokenizerError", "load_tokeni
 
 
 MAX_UNSHARED_CHARS = 16_384
-"""Characters from which on others would notice that they wait."""
+"""Longer texts, in characters, are encoded without the GIL: other threads would notice the wait."""
 
 
 class SpecialTokenWrapping(msgspec.Struct, frozen=True):
-    """The special tokens that a tokenizer puts around one text, and around and between two."""
+    """The special tokens that a tokenizer adds around one text, and around and between two."""
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
@@ -40,12 +41,14 @@ class SpecialTokenWrapping(msgspec.Struct, frozen=True):
 
 
 class HfTokenizer:
-    """See `core.engine.Tokenizer`. Its library lets go of the GIL while it encodes."""
+    """See `core.engine.Tokenizer`. The library releases the GIL while it encodes a batch."""
 
     def __init__(self, data: bytes | str, extra_tokens: Sequence[AddedToken] = (), *, generates: bool = True) -> None:
-        """data: the content of a tokenizer.json; more: added tokens that it lacks. Raises TokenizerError.
+        """data: the content of a tokenizer.json.
+        extra_tokens: added tokens that are missing in it.
+        generates: responses are generated, so the bytes of every token must be known.
 
-        writes: answers are made of its tokens, of which the bytes must be known then.
+        Raises TokenizerError.
         """
         tokenizer_data = vocabulary.merge_added_tokens(vocabulary.parse_tokenizer(data), extra_tokens)
         read_bytes = (
@@ -70,7 +73,7 @@ class HfTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id."""
+        """The highest id plus one."""
         return len(self._byte_table)
 
     @property
@@ -82,24 +85,29 @@ class HfTokenizer:
         return self._max_token_bytes
 
     def encode(self, text: str, *, special: bool, add_special_tokens: bool = False) -> list[int]:
-        """special=False never gives a control token (see `vocabulary`), whatever the text says.
+        """Encode a text; special=False never yields a control token (see `vocabulary`).
 
-        Raises RequestError for text that is not Unicode (a lone surrogate).
+        Raises:
+            RequestError: the text is not valid Unicode (a lone surrogate).
         """
         tokenizer = self._full_tokenizer if special else self._plain_tokenizer
         return _encode(tokenizer, text, add_special_tokens).ids
 
     @property
     def control_ids(self) -> frozenset[int]:
-        """Of the tokens that `controls` names."""
+        """Ids of the control tokens."""
         return self._control_ids
 
     def encode_broken(self, text: str, break_char: str, sampled_prefixes: SampledPrefixes | None = None) -> list[int]:
-        """Encode text in which names of control tokens count, but not those that hold a mark.
+        """Encode text in which names of control tokens count, except those that contain a break character.
 
-        The marks vanish. A control token of one character does not count where a mark stands before it.
-        Text without marks is encoded as transformers would, unless the vocabulary's own model could make a control
-        token of text that merely normalises to its name. spelled: pieces between control tokens that keep their ids.
+        Break characters are removed. A control token of one character does not count behind one. Text without them is
+        encoded
+        as in transformers, unless the vocabulary's model could form a control token from text that merely normalises to
+        its
+        name.
+
+        sampled_prefixes: texts between control tokens that get their sampled ids.
         """
         if sampled_prefixes is None and break_char not in text and not self._can_spell_controls:
             return self.encode(text, special=True)
@@ -117,11 +125,13 @@ class HfTokenizer:
         return ids
 
     def token_bytes(self, id: int) -> bytes:
-        """Nothing for ids that no token has."""
+        """The token's bytes; empty for unused ids."""
         return self._byte_table[id] if 0 <= id < len(self._byte_table) else b""
 
     def is_special(self, id: int) -> bool:
-        """Marked `special` by the vocabulary: what `skip_special_tokens` means. Other added tokens are text."""
+        """Whether the vocabulary marks the token `special`, as in `skip_special_tokens`. Other added tokens are
+        text.
+        """
         return id in self._special_ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
@@ -129,7 +139,7 @@ class HfTokenizer:
         return self._full_tokenizer.decode(known_ids, skip_special_tokens=skip_special_tokens)
 
     def _find_control_spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """(start, end, id) of each control token, with the blanks that it swallows."""
+        """(start, end, id) of each control token, with the blanks that it strips."""
         encoding = _encode(self._scanner, text, False)
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             if number:
@@ -148,9 +158,9 @@ class HfTokenizer:
 
 
 def load_tokenizer(directory: Path, *, generates: bool = True) -> HfTokenizer:
-    """Read `tokenizer.json`, and from `tokenizer_config.json` (if there) the added tokens that it lacks.
+    """Load `tokenizer.json`, and from `tokenizer_config.json` (if present) the added tokens that are missing in it.
 
-    writes: as in HfTokenizer.
+    generates: as in HfTokenizer.
 
     Raises TokenizerError, FileNotFoundError.
     """
@@ -179,7 +189,7 @@ def _build_tokenizer(data: vocabulary.TokenizerPart) -> tokenizers.Tokenizer:
 
 
 def _detect_wrapping(tokenizer: tokenizers.Tokenizer) -> SpecialTokenWrapping:
-    """Seen from what it does to two short texts: what belongs to neither is special."""
+    """Detect the wrapping by encoding two short texts: ids that belong to neither are special."""
     single_encoding: tokenizers.Encoding = tokenizer.encode("a")
     pair_encoding: tokenizers.Encoding = tokenizer.encode("a", "a")
     prefix, suffix = _split_around(single_encoding.ids, single_encoding.sequence_ids, 0)
@@ -193,21 +203,21 @@ def _detect_wrapping(tokenizer: tokenizers.Tokenizer) -> SpecialTokenWrapping:
 def _split_around(
     ids: Sequence[int], sources: Sequence[int | None], source: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids before those of a source, and behind them."""
+    """The ids before those of a source, and after them."""
     positions = [position for position, token_source in enumerate(sources) if token_source == source]
     return (tuple(ids[: positions[0]]), tuple(ids[positions[-1] + 1 :])) if positions else (tuple(ids), ())
 
 
 def _assign_ids(added: Sequence[AddedToken], tokenizer: tokenizers.Tokenizer) -> tuple[AddedToken, ...]:
-    """With the ids that the library gives them, which need not be those of the file."""
+    """The added tokens with the library's ids, which may differ from the file's."""
     ids = ((token, tokenizer.token_to_id(token.content)) for token in added)
     return tuple(msgspec.structs.replace(token, id=id) for token, id in ids if id is not None)
 
 
 def _build_scanner(controls: Sequence[AddedToken]) -> tuple[tokenizers.Tokenizer, tuple[int, ...]]:
-    """A tokenizer that finds the control tokens exactly as the whole one does, and nothing else.
+    """A tokenizer that finds control tokens exactly as the complete one does, and nothing else.
 
-    Everything between two of them is one token 0. The second value: the true id by the scanner's own.
+    All text between them is one token 0. The second value maps its ids to the true ones.
     """
     scanner = tokenizers.Tokenizer(models.WordLevel({"\u0000": 0}, unk_token="\u0000"))
     true_ids = [0]
@@ -235,7 +245,7 @@ def _build_byte_table(
 def _encode(tokenizer: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
     try:
         if len(text) > MAX_UNSHARED_CHARS:
-            # The library lets other threads run while it encodes several texts, and not while it encodes one.
+            # encode_batch releases the GIL, encode does not.
             return tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     except (TypeError, UnicodeEncodeError) as error:

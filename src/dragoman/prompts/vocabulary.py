@@ -1,8 +1,9 @@
-"""What a `tokenizer.json` says about its vocabulary, and how to alter it. Pure: JSON text in, JSON text out.
+"""Reads and rewrites the vocabulary in a `tokenizer.json`. Pure: JSON text in, JSON text out.
 
-Control tokens are the added tokens that no text may turn into. An added token that is only blanks, or one
-character that is not marked special, is not one: vocabularies add runs of spaces and single characters as
-plain text, and leaving them out would tokenise text as the model never saw it.
+Control tokens are the added tokens that no text may become. An added token of blanks only, or of one character and not
+marked special, is none: vocabularies add runs of spaces and single characters as plain text, and without them text
+would
+be tokenised unlike in training.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec import Struct
 from .json_values import InvalidJson, decode_object
 
 TokenizerPart = dict[str, Any]
-"""An object of a tokenizer.json; its shape is the `tokenizers` library's own."""
+"""An object of a tokenizer.json, whose shape is the `tokenizers` library's."""
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
@@ -25,7 +26,7 @@ _WHITESPACE = re.compile(r"[\s\u2581]*")
 
 
 class TokenizerError(ValueError):
-    """This file does not describe a tokenizer that text can be generated with."""
+    """The file does not describe a tokenizer that can generate text."""
 
 
 class AddedToken(Struct, frozen=True):
@@ -64,10 +65,10 @@ def read_added_tokens(data: TokenizerPart) -> tuple[AddedToken, ...]:
 
 
 def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) -> TokenizerPart:
-    """The same with tokens that only `tokenizer_config.json` knows, and without truncation and padding.
+    """Add the tokens that only `tokenizer_config.json` has; remove truncation and padding.
 
-    Control tokens are looked for in the text as it was written, never in its normalised form: what a
-    normaliser makes of foreign characters shall not read as a control token.
+    Control tokens are matched in the original text, never in its normalised form: a normaliser must not turn foreign
+    characters into a control token.
     """
     present_tokens = read_added_tokens(data)
     ids = {token.id for token in present_tokens}
@@ -79,9 +80,9 @@ def merge_added_tokens(data: TokenizerPart, extra_tokens: Sequence[AddedToken]) 
 
 
 def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: str) -> TokenizerPart:
-    """The same with the control tokens under names that no text has, since nobody knows the nonce.
+    """Rename the control tokens to names that no text contains, as the nonce is secret.
 
-    They cannot be left out, for the library numbers added tokens by their order.
+    They cannot be removed, since the library numbers added tokens by their order.
     """
     hidden_names = {token.content: f" \u0000{nonce}{token.content}" for token in controls}
     entries: list[TokenizerPart] = data.get("added_tokens") or []
@@ -90,7 +91,7 @@ def hide_controls(data: TokenizerPart, controls: Sequence[AddedToken], nonce: st
 
 
 def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> bool:
-    """The model itself, not only the search for added tokens, can make a control token of a text."""
+    """Whether the vocabulary's model itself, not only the added tokens, can form a control token from text."""
     model = data["model"]
     names = {token.content for token in controls}
     if find_model_type(model) == "Unigram":
@@ -103,15 +104,16 @@ def can_spell_controls(data: TokenizerPart, controls: Sequence[AddedToken]) -> b
 
 
 def disable_prepending(data: TokenizerPart) -> TokenizerPart | None:
-    """The same for a piece that does not begin the text; None where that makes no difference."""
+    """The tokenizer for text that is not at the start of the input; None where there is no difference."""
     pre_tokenizer = _disable_first_prepend(data.get("pre_tokenizer"))
     return None if pre_tokenizer is None else data | {"pre_tokenizer": pre_tokenizer}
 
 
 def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
-    """What turns the name of an ordinary token into the bytes it stands for.
+    """A function from an ordinary token's name to its bytes.
 
-    Raises TokenizerError for vocabularies that do not say (WordPiece, `</w>` suffixes, ...).
+    Raises:
+        TokenizerError: the vocabulary does not define them (WordPiece, `</w>` suffixes, ...).
     """
     model = data["model"]
     kind = find_model_type(model)
@@ -130,9 +132,9 @@ def build_byte_reader(data: TokenizerPart) -> Callable[[str], bytes]:
 
 
 def build_name_reader(data: TokenizerPart) -> Callable[[str], bytes]:
-    """The same as far as any vocabulary tells: the token's name, without the mark of a word's inner piece.
+    """A function from any token's name to its approximate bytes, without WordPiece's continuation prefix.
 
-    Good enough to show tokens by. Joined they need not be the text, so that no answer may be made of them.
+    Only for display: joined they may differ from the text, so no response may be generated from them.
     """
     inner_prefix = str(data["model"].get("continuing_subword_prefix") or "")
     return lambda name: name.removeprefix(inner_prefix).encode()
@@ -147,7 +149,7 @@ def find_model_type(model: TokenizerPart) -> str:
 
 
 def iterate_components(part: TokenizerPart | None) -> Iterator[TokenizerPart]:
-    """A normaliser, pre-tokeniser or decoder and all that it is a sequence of."""
+    """Yield a normaliser, pre-tokeniser or decoder and all components of its sequence."""
     if part is None:
         return
     yield part
@@ -168,7 +170,7 @@ def build_byte_alphabet() -> dict[str, int]:
 def _decode_byte_level(name: str, table: dict[str, int] = build_byte_alphabet()) -> bytes:  # noqa: B008 (never written to)
     try:
         return bytes([table[char] for char in name])
-    except KeyError:  # as the library's own decoder: a name outside the alphabet is text
+    except KeyError:  # As in the library's decoder, a name outside the alphabet is text.
         return name.encode()
 
 
@@ -191,7 +193,9 @@ def _find_space_char(data: TokenizerPart) -> str:
 
 
 def _hide_names(model: TokenizerPart, hidden_names: Mapping[str, str]) -> TokenizerPart:
-    """Both alphabets write the blank in another way, so that the model cannot make the hidden names either."""
+    """Rename tokens in the model too: both alphabets encode the blank differently, so it cannot form the hidden
+    names.
+    """
     vocab = model.get("vocab")
     if find_model_type(model) == "Unigram":
         scored: list[tuple[str, float]] = vocab or []
@@ -208,7 +212,7 @@ def _hide_names(model: TokenizerPart, hidden_names: Mapping[str, str]) -> Tokeni
 
 
 def _disable_first_prepend(part: TokenizerPart | None) -> TokenizerPart | None:
-    """The pre-tokeniser with `prepend_scheme` "first" made "never"; None if there is none."""
+    """The pre-tokeniser with `prepend_scheme` "first" replaced by "never"; None if there is none."""
     if part is None:
         return None
     if part.get("type") == "Metaspace" and part.get("prepend_scheme") == "first":

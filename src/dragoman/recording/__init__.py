@@ -1,1 +1,1 @@
-"""Exchanges with any upstream, kept as they were on the wire with their times, and played again. Knows no dialect."""
+"""Records exchanges with any upstream, byte for byte with their times, and replays them. Knows no dialect."""

@@ -1,12 +1,12 @@
-"""The file of a recording: a line of JSON for each exchange. Bytes and times; no sockets, no clock.
+"""The file format of a recording: one line of JSON per exchange. Knows bytes and times; no sockets, no clock.
 
     {"dragoman_recording": 1, "upstream": "https://api.example.com"}
     {"at": 0.52, "method": "POST", "path": "/v1/chat/completions", "query": "", "headers": [["content-type", ...]],
      "body": "{...}", "status": 200, "answer_headers": [...], "head_at": 0.31, "pieces": [[0.33, "data: {...}"], ...],
      "end_at": 0.97, "ended": "complete"}
 
-`at` is in seconds since the recording began, the others since the request was there. What is not UTF-8 is written as
-{"base64": "..."}. Secrets are never here: only headers of a list of harmless ones are kept.
+`at` is in seconds since the recording began, the others since the request arrived. Data that is not UTF-8 is encoded as
+{"base64": "..."}. Secrets are not recorded: only allowlisted request headers are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDED_REQUEST_HEADERS = frozenset(
     {"accept", "content-type", "content-encoding", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta",
      "x-request-id", "x-stainless-lang", "x-stainless-package-version"}
 )  # fmt: skip
-"""Headers of a request that are kept. A list of what may be written, not of what may not: keys have many names."""
+"""Request headers that are recorded. An allowlist, as API keys are sent under many names."""
 REDACTED_HEADER_WORDS = (
     "set-cookie",
     "authorization",
@@ -36,13 +36,13 @@ REDACTED_HEADER_WORDS = (
     "organization",
     "project",
 )
-"""Headers of an answer that have any of these in their name are not kept."""
+"""Response headers whose names contain any of these words are not recorded."""
 SECRET_QUERY_WORDS = ("key", "token", "secret", "sig", "auth", "password", "credential")
-"""Parameters of a query that have any of these in their name lose their value."""
+"""Query parameters whose names contain any of these words are recorded without their values."""
 
 
 class CassetteError(ValueError):
-    """No recording, or one of another version; the message names the line."""
+    """Not a recording, or one of another version; the message names the line."""
 
 
 class Base64Data(Struct, frozen=True):
@@ -54,7 +54,7 @@ HeaderList = list[tuple[str, str]]
 
 
 def encode_data(raw: bytes) -> Data:
-    """As text where it is text."""
+    """Text where the bytes are UTF-8, else base64."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -66,14 +66,20 @@ def decode_data(data: Data) -> bytes:
 
 
 class RecordedChunk(Struct, frozen=True, array_like=True):
-    """What came at once."""
+    """A chunk of a response body.
+
+    at: seconds since the request arrived.
+    """
 
     at: float
     data: Data
 
 
 class RecordedExchange(Struct, frozen=True, kw_only=True):
-    """ended: complete; cut by the upstream, in the middle; or left by the client."""
+    """A request and its response.
+
+    ended: complete; cut by the upstream in the middle; or left by the client.
+    """
 
     at: float
     method: str
@@ -90,14 +96,14 @@ class RecordedExchange(Struct, frozen=True, kw_only=True):
 
 
 class CassetteHeader(Struct, frozen=True):
-    """The first line, and that of every run that was appended."""
+    """The first line of the file, and of every appended run."""
 
     dragoman_recording: int
     upstream: str
 
 
 def filter_request_headers(raw: Iterable[tuple[str, str]]) -> HeaderList:
-    """Of a request."""
+    """The recorded headers of a request."""
     return [(name, value) for name, value in raw if name.lower() in RECORDED_REQUEST_HEADERS]
 
 
@@ -113,7 +119,7 @@ def redact_query(query: str) -> str:
 
 
 def hash_request(method: str, path: str, query: str, body: bytes) -> bytes:
-    """What two requests share that are the same question: where it goes, and the body as JSON has it."""
+    """A key that equal requests share: method, path, query, and the body as normalised JSON."""
     parts = [method, path, urlencode(sorted(parse_qsl(redact_query(query), keep_blank_values=True)))]
     try:
         canonical_body = msgspec.json.encode(msgspec.json.decode(body), order="deterministic") if body else b""
@@ -127,7 +133,7 @@ def encode_line(line: RecordedExchange | CassetteHeader) -> bytes:
 
 
 def read_cassette(lines: Iterable[bytes]) -> list[RecordedExchange]:
-    """Raises TapeError."""
+    """Parse a recording. Raises CassetteError."""
     exchanges: list[RecordedExchange] = []
     has_header = False
     for number, line in enumerate(lines, start=1):

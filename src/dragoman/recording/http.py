@@ -1,4 +1,4 @@
-"""What recorder and player have in common as ASGI applications: lifespan, body, host, plain errors."""
+"""ASGI helpers of recorder and player: lifespan, body, Host check, plain errors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ async def run_lifespan(receive: Receive, send: Send, on_startup: LifespanHook, o
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequence[str]) -> bytes | None:
-    """All of it; None if the client has left.
+    """Read the whole body; None if the client has disconnected.
 
-    Raises RequestError, also for a Host that is not ours and for pages of other origins: an upstream may need no key.
+    Raises:
+        RequestError: the body is too large, the Host is not allowed, or the request comes from a page of another
+        origin.
+        These checks matter because the upstream may need no key.
     """
     headers = Headers(scope=scope)
     check_host(headers, tuple(hosts))
@@ -52,19 +55,19 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, hosts: Sequen
 
 
 async def cancel_on_disconnect(receive: Receive, cancel_scope: anyio.CancelScope) -> None:
-    """To be run beside an answer: what is left of it ends when the client is gone."""
+    """Cancel the scope when the client disconnects; runs beside a response."""
     while (await receive())["type"] != "http.disconnect":
         pass
     cancel_scope.cancel()
 
 
 def read_raw_path(scope: Scope) -> str:
-    """As it was sent, escapes and all."""
+    """The path as it was sent, with its percent-encoding."""
     return (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
 
 
 async def send_error(send: Send, status: int, message: str) -> None:
-    """In OpenAI's envelope, which most clients can show. It is never recorded, and never was."""
+    """Send an error in OpenAI's envelope, which most clients can show. Such errors are never recorded."""
     body = msgspec.json.encode({"error": {"message": message, "type": "dragoman_error", "param": None, "code": None}})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -1,6 +1,6 @@
-"""Plays a recording: the same question gets the same bytes, at the same beats. There is no model behind it.
+"""Replays a recording: the same request gets the same bytes at the same times. No model is involved.
 
-Times are absolute, from the moment at which the request was there: a piece that is late does not shift what follows.
+Times are absolute since the arrival of the request: a late chunk does not delay the following ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from .cassette import RecordedExchange, decode_data, hash_request
 from .http import cancel_on_disconnect, read_body, read_raw_path, run_lifespan, send_error, send_request_error
 
 MatchMode = Literal["question", "path"]
-"""Which recorded exchange answers a request: one with the same body, or just the next one of that method and path."""
+"""Which recorded exchange answers a request: one with the same body, or the next one of that method and path."""
 
 
 class Player:
-    """An ASGI application.
+    """An ASGI application that replays exchanges.
 
-    A question that was recorded several times is answered in that order, and then from the first on. time_scale: 10
-    is ten times as fast, infinity at once. Exchanges that the client left are not played.
+    time_scale: 10 is ten times as fast, infinity is without delays.
+
+    A request that was recorded several times gets the responses in order, then again from the first one. Exchanges that
+    the
+    client aborted are not replayed.
     """
 
     def __init__(
@@ -108,4 +111,4 @@ class Player:
         await until(exchange.end_at)
         if exchange.ended == "complete":
             await send({"type": "http.response.body"})
-        # Else it breaks off here, as it did: the server closes the connection.
+        # A recorded response that was cut breaks off here too: the server closes the connection.

@@ -1,7 +1,7 @@
-"""A pass-through in front of an upstream: bytes go on as they come, and are kept with their times.
+"""A recording reverse proxy: forwards bytes as they arrive, and records them with their times.
 
-What the client sends goes up as it is (its keys, too), what comes back goes down as it is; only hop-by-hop headers
-change, and no compression is asked for, so that the recording can be read. It adds no waiting to any token.
+Requests (API keys included) and responses are forwarded unchanged, except for hop-by-hop headers and Accept-Encoding:
+responses are requested uncompressed so that the recording is readable. Recording delays no token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOP_BY_HOP_HEADERS = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
      "transfer-encoding", "upgrade"}
 )  # fmt: skip
-"""RFC 9110, 7.6.1."""
+"""Headers that a proxy does not forward (RFC 9110, section 7.6.1)."""
 RawHeaders = list[tuple[bytes, bytes]]
 
 
@@ -39,7 +39,11 @@ class CassetteSink(Protocol):
 
 
 class Recorder:
-    """An ASGI application. client: asks the upstream; its base_url is where. now: seconds, ever growing."""
+    """An ASGI application.
+
+    client: sends to the upstream; its base_url is the upstream.
+    now: seconds; monotonic.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,7 @@ class Recorder:
         hosts: Sequence[str],
         max_body_bytes: int = 32 * 2**20,
     ) -> None:
-        # Headers of its own, such as its name, would be headers that the client has not sent.
+        # The client's own default headers, such as User-Agent, would be headers that the original client has not sent.
         for name in list(client.headers):
             del client.headers[name]
         self._client, self._cassette, self._now, self._hosts = client, cassette, now, hosts
@@ -90,7 +94,7 @@ class Recorder:
 
 
 class _ProxiedRequest:
-    """One request on its way."""
+    """One request in flight."""
 
     def __init__(self, scope: Scope, body: bytes, now: Callable[[], float], offset: float) -> None:
         self._scope, self._body, self._now, self._offset = scope, body, now, offset
@@ -115,7 +119,7 @@ class _ProxiedRequest:
             self._outcome = "cut"
             if self._status is None:
                 await send_error(send, 502, f"The upstream did not respond: {type(error).__name__}.")
-            # Else the answer stays unfinished, as the upstream's is: the server closes the connection.
+            # A truncated response stays unfinished: the server closes the connection.
 
     async def _relay_response(self, response: httpx2.Response, send: Send) -> None:
         self._head_at = self._now() - self._started_at
@@ -135,7 +139,7 @@ class _ProxiedRequest:
         await send({"type": "http.response.body"})
 
     def build_exchange(self) -> RecordedExchange | None:
-        """None if the upstream said nothing."""
+        """The exchange; None if the upstream sent no response."""
         if self._status is None:
             return None
         scope = self._scope
@@ -156,7 +160,7 @@ class _ProxiedRequest:
 
 
 def _build_upstream_url(client: httpx2.AsyncClient, scope: Scope) -> httpx2.URL:
-    """Beneath the upstream, whatever the path looks like: it can name no other host."""
+    """A URL below the upstream's, whatever the path contains: it cannot select another host."""
     base = client.base_url
     path = (base.raw_path.rstrip(b"/") + b"/" + read_raw_path(scope).encode("latin-1").lstrip(b"/")).rstrip(b"?")
     query = scope["query_string"]
@@ -173,7 +177,7 @@ def _build_upstream_headers(scope: Scope) -> RawHeaders:
 
 
 def _parse_connection_header(connection: str) -> set[str]:
-    """Headers that are for this hop alone, as it says."""
+    """Names of the hop-by-hop headers that the Connection header lists."""
     return {name.strip().lower() for name in connection.split(",") if name.strip()}
 
 

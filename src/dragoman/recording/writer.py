@@ -10,7 +10,7 @@ from .cassette import VERSION, CassetteHeader, RecordedExchange, encode_line
 
 
 class CassetteWriter:
-    """Appends to the file; every exchange is on its way to the disk when the next one is. Close it."""
+    """Appends exchanges to a file; each is flushed before the next one is written. Must be closed."""
 
     def __init__(self, path: Path, upstream: str) -> None:
         self._file = path.open("ab")
@@ -20,11 +20,11 @@ class CassetteWriter:
         self._thread.start()
 
     def put(self, exchange: RecordedExchange) -> None:
-        """Never waits."""
+        """Queue an exchange; never blocks."""
         self._queue.put(exchange)
 
     def close(self) -> None:
-        """Once all is written."""
+        """Write all queued exchanges and close the file."""
         self._queue.put(None)
         self._thread.join()
         self._file.close()

@@ -1,4 +1,4 @@
-"""What a server is told: every setting, defined once and read from everywhere."""
+"""Settings of the server: each defined once, and read from the command line, the environment and files."""
 
 from .definition import Settings
 from .engine_support import describe_unsupported, find_changed_settings

@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 class Settings(SimulatorSettings, frozen=True, kw_only=True):
-    """What a server was told. Where a value is None the model or the engine decides."""
+    """The settings of a server. Where a value is None the model or the engine decides."""
 
     model: Annotated[
         str,
@@ -486,6 +486,6 @@ class Settings(SimulatorSettings, frozen=True, kw_only=True):
     ] = None
 
     def for_entry(self, entry: ModelEntry) -> Settings:
-        """Those of one of several models: its own, and these for the rest."""
+        """The settings of one of several models: its overrides over these."""
         names = (entry.name, *entry.aliases)
         return msgspec.structs.replace(self, **dict(entry.overrides), served_model_name=names, models=ModelEntries())

@@ -1,4 +1,4 @@
-"""Which settings an engine heeds, so that what it would ignore is said. Knows engines by their names."""
+"""Which settings each engine supports, to warn about unsupported ones. Knows engines by name only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .definition import Settings
 from .fields import FIELDS_BY_NAME
 
 _BATCHING_ENGINES = ("tiny", "transformers", "mlx")
-"""Over our own step loop."""
+"""Engines that run on the built-in step loop."""
 _VLLM_ENGINES = ("sim", "vllm")
 _SCHEDULING_ENGINES = (*_BATCHING_ENGINES, "llamacpp", *_VLLM_ENGINES)
 _PARSING_ENGINES = (*_SCHEDULING_ENGINES, "upstream")
-"""Whose text our parsers read."""
+"""Engines whose text is parsed by `parsers`."""
 
 _BY_ENGINES: dict[tuple[str, ...], str] = {
     _SCHEDULING_ENGINES: (
@@ -44,20 +44,20 @@ _BY_ENGINES: dict[tuple[str, ...], str] = {
     ),
 }
 SUPPORTED_BY = {name: engines for engines, names in _BY_ENGINES.items() for name in names.split()}
-"""The engines that heed a setting, where not all do."""
+"""The engines that support a setting, where not all do."""
 ENGINES = frozenset(engine for engines in _BY_ENGINES for engine in engines)
-"""Whose settings are known. Those of third parties may heed any."""
+"""Engines whose supported settings are known. Third-party engines may support any."""
 
 
 def find_changed_settings(settings: Settings) -> frozenset[str]:
-    """Names of the settings that are not what they are by default."""
+    """Names of the settings that differ from their defaults."""
     return frozenset(
         name for name, value in msgspec.structs.asdict(settings).items() if value != FIELDS_BY_NAME[name].default
     )
 
 
 def describe_unsupported(names: Iterable[str], *engines: str) -> list[str]:
-    """A sentence for each of these settings that none of the engines heeds."""
+    """A sentence for each of these settings that none of the engines supports."""
     if not ENGINES.issuperset(engines):
         return []
     ignored = [name for name in names if name in SUPPORTED_BY and not set(SUPPORTED_BY[name]) & set(engines)]

@@ -1,5 +1,6 @@
-"""The `models` of a server that has several, and the `instances` of a process that is several servers: what each of
-them is told for itself.
+"""Parses `models` of a server with several models, and `instances` of a process with several servers: the settings
+that
+apply to one of them only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ENTRY_FIELDS = {
         _SECONDS_FIELD, option=msgspec.structs.replace(_SECONDS_FIELD.option, minimum=0, maximum=None)
     ),
 }
-"""What an entry has beside settings, each read as the setting of the same shape is."""
+"""Fields of an entry that are no settings; each is parsed like the setting of the same type."""
 _MAX_INSTANCES = 1024
 _INSTANCE_SETTINGS = tuple(name for name in (*_MODEL_SETTINGS, "served_model_name", "port") if name != "instances")
 _COUNT_FIELD = msgspec.structs.replace(
@@ -42,7 +43,14 @@ _COUNT_FIELD = msgspec.structs.replace(
 
 
 def read_entries(raw: object, read_setting: ReadSetting) -> ModelEntries:
-    """raw: JSON text, or what a file holds. read: reads one setting. ValueError says what is wrong, and where."""
+    """Parse `models`.
+
+    raw: JSON text, or the value in a file.
+    read_setting: parses one setting.
+
+    Raises:
+        ValueError: the message names the entry and the error.
+    """
     if isinstance(raw, str):
         try:
             raw = msgspec.json.decode(raw)
@@ -58,7 +66,7 @@ def read_entries(raw: object, read_setting: ReadSetting) -> ModelEntries:
 
 
 def _read_entry(name: str, raw: object, read_setting: ReadSetting) -> ModelEntry:
-    """A text alone is what to serve."""
+    """Parse one entry; a string is the model to serve."""
     fields = {"model": raw} if isinstance(raw, str) else raw
     if not isinstance(fields, dict):
         raise ValueError(f"{name}: must be a MODEL, or an object of settings")
@@ -83,7 +91,14 @@ def _read_entry(name: str, raw: object, read_setting: ReadSetting) -> ModelEntry
 
 
 def read_instances(raw: object, read_setting: ReadSetting) -> Instances:
-    """raw: a number or a list, as JSON text or as what a file holds. read: reads one setting. Raises ValueError."""
+    """Parse `instances`.
+
+    raw: a number or a list, as JSON text or as the value in a file.
+    read_setting: parses one setting.
+
+    Raises:
+        ValueError: the value is invalid.
+    """
     if isinstance(raw, str):
         try:
             raw = msgspec.json.decode(raw)
@@ -100,7 +115,7 @@ def read_instances(raw: object, read_setting: ReadSetting) -> Instances:
 
 
 def _read_instances(raw: object, number: int, read_setting: ReadSetting) -> list[Instance]:
-    """One entry of the list: as many as its count, all alike."""
+    """Parse one entry of the list into `count` equal instances."""
     if not isinstance(raw, dict):
         raise ValueError(f"{number}: must be an object of settings")
     count, settings = 1, list[tuple[str, Any]]()

@@ -1,4 +1,4 @@
-"""The settings one by one, as a command line or a table shows them."""
+"""The settings as fields that a command line or a table can show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ PREFIX = "DRAGOMAN_"
 
 
 class SettingField(Struct, frozen=True):
-    """One setting as the command line shows it. kind: its type, without the None. choices: the words it may be."""
+    """One setting.
+
+    kind: its type, without None.
+    choices: its allowed words.
+    """
 
     name: str
     kind: Any
@@ -68,7 +72,7 @@ def _list_fields() -> Iterator[SettingField]:
 
 
 FIELDS = tuple(sorted(_list_fields(), key=lambda field: field.option.group == "Simulator"))
-"""In the order in which they are defined, those of the simulator at the end."""
+"""In order of definition, the simulator's at the end."""
 FIELDS_BY_NAME = {field.name: field for field in FIELDS}
 FORMER_NAMES = {
     "max_waiting": "max_queued_requests",
@@ -76,6 +80,6 @@ FORMER_NAMES = {
     "reasoning_check": "reasoning_verification",
     "models_memory": "model_memory_limit",
 }
-"""Names that settings had before, and their present ones. They are accepted, with a warning, for one release."""
+"""Former names of settings and their present ones; accepted with a warning for one release."""
 MODEL_GROUPS = frozenset({"Model", "Scheduling", "Upstream", "Simulation", "Simulator"})
-"""Groups whose settings each of several models may have for itself."""
+"""Groups whose settings can be set per model."""

@@ -1,4 +1,4 @@
-"""A model's defaults for what a request does not say."""
+"""A model's defaults for sampling parameters that a request does not set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds where a request says nothing, in the words of a model's generation_config.json."""
+    """Defaults under the names of a model's generation_config.json."""
 
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -32,7 +32,7 @@ class GenerationConfig(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("every number must be finite")
 
     def merge_into(self, defaults: Sampling) -> Sampling:
-        """These values, and the model's own for the rest. top_k: -1 is off, as 0 is."""
+        """These values over the given defaults. top_k: -1 disables it, as 0 does."""
         overrides = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         overrides.pop("max_new_tokens", None)
         if "top_k" in overrides:

@@ -1,4 +1,4 @@
-"""What a file of settings says of several models, and of several servers in one process."""
+"""Entries of a settings file for several models, and for several servers in one process."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from msgspec import Struct
 
 
 class ModelEntry(Struct, frozen=True):
-    """One of several models. told: its own settings, by name; the server's hold for the rest.
+    """One of several models.
 
-    ttl: seconds without a request after which it is let go; None is never. pinned: it is loaded from the start and
-    stays. memory: bytes that it takes; None where its files shall tell.
+    overrides: its own settings by name; the server's apply otherwise.
+    ttl: idle seconds after which it is unloaded; None is never.
+    pinned: loaded at startup and never unloaded.
+    memory: its size in bytes; None to estimate it from its files.
     """
 
     name: str
@@ -23,19 +25,21 @@ class ModelEntry(Struct, frozen=True):
 
 
 class ModelEntries(Struct, frozen=True):
-    """The `models` of a file of settings, in their order."""
+    """The `models` of a settings file, in order."""
 
     entries: tuple[ModelEntry, ...] = ()
 
 
 class Instance(Struct, frozen=True):
-    """One of several simulated servers in a process. told: its own settings, by name; the process's hold for the
-    rest."""
+    """One of several simulated servers in a process.
+
+    overrides: its own settings by name; the process's apply otherwise.
+    """
 
     overrides: tuple[tuple[str, Any], ...] = ()
 
 
 class Instances(Struct, frozen=True):
-    """In their order; without any there is one server, which is told everything by the process's settings."""
+    """The simulated servers in order; if empty, there is one server with the process's settings."""
 
     items: tuple[Instance, ...] = ()

@@ -1,4 +1,4 @@
-"""What can be said of a setting, and of a wrong one."""
+"""Metadata of a setting, and the errors of settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from msgspec import Struct
 
 
 class SettingsError(Exception):
-    """A setting is wrong. The message is for people: where it was said, which one, and what is allowed."""
+    """A setting is invalid. The message names its source, the setting and the allowed values."""
 
 
 class Secret(str):
-    """Text that is not shown when something that holds it is printed."""
+    """Text that is not shown in the repr of its container."""
 
     __slots__ = ()
 
@@ -19,11 +19,14 @@ class Secret(str):
 
 
 class Option(Struct, frozen=True):
-    """How a setting is shown and what it may be.
+    """Metadata of a setting.
 
-    help: of a switch, what it does when it is turned away from its default. least, most: of a number. sized: a number
-    that may be written 8k (8,000) or 8K (8,192), as in vLLM. flag: the name that switches it off where `--no-...`
-    would read badly. vllm: what vLLM calls it, where that is another name.
+    group: its heading in the help.
+    help: description; of a switch, the effect of turning it away from its default.
+    minimum, maximum: bounds of a number.
+    allows_size_suffix: the number may be written 8k (8,000) or 8K (8,192), as in vLLM.
+    off_flag: the flag that switches it off where `--no-...` would read badly.
+    vllm_name: vLLM's name, where it differs.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""What a simulated vLLM is told; some of it a real one is told as well."""
+"""Settings of a simulated vLLM; some also apply to a real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .option import Option
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
-    """What `sim` is told. Where a value is None the profile decides."""
+    """Settings of the `sim` engine. Where a value is None the profile decides."""
 
     profile: Annotated[
         str | None,

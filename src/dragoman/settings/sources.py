@@ -1,6 +1,6 @@
-"""Where settings are said: the command line, the environment, a file, in this order of precedence.
+"""Sources of settings: the command line, the environment and a file, in this order of precedence.
 
-Knows where, and names it in every complaint; what a value may be is told by `values`.
+Every error names the source; `values` defines the allowed values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ log = logging.getLogger(__name__)
 
 
 def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, str]) -> Settings:
-    """The settings. said: what the command line says, by name of the field; None is nothing. Raises SettingsError."""
+    """Load the settings.
+
+    cli_options: options of the command line by field name; None is unset.
+
+    Raises:
+        SettingsError: a setting is invalid.
+    """
     set_options = _rename({name: value for name, value in cli_options.items() if value is not None}, flag_of)
     sources = [_Source(set_options, lambda field: field.flag)]
     sources.append(_Source(_read_variables(environment), lambda field: f"environment {field.variable}"))
@@ -45,13 +51,17 @@ def load_settings(cli_options: Mapping[str, object], environment: Mapping[str, s
 
 
 class _Source(Struct, frozen=True):
-    """One place where settings are said. raw: by name of the field, not yet read."""
+    """One source of settings.
+
+    raw: values by field name, not yet parsed.
+    format_name: a setting's name as it is written in this source.
+    """
 
     raw: Mapping[str, object]
     format_name: Callable[[SettingField], str]
 
     def read_value(self, field: SettingField) -> object:
-        """None where it says nothing. Raises SettingsError with the place."""
+        """Parse a value; None where it is unset. Raises SettingsError with the source."""
         if field.name not in self.raw:
             return None
         try:
@@ -86,9 +96,12 @@ def _read_keys(path: Path) -> dict[str, object]:
 
 
 def _rename(raw: Mapping[str, object], show: Callable[[str], str]) -> dict[str, object]:
-    """The values of one source by their present names. show: a name as it is written in that source.
+    """Rename former names of settings in one source.
 
-    Raises SettingsError where a setting has both its present and its former name.
+    show: a name as it is written in that source.
+
+    Raises:
+        SettingsError: a setting has both its present and its former name.
     """
     renamed: dict[str, object] = {}
     for name, value in raw.items():
@@ -118,7 +131,7 @@ def _parse_toml(text: str) -> list[tuple[str, object]]:
 
 
 def _parse_yaml(text: str) -> list[tuple[str, object]]:
-    """Pairs rather than a mapping, which would forget that a key was given twice."""
+    """Parse into pairs: a mapping would hide duplicate keys."""
     import yaml  # noqa: PLC0415 - most servers start without a file
 
     loader: Any = yaml.SafeLoader(text)
@@ -133,7 +146,7 @@ def _parse_yaml(text: str) -> list[tuple[str, object]]:
 
 
 def suggest_name(name: str, format_field: Callable[[SettingField], str]) -> str:
-    """What may have been meant by a name that no setting has; empty if nothing comes close."""
+    """A suggestion for an unknown setting; empty if no name is close."""
     name = name.lower().replace("-", "_")
     for field in FIELDS:
         if field.option.vllm_name == name:
@@ -161,7 +174,7 @@ def _check_combinations(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
-    """What a process of several simulated servers cannot have."""
+    """Reject settings that a process of several simulated servers does not support."""
     origin = origins["instances"]
     models = [
         settings.model,
@@ -176,7 +189,7 @@ def _check_instances(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. A name other than localhost may stand for anything."""
+    """Whether the address is reachable from this machine only. A name other than localhost may resolve to anything."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

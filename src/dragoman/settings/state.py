@@ -1,4 +1,4 @@
-"""What a server keeps between its runs besides its store: the directory for it, and the secret key in there."""
+"""The state that a server persists besides its store: the state directory, and the secret key in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY_BYTES = 32
 
 
 def state_directory(environment: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Where programs of this platform keep what is neither configuration nor cache; need not exist yet."""
+    """The platform's directory for persistent state; it need not exist."""
     if platform == "win32":
         return Path(environment.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dragoman"
     if platform == "darwin":
@@ -22,7 +22,7 @@ def state_directory(environment: Mapping[str, str], platform: str = sys.platform
 
 
 def load_or_create_key(file: Path) -> bytes:
-    """The key in this file; made, for its owner's eyes only, where there is none. Two processes get the same one.
+    """Load the key from this file; create it, readable by its owner only, where it is missing. Safe across processes.
 
     Raises OSError, and ValueError for a file that holds no key.
     """
@@ -35,7 +35,7 @@ def load_or_create_key(file: Path) -> bytes:
 
 
 def _create_key_file(file: Path) -> None:
-    """Whole or not at all: written elsewhere, and linked to its name unless another process was faster."""
+    """Create the file atomically: write a temporary file and link it, unless another process was faster."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -44,7 +44,7 @@ def _create_key_file(file: Path) -> None:
             stream.write(secrets.token_hex(KEY_BYTES) + "\n")
             stream.flush()
             os.fsync(descriptor)
-        # Where another process was faster its key is as good.
+        # Another process was faster; its key is used.
         with suppress(FileExistsError):
             file.hardlink_to(draft)
     finally:

@@ -1,4 +1,4 @@
-"""A setting's value, from the text of an option or a variable, or from what a file holds."""
+"""Parses a setting's value from the text of an option or variable, or from a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .option import Secret
 
 
 def read_value(field: SettingField, raw: object) -> object:
-    """A value of the field's type, from text or from what a file holds. ValueError says what is allowed."""
+    """Parse a value of the field's type, from text or from a file's value. ValueError names the allowed values."""
     if field.is_list:
         return _read_list(field, raw)
     if field.choices:
@@ -42,7 +42,7 @@ def _read_choice(field: SettingField, raw: object) -> object:
 
 
 def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
-    """A list, or a text with commas as in a variable of the environment."""
+    """A list, or a comma-separated text."""
     items = [item.strip() for item in raw.split(",")] if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple):
         raise ValueError("must be a list of strings")
@@ -52,7 +52,7 @@ def _read_list(field: SettingField, raw: object) -> tuple[str, ...]:
 
 
 def _read_secret(raw: object) -> Secret:
-    """Never shown, also when it is wrong."""
+    """The secret's text; errors never show it."""
     if not isinstance(raw, str) or not raw or not all("!" <= character <= "~" for character in raw):
         raise ValueError("a key must be printable ASCII without spaces")
     return Secret(raw)

@@ -58,7 +58,7 @@ def serve(start: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """None: the other side is gone."""
+    """Read one frame; None at the end of the stream."""
     head = stream.read(4)
     size = int.from_bytes(head, "little")
     body = stream.read(size) if len(head) == 4 else b""
@@ -72,7 +72,9 @@ def write_frame(stream: IO[bytes], body: bytes) -> None:
 
 
 def memory_in_use() -> int:
-    """Bytes of resident memory, with what was freed given back first; 0 where the platform does not say."""
+    """Bytes of resident memory after freed memory is returned to the system; 0 where the platform does not report
+    it.
+    """
     try:
         import ctypes  # noqa: PLC0415 - for Linux only
 
@@ -84,7 +86,7 @@ def memory_in_use() -> int:
 
 
 def _limit_memory(most: int) -> None:
-    """Windows has no such limit, macOS refuses it; the limit of time holds there all the same, or the parent's."""
+    """Limit the address space. Windows has no such limit and macOS refuses it; there the time limit alone applies."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # noqa: PLC0415 - not on Windows
 
@@ -95,6 +97,6 @@ def _limit_memory(most: int) -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """SIGPROF ends the process, also within native code, and also if the server is gone by then."""
+    """Limit CPU time by SIGPROF, which also ends native code, and works after the server is gone."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)

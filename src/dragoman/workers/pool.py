@@ -25,10 +25,13 @@ log = logging.getLogger(__name__)
 
 
 class WorkerLimits(Struct, frozen=True):
-    """seconds: CPU time of one call. memory: bytes that it may allocate. processes: that run at the same time.
+    """The limits of a worker pool.
 
-    queued: calls that may wait for a process; others are rejected with 503. clock_factor: how much longer than its CPU
-    time a call may take by the clock, on a loaded machine.
+    seconds: CPU time of one call.
+    memory: bytes that one call may allocate.
+    processes: that run at the same time.
+    queued: calls that may wait for a process; others are rejected with 503.
+    clock_factor: how much longer than its CPU time a call may take by the wall clock, on a loaded machine.
     """
 
     seconds: float = 2.0
@@ -39,7 +42,7 @@ class WorkerLimits(Struct, frozen=True):
 
 
 class LimitExceeded(Exception):
-    """The call was killed: it took more CPU time or memory than it may."""
+    """The call was killed because it exceeded its CPU time or memory."""
 
     def __init__(self, resource: Literal["time", "memory"]) -> None:
         super().__init__(f"a worker took too much {resource}")
@@ -47,9 +50,10 @@ class LimitExceeded(Exception):
 
 
 class WorkerPool:
-    """Starts processes when the first call comes, and keeps them for the next ones.
+    """A pool of worker processes, which start on demand and are reused.
 
-    module: run as `python -m`, it calls `child.serve`. setup: makes what its `start` is given.
+    module: run as `python -m`; it calls `child.serve`.
+    setup: builds the data that the module's `start` receives.
     """
 
     def __init__(
@@ -69,9 +73,13 @@ class WorkerPool:
             worker.close()
 
     async def run(self, call: bytes) -> bytes:
-        """The reply. Equal calls at the same time are one, killed when the last one that waits for it is cancelled.
+        """Run a call and return the reply. Equal concurrent calls share one run, killed when its last waiter is
+        cancelled.
 
-        Raises LimitExceeded, Overloaded where too many wait or the pool is closed meanwhile, EngineError.
+        Raises:
+            LimitExceeded: the call exceeded a limit.
+            Overloaded: the queue is full, or the pool is closed meanwhile.
+            EngineError: the worker failed.
         """
         shared = self._running.get(call)
         if shared is None:
@@ -93,7 +101,7 @@ class WorkerPool:
                     del self._running[call]
 
     def close(self) -> None:
-        """Kill all processes and end the calls that run or wait. A later call starts a process again."""
+        """Kill all processes and fail the running and waiting calls. A later call starts a process again."""
         with self._lock:
             self._generation += 1
             idle, self._idle = self._idle, []
@@ -108,7 +116,7 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that have been started and not ended."""
+        """Process ids of the running workers."""
         with self._lock:
             return [worker.pid for worker in (*self._idle, *self._busy)]
 
@@ -121,7 +129,7 @@ class WorkerPool:
             raise
 
     def _call(self, call: bytes, attempt: _Attempt) -> bytes:
-        """In a thread."""
+        """Run the call in a worker; runs in a thread."""
         with self._worker() as worker, attempt.killing(worker):
             worker.wait_until_ready()
             timer = Timer(self.limits.clock_factor * self.limits.seconds, worker.time_out)
@@ -134,7 +142,7 @@ class WorkerPool:
 
     @contextmanager
     def _worker(self) -> Generator[_Worker]:
-        """One that is idle, or a new one; kept for the next call unless something went wrong."""
+        """Yield an idle worker or a new one; it is reused unless an exception was raised."""
         with self._lock:
             generation = self._generation
             worker = self._idle.pop() if self._idle else None
@@ -154,26 +162,26 @@ class WorkerPool:
         finally:
             with self._lock:
                 self._busy.discard(worker)
-                is_kept = worker.is_alive and generation == self._generation
-                if is_kept:
+                is_reusable = worker.is_alive and generation == self._generation
+                if is_reusable:
                     self._idle.append(worker)
-            if not is_kept:
+            if not is_reusable:
                 worker.close()
 
 
 class _Shared:
-    """A call and how many wait for it."""
+    """A call and the number of its waiters."""
 
     def __init__(self, task: asyncio.Task[bytes]) -> None:
         self.task = task
         self.waiting = 0
         self.is_closed = False
-        # Where the last one left at the very end, its error is no one's.
+        # Retrieve the exception: the last waiter may have left before it was set.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class _Attempt:
-    """Connects the task that waits with the process that works, so that cancelling the one kills the other."""
+    """Connects the waiting task with the worker process, so that cancelling the task kills the process."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -200,7 +208,7 @@ class _Attempt:
 
 
 class _Worker:
-    """One process. Everything but `kill` blocks."""
+    """One worker process. Every method but `kill` blocks."""
 
     def __init__(self, module: str, setup: Callable[[], bytes], limits: WorkerLimits) -> None:
         self._setup, self._limits = setup, limits
@@ -209,9 +217,9 @@ class _Worker:
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # The keys of the server are none of its business.
+            # Workers get no environment variables that may hold the server's API keys.
             env={name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")},
-            # An interrupt from the keyboard is for the server.
+            # Ctrl-C is handled by the server, not by its workers.
             start_new_session=True,
         )
 
@@ -237,17 +245,17 @@ class _Worker:
         self.kill()
 
     def kill(self) -> None:
-        """Also from another thread: the one that waits for a reply gets none."""
+        """Kill the process; thread-safe. A thread that waits for a reply gets none."""
         self._is_killed = True
         self._process.kill()
 
     def close(self) -> None:
-        """Reaps a process that was killed or has ended."""
+        """Reap a process that was killed or has exited."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with suppress(OSError):  # It may hold what the process has not read.
+            with suppress(OSError):  # Closing flushes the buffer, which may fail as the process has exited.
                 pipe.close()
 
     def _exchange(self, frame: bytes) -> bytes:
@@ -266,7 +274,7 @@ class _Worker:
         return reply[1:]
 
     def _reason(self) -> Exception:
-        """Why it ended."""
+        """The exception for the worker's exit status."""
         status = self._process.wait()
         if self._has_timed_out or (hasattr(signal, "SIGPROF") and status == -signal.SIGPROF):
             return LimitExceeded("time")

@@ -1,10 +1,11 @@
-"""Response templates: the declarative format in which a model may ship how its answers are to be read.
+"""Response templates: the declarative format in which a model may define how its responses are parsed.
 
     reasoning, tools = load(tokenizer_config["response_template"] as JSON text, texts of the added tokens)
 
-Delimiters may be texts, or patterns of the subset that `pattern` names; anything else is refused when it is loaded.
-What differs from transformers: what cannot be read stays text; a call of an undeclared tool stays text; plain JSON
-arguments stream as they are written and are not cast; regions of one field are joined, never replaced.
+Delimiters are texts, or patterns in the subset of `pattern`; anything else is rejected on loading. Differences from
+transformers: unparseable text and calls of undeclared tools stay text; plain JSON arguments stream unchanged and are
+not
+cast; regions of one field are joined, never replaced.
 """
 
 from .format import ResponseTemplateFormat, load

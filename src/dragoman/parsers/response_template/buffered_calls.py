@@ -1,4 +1,4 @@
-"""Tool calls out of a region that is whole: its value, reshaped, and cast by the tool's schema. Knows no stream."""
+"""Parses tool calls in a complete region: its value, transformed, and cast by the tool's schema. Knows no stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .template import TemplateField
 
 
 class ParsedCall(Struct, frozen=True):
-    """arguments: JSON text, or a custom tool's input."""
+    """A parsed call. arguments: JSON text, or a custom tool's input."""
 
     name: str
     arguments: str
@@ -23,7 +23,7 @@ class ParsedCall(Struct, frozen=True):
 def parse_calls(
     field: TemplateField, body: str, captures: Mapping[str, str], tools: Mapping[str, Tool]
 ) -> list[ParsedCall]:
-    """The calls of declared tools in a region. Raises ValueError if it cannot be read or calls none of them."""
+    """The calls of declared tools in a region. Raises ValueError if it is invalid or calls none of them."""
     value = parse_content(field.content, body)
     scope: dict[str, Json] = dict(captures)
     if field.transform_each:
@@ -50,7 +50,7 @@ def _require_object(value: Json) -> dict[str, Json]:
 
 
 def _parse_call(value: Json, tools: Mapping[str, Tool]) -> ParsedCall | None:
-    """None for a call of something undeclared."""
+    """Parse a call; None where the tool is not declared."""
     item = _require_object(value)
     function = _require_object(item.get("function", item))
     name = function.get("name")
@@ -78,7 +78,7 @@ def _encode_input(arguments: Json) -> str:
 
 
 def _cast_arguments(arguments: dict[str, Json], schema: str) -> dict[str, Json]:
-    """Texts become what the schema says they are; a model that writes XML knows no other type."""
+    """Cast texts to the schema's types: in XML every value is text."""
     declared = decode(schema)
     properties = declared.get("properties") if isinstance(declared, dict) else None
     if not isinstance(properties, dict):
@@ -90,7 +90,7 @@ def _cast_value(value: Json, types: tuple[str, ...]) -> Json:
     match value:
         case str() if types:
             return coerce(value, types)
-        case list() if types and "array" not in types:  # a key that was written several times
+        case list() if types and "array" not in types:  # A key that occurs several times.
             return [coerce(item, types) if isinstance(item, str) else item for item in value]
         case _:
             return value

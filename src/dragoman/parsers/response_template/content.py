@@ -1,6 +1,6 @@
-"""What stands in a region, as a value: the content parsers of the format, and what becomes of their values.
+"""Content parsers of response templates, and transforms of their values.
 
-Every function here raises ValueError for text that it cannot read. Knows no regions and no events.
+Every function raises ValueError for text that it cannot parse. Knows no regions and no events.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ class TextContent(Struct, frozen=True):
 
 
 class ScalarContent(Struct, frozen=True):
-    """kind: int, float or bool."""
+    """A scalar. kind: int, float or bool."""
 
     kind: str
     strip: bool = True
 
 
 class JsonContent(Struct, frozen=True):
-    """unquoted_keys: keys may be bare words. string_delims: other marks around strings, (open, close).
-    allow_non_json: text that is not valid JSON is a string."""
+    """JSON, or a relaxed form of it.
+
+    unquoted_keys: keys may be bare words.
+    string_delims: other delimiters of strings, (open, close).
+    allow_non_json: text that is not valid JSON is a string.
+    """
 
     unquoted_keys: bool = False
     string_delims: tuple[tuple[str, str], ...] = ()
@@ -41,7 +45,11 @@ class JsonContent(Struct, frozen=True):
 
 
 class XmlContent(Struct, frozen=True):
-    """tag: what one entry looks like, with the groups key and value. value: what a value is; None is text as it is."""
+    """XML-like entries.
+
+    tag: pattern of one entry, with the groups key and value.
+    value: content of a value; None is plain text.
+    """
 
     tag: Program
     value: Content | None = None
@@ -59,7 +67,7 @@ Content = TextContent | ScalarContent | JsonContent | XmlContent | LinesContent
 
 
 def parse_content(content: Content, text: str) -> Json:
-    """The value of a region's text."""
+    """Parse a region's text."""
     match content:
         case TextContent(strip):
             return _strip_text(text, strip)
@@ -93,7 +101,7 @@ def _parse_json(content: JsonContent, text: str) -> Json:
 
 
 def _to_standard_json(content: JsonContent, text: str) -> str:
-    """The same in standard JSON."""
+    """Rewrite the text as standard JSON."""
     parts: list[str] = []
     pos = 0
     while pos < len(text):
@@ -111,7 +119,7 @@ def _to_standard_json(content: JsonContent, text: str) -> str:
 
 
 def _find_next_string(delims: Sequence[tuple[str, str]], text: str, pos: int) -> tuple[int, str, str]:
-    """Where the next string in marks of its own begins; "" for the marks if none does."""
+    """The position of the next string with custom delimiters, and these; "" without one."""
     candidates = [(text.find(opening, pos), opening, closing) for opening, closing in delims]
     return min((candidate for candidate in candidates if candidate[0] >= 0), default=(len(text), "", ""))
 
@@ -121,7 +129,7 @@ _STRING_SPECIALS = re.compile(r'["\\]')
 
 
 def _quote_keys(text: str) -> str:
-    """Bare words before a colon become strings; what is in strings already stays."""
+    """Quote bare words before a colon, outside strings."""
     parts: list[str] = []
     pos = 0
     while (match := _KEY_OR_STRING.search(text, pos)) is not None:
@@ -179,7 +187,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 def parse_placeholder(placeholder: str) -> list[str] | None:
-    """What `{a.b}` stands for; None for any other text. Raises ValueError where both are mixed."""
+    """The path in `{a.b}`; None for text without placeholder. Raises ValueError for a mix of both."""
     match = _PLACEHOLDER.fullmatch(placeholder)
     if match is None and _PLACEHOLDER.search(placeholder):
         raise ValueError(f"{placeholder!r} mixes a placeholder with other text")
@@ -187,7 +195,7 @@ def parse_placeholder(placeholder: str) -> list[str] | None:
 
 
 def check_transform(transform: Json) -> None:
-    """Raises ValueError for a transform that cannot be filled in."""
+    """Raise ValueError for an invalid transform."""
     match transform:
         case dict():
             for inner in transform.values():
@@ -202,7 +210,7 @@ def check_transform(transform: Json) -> None:
 
 
 def fill_transform(transform: Json, scope: Mapping[str, Json]) -> Json:
-    """The transform with its placeholders replaced by the values that they name."""
+    """Replace the transform's placeholders by the values at their paths."""
     match transform:
         case dict():
             return {key: fill_transform(inner, scope) for key, inner in transform.items()}

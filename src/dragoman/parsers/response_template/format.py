@@ -1,4 +1,4 @@
-"""A response template as a format: both of reasoning and of tool calls."""
+"""A response template as a format of both reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ from .template import (
 
 
 def load(spec: bytes | str, added_tokens: Collection[str] = ()) -> tuple[ReasoningFormat | None, ToolFormat]:
-    """The formats that a response template (its JSON text) stands for: one object in both places, or None for the
-    first where the template does not say how reasoning is written.
+    """Load the formats of a response template (JSON text): the same object twice, or None for the first where the
+    template
+    does not define reasoning.
 
-    added: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
-    Raises ValueError, which names the field, for a template that is wrong or that asks for what is not supported.
+    added_tokens: texts of the vocabulary's added tokens; a delimiter among them counts only as that token.
+
+    Raises:
+        ValueError: the template is invalid or needs an unsupported feature; the message names the field.
     """
     format = ResponseTemplateFormat(read_template(spec), added_tokens)
     return format if format.has_reasoning else None, format
 
 
 class ResponseTemplateFormat:
-    """One parser for the whole answer, so that content, reasoning and calls may come in any order."""
+    """One parser for the whole response, so that content, reasoning and calls may occur in any order."""
 
     def __init__(self, template: ResponseTemplate, added_tokens: Collection[str] = ()) -> None:
         self._template = template
@@ -59,7 +62,7 @@ class ResponseTemplateFormat:
 
     @property
     def has_reasoning(self) -> bool:
-        """The template says how reasoning is written."""
+        """Whether the template defines reasoning."""
         return all(self._find_reasoning_delimiters())
 
     @property
@@ -78,7 +81,7 @@ class ResponseTemplateFormat:
 
     @property
     def call_openers(self) -> tuple[str, ...]:
-        """The markers that begin a call and nothing else: without them there can be none."""
+        """The markers that begin a call and nothing else: without them there can be no call."""
         field = self._find_field(FieldKind.CALLS)
         other_texts = [
             text
@@ -111,7 +114,9 @@ class ResponseTemplateFormat:
         return False
 
     def build_call_syntax(self, tool: Tool) -> tuple[SyntaxPiece, ...]:
-        """Raises Unsupported where calls are not JSON, or where the template leaves open how they begin."""
+        """The syntax of enforced calls. Raises Unsupported where calls are not JSON, or their beginning is not
+        fixed.
+        """
         field = self._find_field(FieldKind.CALLS)
         schema = JsonValue(build_arguments_schema(tool))
         closing = "" if field is None or field.close is None else _render_delimiter(field.close)
@@ -134,7 +139,7 @@ def _encode_string(text: str) -> str:
 
 
 def _render_delimiter(delimiter: Delimiter | None, captures: dict[str, str] | None = None) -> str | None:
-    """The delimiter as a text; of several texts the first."""
+    """The delimiter as text; of several texts the first."""
     if delimiter is None:
         return None
     return delimiter.texts[0] if delimiter.texts else render_pattern(delimiter.node, captures or {})
@@ -147,7 +152,7 @@ def _find_delimiter_texts(delimiter: Delimiter | None) -> Sequence[str]:
 
 
 def _find_field_texts(field: TemplateField) -> Iterator[str]:
-    """Every fixed text that a field looks for."""
+    """All fixed texts that a field searches for."""
     yield from _find_delimiter_texts(field.open)
     yield from _find_delimiter_texts(field.close)
     match field.content:

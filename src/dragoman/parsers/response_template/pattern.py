@@ -1,9 +1,10 @@
-"""The regular expressions that response templates may use, read into a tree and then into a program.
+"""Parses the regular expressions of response templates into a tree.
 
-The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, the quantifiers with their
-lazy forms, and `^` and `$` for the ends of the answer. Python's meaning of it, with `.` matching newlines too.
-Look-around, back-references, word borders, flags, possessive and atomic forms are refused: without them one pass
-over the text is enough, whatever the text is.
+The subset: characters, escapes, classes, `.`, groups (plain, `(?:`, `(?P<name>`), `|`, greedy and lazy quantifiers, and
+`^` and `$` for the ends of the response. Semantics as in Python, with `.` matching newlines. Look-around,
+back-references, word boundaries, flags, possessive and atomic forms are rejected: without them one pass over any text
+is
+enough.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from msgspec import Struct
 
 
 class CharClass(Struct, frozen=True):
-    """One character. source: a regular expression of it. text: the character, where it can only be one."""
+    """One character. source: its regular expression. text: the character, where there is only one."""
 
     source: str
     text: str | None = None
 
 
 class StartAnchor(Struct, frozen=True):
-    """The beginning of the answer."""
+    """The start of the response."""
 
 
 class EndAnchor(Struct, frozen=True):
-    """The end of the answer."""
+    """The end of the response."""
 
 
 class ConcatenationNode(Struct, frozen=True):
@@ -39,7 +40,7 @@ class AlternationNode(Struct, frozen=True):
 
 
 class RepetitionNode(Struct, frozen=True):
-    """most: None is without end."""
+    """A repetition. max_count: None is unbounded."""
 
     item: Node
     min_count: int
@@ -48,7 +49,7 @@ class RepetitionNode(Struct, frozen=True):
 
 
 class CaptureGroupNode(Struct, frozen=True):
-    """name: None for a group that captures nothing by name."""
+    """A group. name: None for a group that captures nothing by name."""
 
     name: str | None
     item: Node
@@ -57,7 +58,7 @@ class CaptureGroupNode(Struct, frozen=True):
 Node = CharClass | StartAnchor | EndAnchor | ConcatenationNode | AlternationNode | RepetitionNode | CaptureGroupNode
 
 MAX_COPIES = 500
-"""What a counted repetition may be unrolled to."""
+"""Maximum copies when a counted repetition is unrolled."""
 
 _ESCAPED_CLASSES = frozenset("dDsSwW")
 _ESCAPED_CHARS = MappingProxyType(
@@ -69,7 +70,7 @@ _NAME = re.compile(r"\(\?P<([A-Za-z_]\w*)>")
 
 
 class UnsupportedPattern(ValueError):
-    """Outside the subset, or no regular expression at all."""
+    """The pattern is outside the subset, or invalid."""
 
 
 def build_literal(text: str) -> Node:
@@ -77,12 +78,12 @@ def build_literal(text: str) -> Node:
 
 
 def build_alternation(texts: Sequence[str]) -> Node:
-    """Any of these texts, the longest that fits."""
+    """A pattern for any of these texts; the longest match wins."""
     return AlternationNode(tuple(build_literal(text) for text in sorted(texts, key=len, reverse=True)))
 
 
 def parse_pattern(source: str) -> Node:
-    """Raises Unsupported, saying what cannot be read and where."""
+    """Parse a pattern. Raises UnsupportedPattern, which names the construct and its position."""
     try:
         re.compile(source, re.DOTALL)
     except re.error as error:
@@ -99,7 +100,7 @@ def _build_char(char: str) -> CharClass:
 
 
 class _PatternParser:
-    """Recursive descent; what `re` accepts is known to be well-formed."""
+    """Recursive descent parser; `re` has already validated the pattern."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -194,7 +195,7 @@ class _PatternParser:
         return CaptureGroupNode(name, item)
 
     def _parse_class(self) -> Node:
-        """A class is left to `re`: it is one character, so that nothing can backtrack."""
+        """Copy a class for `re`: it matches one character, so nothing can backtrack."""
         begin, self.pos = self.pos, self.pos + 1
         self.pos += self._peek() == "^"
         self.pos += self._peek() == "]"
@@ -222,7 +223,7 @@ class _PatternParser:
 
 
 def find_group_names(node: Node) -> frozenset[str]:
-    """The names of its groups."""
+    """The names of the pattern's groups."""
     match node:
         case ConcatenationNode(items) | AlternationNode(items):
             return frozenset[str]().union(*map(find_group_names, items))
@@ -235,7 +236,7 @@ def find_group_names(node: Node) -> frozenset[str]:
 
 
 def can_be_empty(node: Node) -> bool:
-    """Whether it may match without reading anything, in the middle of an answer."""
+    """Whether it may match the empty string in the middle of a response."""
     match node:
         case ConcatenationNode(items):
             return all(map(can_be_empty, items))
@@ -260,7 +261,7 @@ def uses_start_anchor(node: Node) -> bool:
 
 
 def render_pattern(node: Node, captures: Mapping[str, str]) -> str | None:
-    """The shortest text that it stands for, with the named groups filled in; None if it takes a free choice."""
+    """The shortest matching text, with the named groups filled in; None where it is ambiguous."""
     match node:
         case CharClass(_, text):
             return text
@@ -283,7 +284,7 @@ def _join(texts: Iterable[str | None]) -> str | None:
 
 
 def find_literals(node: Node) -> list[str]:
-    """The runs of fixed characters in it."""
+    """The fixed texts in the pattern."""
     match node:
         case CharClass(_, text):
             return [] if text is None else [text]

@@ -1,7 +1,7 @@
-"""Searching a stream for several patterns at once, reading each character once (Pike's machine).
+"""Searches a stream for several patterns at once, reading each character once (a Pike VM).
 
-The leftmost match wins; of those that begin together the longest, among them the pattern named first. Within one
-pattern Python's `re` is followed: greedy and lazy mean the same. Knows no events.
+The leftmost match wins; of those that begin together the longest, then the pattern listed first. Within one pattern
+greedy and lazy quantifiers mean the same as in Python's `re`. Knows no events.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from .pattern import (
 MAX_INSTRUCTIONS = 5000
 
 EpsilonPath = tuple[int, tuple[int, ...]]
-"""An instruction that can be reached without reading, and the group borders passed on the way."""
+"""An instruction that is reachable without input, and the group slots saved on the path."""
 
 
 class CharOp(Struct, frozen=True):
-    """Read one character. any: every character will do."""
+    """Read one character. is_any: any character matches."""
 
     source: str
     is_any: bool
 
 
 class SplitOp(Struct):
-    """Go on at each of these, the first one preferred."""
+    """Continue at each target; the first is preferred."""
 
     targets: list[int]
 
 
 class SaveOp(Struct, frozen=True):
-    """A border of a group: even numbers begin one, the next odd number ends it."""
+    """Save a group boundary: even slots start a group, the next odd slot ends it."""
 
     slot: int
 
 
 class AssertOp(Struct, frozen=True):
-    """The beginning of the answer, or its end."""
+    """Assert the start of the response, or its end."""
 
     is_start: bool
 
@@ -64,7 +64,7 @@ ANY_CHAR = r"[\s\S]"
 
 
 class Program:
-    """Several patterns as one program. Immutable once made; searches over it are `Search`."""
+    """Several patterns as one program. Immutable; searches over it are `PatternSearch`."""
 
     def __init__(self, patterns: Sequence[Node]) -> None:
         self.literals = tuple(text for node in patterns for text in find_literals(node))
@@ -79,7 +79,7 @@ class Program:
         ]
         self.epsilon_paths = [tuple(self._follow_epsilon(index, at_start=False)) for index in range(len(self.code))]
         self.initial_paths = [tuple(self._follow_epsilon(index, at_start=True)) for index in self.entry_points]
-        """From each start at the very beginning of an answer."""
+        """Paths from each start at the very beginning of a response."""
         self.first_chars = re.compile("|".join(self._find_first_sources()) or r"(?!)", re.DOTALL)
         """Any character with which a match can begin."""
         self._stable_patterns: dict[tuple[int, ...], re.Pattern[str] | None] = {}
@@ -91,7 +91,7 @@ class Program:
         return start
 
     def _list_pattern_indices(self) -> list[int]:
-        """Which pattern each instruction belongs to."""
+        """The pattern that each instruction belongs to."""
         indices, number = list[int](), 0
         for op in self.code:
             indices.append(number)
@@ -120,7 +120,7 @@ class Program:
         if name is None:
             self._compile(item)
             return
-        if name not in self.groups:  # a counted repetition compiles its groups more than once
+        if name not in self.groups:  # A counted repetition compiles its groups more than once.
             self.groups.append(name)
         slot = 2 * self.groups.index(name)
         self.code.append(SaveOp(slot))
@@ -162,7 +162,7 @@ class Program:
         split.targets.extend([exit_index, body] if is_lazy else [body, exit_index])
 
     def _follow_epsilon(self, start: int, *, at_start: bool) -> Iterator[EpsilonPath]:
-        """What can be reached without reading, best first; an end assertion is reached and waits."""
+        """What is reachable without input, preferred paths first; an end assertion is reached and waits."""
         stack: list[EpsilonPath] = [(start, ())]
         visited: set[int] = set()
         while stack:
@@ -189,7 +189,9 @@ class Program:
                     yield op.source
 
     def find_stable_pattern(self, threads: Sequence[MatchThread]) -> re.Pattern[str] | None:
-        """Where these threads are the same again after any character that only `.` fits: what all others fit."""
+        """The characters that change these threads: after any other character, which only `.` matches, they are the
+        same.
+        """
         positions = tuple(thread.instruction for thread in threads)
         if positions not in self._stable_patterns:
             self._stable_patterns[positions] = self._build_stable_pattern(positions)
@@ -219,7 +221,12 @@ class Program:
 
 
 class MatchThread(Struct, frozen=True, gc=False):
-    """One way of matching: the next instruction, where it began, and the position of each border, -1 if not passed."""
+    """One partial match.
+
+    instruction: the next one.
+    start: position of its first character.
+    slot_positions: position of each group boundary, -1 if not passed.
+    """
 
     instruction: int
     start: int
@@ -227,7 +234,7 @@ class MatchThread(Struct, frozen=True, gc=False):
 
 
 class PatternMatch(Struct, frozen=True):
-    """Positions count from the beginning of the stream. captures: (name, start, end)."""
+    """A match. Positions count from the start of the stream. captures: (name, start, end)."""
 
     pattern: int
     start: int
@@ -236,9 +243,10 @@ class PatternMatch(Struct, frozen=True):
 
 
 class PatternSearch:
-    """One search for the next match, from `position` on. first: this is the very beginning of the answer.
+    """A search for the next match from `position` on.
 
-    longest: how many characters a match may take; a try that has taken more is given up.
+    at_start: this is the very beginning of the response.
+    max_length: maximum characters of a match; longer attempts are abandoned.
     """
 
     def __init__(self, program: Program, position: int, *, at_start: bool, max_length: int | None = None) -> None:
@@ -247,24 +255,24 @@ class PatternSearch:
         self._max_length = max_length
         self._best: PatternMatch | None = None
         self._threads: list[MatchThread] = []
-        """Empty while nothing is begun; the starts are then implied."""
+        """Empty while no match has begun; the start instructions are then implied."""
         if at_start:
             self._add_starts(self._threads, set(), program.initial_paths)
 
     @property
     def pending(self) -> int:
-        """The text before this position belongs to no match any more."""
+        """Text before this position can no longer belong to a match."""
         return min((thread.start for thread in self._threads), default=self._position)
 
     def try_skip(self, text: str) -> bool:
-        """Whether this text can have no part in a match; it is then counted as read."""
+        """Skip this text if it cannot take part in a match; returns whether it did."""
         if self._threads or self._best is not None or self._program.first_chars.search(text) is not None:
             return False
         self._position += len(text)
         return True
 
     def read(self, text: str, pos: int) -> PatternMatch | None:
-        """Read on from text[at:] until a match is certain; None if it is not by the end of the text."""
+        """Read text[pos:] until a match is certain; None if it is not by the end of the text."""
         offset = self._position - pos
         while pos < len(text):
             if self._best is None:
@@ -278,7 +286,7 @@ class PatternSearch:
         return None if self._threads else self._best
 
     def close(self) -> PatternMatch | None:
-        """The answer has ended: the match that is there now."""
+        """The response has ended: return the match so far."""
         if not self._threads and self._best is None:
             self._add_starts(self._threads, set(), None)
         visited: set[int] = set()
@@ -292,7 +300,7 @@ class PatternSearch:
         return self._best
 
     def _skip_ahead(self, text: str, pos: int) -> int:
-        """Jump over characters that change nothing but the position."""
+        """Skip characters that change nothing but the position."""
         if not self._threads:
             match = self._program.first_chars.search(text, pos)
             return len(text) if match is None else match.start()
@@ -303,7 +311,7 @@ class PatternSearch:
         return max(pos, (len(text) if match is None else match.start()) - 1)
 
     def _step(self, char: str) -> None:
-        """Read the character at the position."""
+        """Read the character at the current position."""
         if not self._threads and self._best is None:
             self._add_starts(self._threads, set(), None)
         self._position += 1
@@ -344,7 +352,7 @@ class PatternSearch:
             op = self._program.code[target]
             if isinstance(op, MatchOp):
                 self._record_match(op.pattern, thread.start, slot_positions)
-                # Whatever else this pattern could do is less preferred.
+                # Any other path of this pattern is less preferred.
                 visited.update(
                     index
                     for index, pattern_index in enumerate(self._program.pattern_indices)
@@ -354,7 +362,7 @@ class PatternSearch:
             threads.append(MatchThread(target, thread.start, slot_positions))
 
     def _record_match(self, pattern: int, start: int, slot_positions: Sequence[int]) -> None:
-        """Keep it if it is better than what was found before: earlier, by a preferred way, or longer."""
+        """Record a match if it beats the current one: earlier, on a preferred path, or longer."""
         best = self._best
         if best is None or start < best.start or best.pattern == pattern:
             is_better = True
@@ -366,7 +374,7 @@ class PatternSearch:
             self._best = PatternMatch(pattern, start, self._position, captures)
 
     def _is_beaten(self, thread: MatchThread) -> bool:
-        """Whether this thread can no longer become the match."""
+        """Whether this thread can no longer win."""
         return self._best is not None and thread.start > self._best.start
 
     def _is_too_long(self, thread: MatchThread) -> bool:
@@ -374,7 +382,7 @@ class PatternSearch:
 
 
 def find_matches(program: Program, text: str) -> Iterator[PatternMatch]:
-    """Every match in a whole text, one after the other, as `re.finditer`."""
+    """All matches in a complete text, as `re.finditer`."""
     pos = 0
     while pos <= len(text):
         search = PatternSearch(program, pos, at_start=pos == 0)

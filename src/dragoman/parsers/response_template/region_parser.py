@@ -1,9 +1,9 @@
-"""The parser of a response template: text into regions, regions into events.
+"""The parser of a response template: splits text into regions, and converts regions into events.
 
-The text is always in one region: in an explicit one until its closing delimiter, else in the implicit one (or in
-none, where it means nothing) until an opening delimiter. Delimiters are found as the format says: the leftmost, of
-several that begin together the longest. A region of text streams; a call streams as soon as its name is known, or
-comes whole when its region closes. What cannot be read stays text, exactly as it was written.
+The text is always in one region: an explicit one until its closing delimiter, else the implicit one (or none, where it
+is discarded) until an opening delimiter. Of the delimiters the leftmost wins, of several that begin together the
+longest. A text region streams; a call streams once its name is known, or is emitted whole when its region closes.
+Unparseable text is released unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .sinks import BufferedCallSink, ClosingDelimiter, DiscardSink, EventFactory
 from .template import Delimiter, FieldKind, KeyedCallLayout, NamedByDelimiterLayout, ResponseTemplate, TemplateField
 
 MAX_DELIMITER_LENGTH = 1000
-"""Characters that a delimiter may take; no more text is held back for one."""
+"""Maximum characters of a delimiter, and so of the text held back for one."""
 
 
 class DelimiterSet:
-    """What may come next in a state: the fields that may open, and the one that may close. Immutable."""
+    """The delimiters possible in a state: fields that may open, and the one that may close. Immutable."""
 
     def __init__(self, opening_fields: Collection[TemplateField], closing_field: TemplateField | None) -> None:
         self.opening_fields = tuple(sorted(opening_fields, key=lambda field: field.name))
@@ -39,7 +39,7 @@ class DelimiterSet:
 
 
 class CompiledTemplate:
-    """A template with its searches, shared by all its parsers. Immutable."""
+    """A template with its compiled searches, shared by all its parsers. Immutable."""
 
     def __init__(self, template: ResponseTemplate, added_tokens: Collection[str]) -> None:
         explicit = [field for field in template.fields if field.open is not None]
@@ -75,7 +75,7 @@ class RegionParser(CallParser):
         self._read_prompt_tail(context.prompt_tail)
 
     def _read_prompt_tail(self, prompt_tail: str) -> None:
-        """What the prompt already holds of this message decides the state, and is not said again."""
+        """Set the state from the part of the message that is in the prompt; its text is not emitted."""
         start = 0
         search = PatternSearch(self._compiled.anchor, 0, at_start=True)
         while (match := search.read(prompt_tail, start) or search.close()) is not None:
@@ -120,7 +120,7 @@ class RegionParser(CallParser):
         return pos
 
     def _feed_region(self, end: int) -> None:
-        """The text up to this position belongs to the region."""
+        """Pass the text up to this position to the region."""
         in_prompt = min(end, self._prompt_end) - self._buffer.start
         if in_prompt > 0:
             self._sink.feed_prompt(self._buffer.pop(in_prompt)[0])
@@ -128,7 +128,7 @@ class RegionParser(CallParser):
             self._sink.feed(*self._buffer.pop(end - self._buffer.start))
 
     def _handle_delimiter(self, match: PatternMatch) -> int:
-        """Act on a delimiter; how much of the buffer is still to be read."""
+        """Handle a delimiter; returns how much of the buffer is still to be read."""
         self._feed_region(match.start)
         length = match.end - match.start
         text = self._buffer.peek(length)
@@ -150,7 +150,7 @@ class RegionParser(CallParser):
         return unread
 
     def _take_delimiter(self, length: int) -> tuple[str, tuple[Token, ...]]:
-        """Take a delimiter: what of it the model has written, with its tokens."""
+        """Consume a delimiter; returns the part that the model wrote, with its tokens."""
         in_prompt = min(max(self._prompt_end - self._buffer.start, 0), length)
         text, tokens = self._buffer.pop(length)
         return text[in_prompt:], tokens
@@ -211,7 +211,7 @@ class RegionParser(CallParser):
             self._pending_tokens.extend(tokens)
 
     def _emit_buffered(self, build_event: Callable[[int, str, tuple[Token, ...]], Event], n: int) -> None:
-        """As the frame does it, but what stood in the prompt is not said again."""
+        """As the base class does, but without text that is in the prompt."""
         in_prompt = min(self._prompt_end - self._buffer.start, n)
         if build_event is TextDelta and in_prompt > 0:
             self._buffer.pop(in_prompt)

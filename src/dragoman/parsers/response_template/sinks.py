@@ -1,4 +1,4 @@
-"""Where the text of a region goes. Each says what the text comes to; none knows delimiters."""
+"""Sinks of a region's text, which convert it into events. None knows delimiters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .template import TemplateField
 Tokens = tuple[Token, ...]
 EventFactory = Callable[[int, str, Tokens], Event]
 EmitEvent = Callable[[EventFactory, str, Sequence[Token]], None]
-"""Makes an event of a text; without any text the tokens ride on the next one."""
+"""Emits the event of a text; without text the tokens are attached to the next event."""
 
 
 class ClosingDelimiter(Struct, frozen=True):
-    """A closing delimiter as it was written, and what its groups have captured."""
+    """A closing delimiter as it was written, and the captures of its groups."""
 
     text: str
     tokens: Tokens
@@ -27,15 +27,15 @@ class ClosingDelimiter(Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """The region that is open."""
+    """The open region."""
 
     @property
     def has_output(self) -> bool:
-        """Something of it was released."""
+        """Whether any of it was emitted."""
         ...
 
     def feed_prompt(self, text: str) -> None:
-        """Text of the region that stood in the prompt: it counts, but is not said again."""
+        """Text of the region that is in the prompt: it counts, but is not emitted."""
         ...
 
     def feed(self, text: str, tokens: Tokens) -> None:
@@ -47,12 +47,12 @@ class Sink(Protocol):
         ...
 
     def end(self, reason: FinishReason | None) -> None:
-        """The region ends without one: the answer does, or another region begins."""
+        """The region ends without one: the response ends, or another region begins."""
         ...
 
 
 class DiscardSink:
-    """Text that means nothing: outside of all regions, or behind a call."""
+    """Discards text outside all regions, or after a call."""
 
     has_output = False
 
@@ -73,7 +73,7 @@ class DiscardSink:
 
 
 class VerbatimSink(DiscardSink):
-    """What was no call after all: text, with its delimiters."""
+    """Emits text that turned out to be no call, with its delimiters."""
 
     def feed(self, text: str, tokens: Tokens) -> None:
         self._emit(TextDelta, text, tokens)
@@ -83,10 +83,10 @@ class VerbatimSink(DiscardSink):
 
 
 class TextSink(DiscardSink):
-    """Text that streams. White space around it is no part of it, if it is stripped.
+    """Streams text, optionally stripped of white space.
 
-    before: what comes in front of the first word. begun: the beginning is already said, so that only white space
-    at the end is stripped.
+    separator: precedes the first word.
+    has_begun: the beginning is already emitted, so only white space at the end is stripped.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class TextSink(DiscardSink):
 
     @property
     def is_transparent(self) -> bool:
-        """Text without white space at its end passes as it is."""
+        """Whether text without trailing white space passes unchanged."""
         return self._has_begun and not self._pending_whitespace
 
     @property
@@ -132,7 +132,7 @@ class TextSink(DiscardSink):
 
 
 class BufferedCallSink(DiscardSink):
-    """A region with calls that can only be read when it is whole. head: its opening delimiter."""
+    """Buffers a region with calls that can only be parsed when it is complete. captures: of its opening delimiter."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class BufferedCallSink(DiscardSink):
         self._parse_calls({**self._captures, **closing.captures}, closing.text)
 
     def end(self, reason: FinishReason | None) -> None:
-        """A model may end its answer instead of the call; one that was cut off is not to be trusted."""
+        """End of stream may replace the closing delimiter; a call that was cut off by length is not emitted."""
         if reason is FinishReason.STOP:
             self._parse_calls(self._captures, "")
         else:

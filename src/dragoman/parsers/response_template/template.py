@@ -1,4 +1,4 @@
-"""A response template as it is read from JSON: what may be in it, and what of it can be carried out.
+"""Parses a response template from JSON and validates that every feature of it is supported.
 
 The format is transformers' `response_template`, version 1. Knows no stream.
 """
@@ -37,7 +37,7 @@ from .pike_vm import Program
 
 
 class FieldKind(Enum):
-    """What a field of the message is to us."""
+    """The role of a message field."""
 
     TEXT = "text"
     REASONING = "reasoning"
@@ -53,7 +53,7 @@ FIELD_KINDS = MappingProxyType(
         "tool_calls": FieldKind.CALLS,
     }
 )
-"""The fields of a message that can be carried, whatever models call them."""
+"""The supported message fields, by the names that templates use."""
 
 
 class KeyedCallLayout(Struct, frozen=True):
@@ -64,27 +64,31 @@ class KeyedCallLayout(Struct, frozen=True):
 
 
 class NamedByDelimiterLayout(Struct, frozen=True):
-    """The name is captured by the opening delimiter; the JSON is the arguments."""
+    """The opening delimiter captures the name; the JSON is the arguments."""
 
     name_group: str
 
 
 class BufferedCallLayout(Struct, frozen=True):
-    """Nothing is known before the region is closed."""
+    """The call can be parsed only when the region is closed."""
 
 
 CallLayout = KeyedCallLayout | NamedByDelimiterLayout | BufferedCallLayout
 
 
 class Delimiter(Struct, frozen=True):
-    """texts: where it is one of fixed texts."""
+    """A delimiter. texts: its alternatives, where it is not a pattern."""
 
     node: Node
     texts: tuple[str, ...] = ()
 
 
 class TemplateField(Struct, frozen=True):
-    """open: None for the field that takes what no other does. close: None if only the end of the answer closes it."""
+    """A field of the message.
+
+    open: None for the field that takes all other text.
+    close: None if only the end of the response closes it.
+    """
 
     name: str
     kind: FieldKind
@@ -162,7 +166,7 @@ Spec = TypeVar("Spec")
 
 
 def read_template(spec: bytes | str) -> ResponseTemplate:
-    """Raises ValueError that names the field that cannot be read or carried out."""
+    """Parse a template. Raises ValueError that names the invalid or unsupported field."""
     raw = _decode("response_template", spec, _TemplateSpec)
     if raw.version != 1:
         raise ValueError(f"response_template: version {raw.version} is not known")
@@ -305,7 +309,7 @@ def _read_value_content(location: str, parser: _ValueParser | None) -> Content |
 
 
 def _infer_call_layout(content: Content, transform: Json, is_per_item: bool, captures: frozenset[str]) -> CallLayout:
-    """How early a call can be told: only plain JSON under a transform that says where things are streams."""
+    """How early a call is known: only plain JSON streams, under a transform that names the keys."""
     if not (isinstance(content, JsonContent) and content.is_plain) or is_per_item or not isinstance(transform, dict):
         return BufferedCallLayout()
     match transform.get("function", transform):
