@@ -44,7 +44,7 @@ class Limited(ScriptedEngine):
     max_model_len = 4096
 
 def limited(argument, settings):
-    return Limited(tokenizer=load_tokenizer(tiny.embedded()))
+    return Limited(tokenizer=load_tokenizer(tiny.find_bundled_model()))
 
 def store(argument, bounds):
     return MemoryStore(bounds)
