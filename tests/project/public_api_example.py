@@ -1,4 +1,4 @@
-"""A program of a third party: it uses only the public names of `dragoman`, and is checked as strictly as the package."""
+"""A program of a third party: it uses only the public names of `dragoman`, and its types are checked strictly."""
 
 from __future__ import annotations
 
